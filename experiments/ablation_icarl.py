@@ -25,16 +25,16 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from ekya.core.configs import RetrainConfig
-from ekya.files import atomic_path, write_text_atomic
-from ekya.learning.checkpoints import load_model
-from ekya.learning.edge import EdgeModel, adapt
-from ekya.learning.labelled import LabelledCrops, no_crops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.predictor import Predictor
-from ekya.learning.trainee import DISTILLATION_WEIGHT
-from ekya.learning.trainer import Retraining
-from ekya.streams.city.scene import KINDS, Kind, Scene
-from ekya.streams.city.source import CitySpec
+from ekya.models.edge.checkpoints import load_model
+from ekya.models.edge.model import EdgeModel, adapt
+from ekya.models.edge.predictor import Predictor
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, no_crops
+from ekya.models.training.trainee import DISTILLATION_WEIGHT
+from ekya.models.training.trainer import Retraining
+from ekya.streams.synthetic.scene import KINDS, Kind, Scene
+from ekya.streams.synthetic.source import CitySpec
+from ekya.system.files import atomic_path, write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 OLD: tuple[Kind, ...] = ("person", "car", "truck", "bus")

@@ -20,7 +20,7 @@ from recipe import RESULTS, Full, Out, Traces, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 TRACES = HERE / "traces"

@@ -33,9 +33,9 @@ from andreas_played import (
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.sim.andreas_workload import FOUR_GPUS, SEEDS, SIZES, TWO_GPUS, Scenario
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 SHOWN: dict[str, tuple[Scenario, float]] = {
     "two GPUs, load 1": (TWO_GPUS, 1.0),

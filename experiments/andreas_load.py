@@ -33,9 +33,9 @@ from andreas_played import (
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 NODES = 10

@@ -25,13 +25,13 @@ from recipe import RESULTS, Json, Out, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
+from ekya.cli.output import output
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.files import write_text_atomic
-from ekya.gpu.cores import cpu_limit
-from ekya.gpu.cpu import CpuShares
-from ekya.gpu.protocol import ShareJob
-from ekya.learning.edge import build_edge_model
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.model import build_edge_model
+from ekya.system.files import write_text_atomic
+from ekya.system.host import cpu_limit
 
 PAIRS_MILLI = ((300, 700), (500, 500), (200, 900), (100, 400))
 """Pairs of shares of the two jobs, measured one after the other."""

@@ -5,9 +5,9 @@
 
 The 200 windows are those of ``problems.yaml``: ten streams on 0.2 to 1 GPU each, with a linear speed curve
 and with one measured on a V100; nothing is trained. Beside the accuracy of each scheduler are an upper bound
-of all plans (``scheduling/bound.py``) and the factor of GPUs that `thief` and `uniform` need to equal `ekya`
-on the same streams. `uniform` is in each window the best of the paper's six baselines, with γ from two
-held-out streams; which one is best is not available beforehand.
+of all plans (``experiments/optimum/bound.py``) and the factor of GPUs that `thief` and `uniform` need to
+equal `ekya` on the same streams. `uniform` is in each window the best of the paper's six baselines, with γ
+from two held-out streams; which one is best is not available beforehand.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +18,9 @@ from typing import Annotated
 
 import typer
 from matplotlib.figure import Figure
+from optimum.bound import upper_bound
+from optimum.executed import execute
+from optimum.pareto import pareto_points, uniform_baselines
 from played import STYLES, fewest_gpus
 from recipe import (
     RESULTS,
@@ -34,13 +37,10 @@ from recipe import (
 )
 
 from ekya.core.view import WindowView
-from ekya.report.themes import LIGHT
-from ekya.scheduling.bound import upper_bound
-from ekya.scheduling.executed import execute
-from ekya.scheduling.pareto import pareto_points, uniform_baselines
-from ekya.scheduling.protocol import Scheduler
-from ekya.scheduling.registry import make_scheduler
-from ekya.sim.problems import Problem, ProblemSet, load_problems
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
+from ekya.results.report.panels import LIGHT
+from ekya.simulation.trace.problems import Problem, ProblemSet, load_problems
 
 PROBLEMS = Path(__file__).resolve().parent / "problems.yaml"
 

@@ -32,17 +32,17 @@ from recipe import run
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.core.boxes import iou_matrix
-from ekya.errors import UserError
-from ekya.labeling.detections import Detections, Detector, Proposals
-from ekya.labeling.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.labeling.golden import open_detector_of
-from ekya.labeling.proposer import DetectorAndMotion
-from ekya.labeling.spec import GoldenSpec
-from ekya.streams.frame import Frame
-from ekya.streams.motion import MotionRegions
-from ekya.streams.video import VideoSpec
+from ekya.cli.output import output
+from ekya.core.errors import UserError
+from ekya.core.objects import iou_matrix
+from ekya.models.golden.detections import Detections, Detector, Proposals
+from ekya.models.golden.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
+from ekya.models.golden.opening import open_detector_of
+from ekya.models.golden.proposer import DetectorAndMotion
+from ekya.models.golden.spec import GoldenSpec
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.motion import MotionRegions
+from ekya.streams.ingest.video import VideoSpec
 
 FOUND_IOU = 0.5
 SEEN_PART = 0.7

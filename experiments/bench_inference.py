@@ -42,19 +42,19 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.base_model import base_model
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, load_fleet
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.cuts import DEFAULT_ARCHITECTURE
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.forward import PLAIN
-from ekya.learning.predictor import Predictor
-from ekya.setup import fleet_classes
-from ekya.shipped import shipped_path
-from ekya.streams.city import CitySpec
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import Predictor
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.setup import fleet_classes
+from ekya.streams.synthetic import CitySpec
+from ekya.system.files import write_text_atomic
 
 ROUNDS, ALL_ROUNDS = 20, 200
 MOST_S = 20.0

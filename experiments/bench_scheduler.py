@@ -7,7 +7,7 @@
 Windows of 200 s with 18 γ and 8 λ a stream, drawn as those of ``problems.yaml``: 10 streams on 8 GPUs, 100 on
 32 and 1000 on 128, with shares and steals of a tenth of a GPU. The plan is that of a window's start, when
 everything is undecided. Times are processor time, on one thread. Beside them are the value of the plans by
-the objective and an upper bound of all plans (``scheduling/bound.py``).
+the objective and an upper bound of all plans (``experiments/optimum/bound.py``).
 
 The paper's scheduler takes 9.4 s for 10 streams on 8 GPUs (§6.3); its public implementation took 15.8 s.
 """
@@ -25,18 +25,18 @@ from typing import Annotated
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
+from optimum.bound import upper_bound
 from recipe import run
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.commands.output import output
+from ekya.cli.output import output
+from ekya.core.errors import UserError
 from ekya.core.view import WindowView
-from ekya.errors import UserError
-from ekya.scheduling.bound import upper_bound
-from ekya.scheduling.protocol import Scheduler
-from ekya.scheduling.registry import make_scheduler
-from ekya.sim.problems import SPEEDS, Shape, SpeedName, problem
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
+from ekya.simulation.trace.problems import SPEEDS, Shape, SpeedName, problem
 
 SIZES = ("10x8", "100x32", "1000x128")
 SCHEDULERS = ("thief", "exact", "serial", "ekya")

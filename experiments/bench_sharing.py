@@ -29,13 +29,13 @@ from recipe import RESULTS, Json, Out, Seed, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, dump_fleet, load_fleet
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.placement.homes import Processes
-from ekya.runfolder import RunFolder
-from ekya.shipped import shipped_path
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, dump_fleet, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.planning.placement.homes import Processes
+from ekya.results.storage.run_folder import RunFolder
+from ekya.system.files import write_text_atomic
 
 _LOOK_EVERY_S = 0.5
 _RUN = (sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())", "run")

@@ -28,14 +28,14 @@ from recipe import RESULTS, Json, Out, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.streams.city import KINDS, CitySpec
-from ekya.streams.crops import crop_objects
-from ekya.streams.playing import PlayConfig, PlayedSpec
-from ekya.streams.process import Arrived, Pace, SourceProcess
-from ekya.streams.video import VideoSpec
+from ekya.cli.output import output
+from ekya.core.errors import UserError
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.process import Arrived, Pace, SourceProcess
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic import KINDS, CitySpec
+from ekya.system.files import write_text_atomic
 
 SIDE = 32
 """Side of a crop in pixels, as in the shipped fleet."""

@@ -39,16 +39,16 @@ from recipe import RESULTS, Json, Out, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, dump_fleet, load_fleet
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, dump_fleet, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
-from ekya.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+from ekya.system.files import write_text_atomic
 
 _EKYA = (sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())")
 _NAME = "startup"

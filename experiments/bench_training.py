@@ -31,22 +31,22 @@ from recipe import Full, Json, Seed, run
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.base_model import base_model
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
-from ekya.errors import UserError
-from ekya.learning.activation_cache import ActivationCache
-from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.microprofile import MicroProfile, way_to_try
-from ekya.learning.predictor import accuracy
-from ekya.learning.trainer import Retraining
-from ekya.setup import fleet_classes
-from ekya.shipped import shipped_path
-from ekya.streams.city import CitySpec
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.predictor import accuracy
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
+from ekya.models.training.microprofile import MicroProfile, way_to_try
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.setup import fleet_classes
+from ekya.streams.synthetic import CitySpec
 
 BLOCKS, ALL_BLOCKS = (0, 1), (0, 1, 2)
 WINDOWS, ALL_WINDOWS = (1,), (1, 2, 3)

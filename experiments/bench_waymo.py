@@ -25,12 +25,12 @@ from recipe import RESULTS, Json, Out, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.files import write_text_atomic
-from ekya.shipped import shipped_root
-from ekya.streams.process import SourceProcess
-from ekya.streams.waymo import WaymoSpec
-from ekya.streams.waymo.shots import Camera
+from ekya.cli.output import output
+from ekya.config.shipped import shipped_root
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.datasets.waymo.shots import Camera
+from ekya.streams.ingest.process import SourceProcess
+from ekya.system.files import write_text_atomic
 
 WIDTH, HEIGHT = 1920, 1280
 ROWS_A_GROUP = 256

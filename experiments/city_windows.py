@@ -9,10 +9,10 @@ import torch
 import yaml
 
 from ekya.core.units import seconds_to_us
-from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
-from ekya.streams.city.scene import KINDS
-from ekya.streams.city.source import CitySpec
-from ekya.streams.crops import crop_objects
+from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.synthetic.scene import KINDS
+from ekya.streams.synthetic.source import CitySpec
 
 SIDE = 32
 """Side of a crop in pixels."""

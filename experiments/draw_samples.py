@@ -19,10 +19,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from ekya.shipped import shipped_path
-from ekya.streams.city import CitySpec, Scene
-from ekya.streams.city.scene import KINDS
-from ekya.streams.labelled import LabelledObject
+from ekya.config.shipped import shipped_path
+from ekya.streams.datasets.labelled import LabelledObject
+from ekya.streams.synthetic import CitySpec, Scene
+from ekya.streams.synthetic.scene import KINDS
 
 Picture = tuple[NDArray[np.uint8], tuple[LabelledObject, ...]]
 

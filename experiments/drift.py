@@ -26,14 +26,14 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from ekya.core.configs import RetrainConfig
-from ekya.files import atomic_path, write_text_atomic
-from ekya.learning.checkpoints import load_model
-from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops, no_crops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.predictor import Predictor, accuracy
-from ekya.learning.trainer import Retraining
-from ekya.streams.city.source import CitySpec
+from ekya.models.edge.checkpoints import load_model
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.predictor import Predictor, accuracy
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, no_crops
+from ekya.models.training.trainer import Retraining
+from ekya.streams.synthetic.source import CitySpec
+from ekya.system.files import atomic_path, write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("base", "first window only", "every window")

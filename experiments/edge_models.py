@@ -32,16 +32,16 @@ from rich.table import Table
 from torch import nn
 from train_edge_base import FROM_SCRATCH, ROOT, held_out_crops, varied
 
-from ekya.commands.output import output
+from ekya.cli.output import output
 from ekya.core.configs import RetrainConfig
-from ekya.errors import UserError
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.cuts import CUTS
-from ekya.learning.edge import EdgeModel, build_edge_model, to_input
-from ekya.learning.labelled import LabelledCrops, split_by_track_and_time
-from ekya.learning.operations import operations_counter
-from ekya.learning.predictor import FORWARD_BATCH, Predictor, accuracy, balanced_accuracy
-from ekya.learning.trainer import Retraining
+from ekya.core.errors import UserError
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.cuts import CUTS
+from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
+from ekya.models.edge.predictor import FORWARD_BATCH, Predictor, accuracy, balanced_accuracy
+from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
+from ekya.models.training.operations import operations_counter
+from ekya.models.training.trainer import Retraining
 
 STREAMS_MODELS = tuple(name for name in EDGE_MODELS if name != "resnet101")
 """Models that are cheap enough for a stream."""

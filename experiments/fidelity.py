@@ -33,27 +33,26 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.commands.run import FleetArguments
-from ekya.config import FleetConfig, RunOptions, load_fleet
-from ekya.core.ids import StreamId
+from ekya.cli.output import output
+from ekya.cli.run import FleetArguments
+from ekya.config.fleet_file import FleetConfig, RunOptions, load_fleet
+from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes
+from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
-from ekya.core.turns import StepRecord
-from ekya.core.units import us_to_seconds
-from ekya.errors import UserError
-from ekya.files import atomic_path, write_text_atomic
-from ekya.finalize import Scores, labelled_in_any, score_run
-from ekya.journal import read_journal
-from ekya.measuring.turns import RetrainRun, summarize
-from ekya.runfolder import RunFolder
-from ekya.scheduling.registry import make_scheduler
-from ekya.setup import CHECKPOINT_DELAY_US, with_classes
-from ekya.sim.compare import compare
-from ekya.sim.profile import Extent, record_fleet
-from ekya.sim.simulate import Conditions, Simulated, simulate
-from ekya.tracefile import read_trace, write_trace
-from ekya.workers.costs import load_card
+from ekya.core.units import StreamId, us_to_seconds
+from ekya.pipeline.costs import load_card
+from ekya.pipeline.setup import CHECKPOINT_DELAY_US, with_classes
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.finalize import Scores, labelled_in_any, score_run
+from ekya.results.metrics.run_history import RetrainRun, summarize
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.trace_file import read_trace, write_trace
+from ekya.simulation.emulated.compare import compare
+from ekya.simulation.emulated.record_trace import Extent, record_fleet
+from ekya.simulation.trace.simulate import Conditions, Simulated, simulate
+from ekya.system.files import atomic_path, write_text_atomic
 
 SCHEDULERS, FULL_SCHEDULERS = "ekya,thief,no-retrain", "ekya,thief,uniform,no-retrain"
 TARGETS = {"emulated": 0.02, "live": 0.04}

@@ -36,10 +36,10 @@ from recipe import (
 from ekya.core.plan import Plan
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
-from ekya.report.themes import LIGHT
-from ekya.scheduling.protocol import Needs, Scheduler
-from ekya.scheduling.registry import make_scheduler
-from ekya.sim.simulate import simulate
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Needs, Scheduler
+from ekya.results.report.panels import LIGHT
+from ekya.simulation.trace.simulate import simulate
 
 GPUS = 8.0
 STEPS_MILLI = (100, 200, 400, 500, 1000)

@@ -32,7 +32,7 @@ from recipe import (
     run,
 )
 
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 GPUS_PER_STREAM = (0.4, 0.8)
 ERRORS = (0.0, 0.05, 0.1, 0.2, 0.4)

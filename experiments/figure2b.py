@@ -41,12 +41,12 @@ from recipe import (
 )
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.checkpoints import load_model
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.labelled import LabelledCrops, concatenate
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.predictor import Predictor, accuracy
-from ekya.report.themes import LIGHT
+from ekya.models.edge.checkpoints import load_model
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import Predictor, accuracy
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.results.report.panels import LIGHT
 
 ROOT = Path(__file__).resolve().parents[1]
 WINDOWS, FIRST = 10, 5

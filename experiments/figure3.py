@@ -15,6 +15,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from optimum.pareto import pareto_frontier
 from played import Data, generated, recorded
 from recipe import (
     RESULTS,
@@ -34,9 +35,8 @@ from recipe import (
 )
 
 from ekya.core.view import RetrainOption, StreamView
-from ekya.report.themes import LIGHT
-from ekya.scheduling.pareto import pareto_frontier
-from ekya.sim.problems import view_of
+from ekya.results.report.panels import LIGHT
+from ekya.simulation.trace.problems import view_of
 
 ALIKE = 0.005
 """Accuracies that differ by at most this much count as equal."""

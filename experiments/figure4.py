@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from optimum.executed import execute
 from recipe import (
     RESULTS,
     Beside,
@@ -30,18 +31,14 @@ from recipe import (
 )
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
-from ekya.core.units import us_to_seconds
+from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
-from ekya.report.panels import mixed
-from ekya.report.themes import LIGHT
-from ekya.scheduling.executed import execute
-from ekya.scheduling.objective import evaluate
-from ekya.scheduling.protocol import Needs, Scheduler
-from ekya.scheduling.registry import make_scheduler
-from ekya.scheduling.spec import gamma_word
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.registry import gamma_word, make_scheduler
+from ekya.planning.schedulers.scheduler import Needs, Scheduler
+from ekya.results.report.panels import LIGHT, mixed
 
 TABLE_1 = (
     {"A": ((0.75, 85.0), (0.70, 65.0)), "B": ((0.90, 80.0), (0.85, 50.0))},

@@ -43,7 +43,7 @@ from recipe import (
     run,
 )
 
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 GPUS = (1.0, 2.0)
 TARGET = 0.75

@@ -43,7 +43,7 @@ from recipe import (
     run,
 )
 
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 GPUS_PER_STREAM = (0.2, 0.4, 0.8)
 FIXED_RES, FIXED_CONFIG = "fixed-res", "fixed-config"

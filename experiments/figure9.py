@@ -42,9 +42,8 @@ from recipe import (
     run,
 )
 
-from ekya.report.panels import mixed
-from ekya.report.themes import LIGHT
-from ekya.sim.simulate import summary_of
+from ekya.results.report.panels import LIGHT, mixed
+from ekya.simulation.trace.simulate import summary_of
 
 GPUS_PER_STREAM = 0.4
 UNIFORM = PAPER_BASELINES[0]

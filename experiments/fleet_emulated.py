@@ -18,9 +18,10 @@ import typer
 import yaml
 from recipe import Json, run
 
+from ekya.cli.fleet_run import tier_of
 from ekya.cli.options import numbers
-from ekya.commands.fleet_run import tier_of
-from ekya.commands.output import output
+from ekya.cli.output import output
+from ekya.config.shipped import shipped_path
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.units import US_PER_S
@@ -32,7 +33,6 @@ from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import summarise_servers
 from ekya.fleet.servers_file import Servers, load_servers
-from ekya.shipped import shipped_path
 
 STREAMS = (6, 2, 2, 2)
 GPUS = 1.0

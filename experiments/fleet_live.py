@@ -21,13 +21,13 @@ import typer
 from recipe import Json, run
 
 from ekya import cli
+from ekya.cli.fleet_run import NO_TIER, tier_of
 from ekya.cli.options import numbers
-from ekya.commands.fleet_run import NO_TIER, tier_of
-from ekya.commands.output import output
+from ekya.cli.output import output
 from ekya.core.units import us_to_seconds
-from ekya.files import user_errors
 from ekya.fleet.run.loan_file import LoanRecord, read_loans
 from ekya.fleet.run.servers_folder import ServersFolder
+from ekya.system.files import user_errors
 
 
 def played(servers: Sequence[str], folder: Path, tier: str, seed: int) -> dict[str, Any]:

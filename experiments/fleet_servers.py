@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import typer
 from recipe import Json, run
 
+from ekya.cli.fleet_run import NO_TIER, tier_of
 from ekya.cli.options import numbers
-from ekya.commands.fleet_run import NO_TIER, tier_of
-from ekya.commands.output import output
-from ekya.errors import UserError
+from ekya.cli.output import output
+from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
@@ -30,9 +30,9 @@ from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.trace_servers import PlayedServers, TraceServer, play_servers
-from ekya.scheduling.registry import make_scheduler
-from ekya.sim.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
-from ekya.sim.simulate import Conditions
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
+from ekya.simulation.trace.simulate import Conditions
 
 WINDOWS = 8
 MB_S = 12.5

@@ -41,11 +41,11 @@ from recipe import Full, Json, Seed, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.base_model import base_model
-from ekya.commands.output import bars_of, output
-from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.cli.output import bars_of, output
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.emulated import emulated_fleet
@@ -53,15 +53,15 @@ from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.trainer import RayFleetTrainer, Training
-from ekya.gpu.cores import cpu_limit
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.checkpoints import to_bytes
-from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops, concatenate
-from ekya.learning.trainer import EpochResult, Retraining
-from ekya.setup import fleet_classes
-from ekya.shipped import shipped_path
-from ekya.streams.city import CitySpec
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.trainer import EpochResult, Retraining
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.setup import fleet_classes
+from ekya.streams.synthetic import CitySpec
+from ekya.system.host import cpu_limit
 
 BIG, SMALL, HUB = NodeName("big"), NodeName("small"), NodeName("hub")
 SHARES = {BIG: 400, SMALL: 200, HUB: 200}

@@ -37,16 +37,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.shipped import shipped_root
-from ekya.streams.city import CitySpec
-from ekya.streams.cityscapes import CityscapesSpec
-from ekya.streams.process import SourceProcess, SourceSpec
-from ekya.streams.sample_list import SampleListSpec
-from ekya.streams.video import VideoSpec
-from ekya.streams.waymo import WaymoSpec
+from ekya.cli.output import output
+from ekya.config.shipped import shipped_root
+from ekya.core.errors import UserError
+from ekya.streams.datasets.cityscapes import CityscapesSpec
+from ekya.streams.datasets.sample_list import SampleListSpec
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.ingest.process import SourceProcess, SourceSpec
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic import CitySpec
+from ekya.system.files import write_text_atomic
 
 QUICK, FULL = 20, 200
 LONGEST_S = 60.0

@@ -8,18 +8,18 @@ import torch
 from gpu_check_report import Finding
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.gpu_use import GpuUse
+from ekya.core.gpus import GpuUse
 from ekya.core.profile import family_of
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.reader import SM_UTILISATION, GpuReader, NvmlReader
 from ekya.gpu.window_meter import GpuMeter
-from ekya.learning.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
-from ekya.learning.edge import build_edge_model
-from ekya.learning.footprint import footprint_of
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.trainer import Retraining
-from ekya.profiling.memory import CONTEXT_BYTES, JobCrops, retraining_bytes
+from ekya.models.edge.device_memory import begin_peak, free_cache, is_out_of_memory, peak_bytes
+from ekya.models.edge.footprint import footprint_of
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.trainer import Retraining
+from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops, retraining_bytes
 
 DEVICE = "cuda"
 IDLE_S, BUSY_S = 2.0, 3.0

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from gpu_check_report import Finding
 
 from ekya.core.events import GpuMeasured, GpuUse, Role, ShareMeasured
-from ekya.core.ids import StreamId
-from ekya.core.turns import StepRecord
+from ekya.core.step_record import StepRecord
+from ekya.core.units import StreamId
 from ekya.gpu.nvml import GpuInventory
-from ekya.measuring.energy import JobPlaces, ModelledEnergy, modelled_energy
-from ekya.workers.speed_jobs import Rate
+from ekya.pipeline.speed_jobs import Rate
+from ekya.results.metrics.energy import JobPlaces, ModelledEnergy, modelled_energy
 
 if TYPE_CHECKING:
     from ekya.gpu.window_meter import GpuMeter

@@ -11,12 +11,12 @@ from gpu_check_kernels import Kernels
 from gpu_check_report import Finding
 from inference_ways import FRAMES, OBJECTS, SIDE, Bench, Row, settled
 
-from ekya.gpu.green_handle import GreenHandle
-from ekya.gpu.green_process import open_process
-from ekya.gpu.protocol import Resized, ShareJob
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.forward import ForwardWay
-from ekya.learning.predictor import Predictor
+from ekya.gpu.backends.backend import Resized, ShareJob
+from ekya.gpu.green.handle import GreenHandle
+from ekya.gpu.green.process import open_process
+from ekya.models.edge.forward import ForwardWay
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import Predictor
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 ROUNDS, MOST_S = 100, 2.0

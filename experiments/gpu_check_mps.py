@@ -12,9 +12,9 @@ from typing import Any
 
 from gpu_check_report import Finding
 
-from ekya.errors import UserError
-from ekya.gpu.cuda_driver import CudaCalls, CudaDriver
-from ekya.gpu.mps_service import look_for_mps, mps_service
+from ekya.core.errors import UserError
+from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
+from ekya.gpu.mps.service import look_for_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 KEPT = 0.9

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ekya.files import write_text_atomic
+from ekya.system.files import write_text_atomic
 
 WORDS: Mapping[bool | None, str] = {True: "yes", False: "**no**", None: "not measured"}
 

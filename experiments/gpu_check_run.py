@@ -37,7 +37,7 @@ def runs() -> Iterator[Finding]:
     """
     for module in ("ekya.runtime.live", "ekya.cli"):
         importlib.import_module(module)
-    chosen = importlib.import_module("ekya.gpu.registry").choose_backend()
+    chosen = importlib.import_module("ekya.gpu.backends.registry").choose_backend()
     if chosen.capability.device != "cuda":
         yield Finding("runs of the synthetic city", "on the GPU", chosen.why, False)
         return
@@ -73,8 +73,10 @@ def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
 
     Changes of the shipped fleet's second window happen in the first one here.
     """
-    config = importlib.import_module("ekya.config")
-    shipped = config.load_fleet(importlib.import_module("ekya.shipped").shipped_path(config.DEFAULT_FLEET))
+    config = importlib.import_module("ekya.config.fleet_file")
+    shipped = config.load_fleet(
+        importlib.import_module("ekya.config.shipped").shipped_path(config.DEFAULT_FLEET)
+    )
     raw = shipped.model_dump(mode="json")
     part = raw["preparation"]["fraction"] * preparation_milli / 1000
     window_s = max(8, math.ceil(_PREPARED_GPU_S * streams / part))
@@ -161,7 +163,7 @@ def _runs(fleet: Path) -> Path:
 
 def _windows_j(journal: Path) -> list[float]:
     """Returns the energy by window from the journal; empty if it was not measured."""
-    _, _, turns = importlib.import_module("ekya.journal").read_journal(journal)
+    _, _, turns = importlib.import_module("ekya.results.storage.journal").read_journal(journal)
     told = [event for turn in turns for event in turn.events if isinstance(event, GpuMeasured)]
     return [use.energy_j for event in told for use in event.gpus if use.energy_j is not None]
 

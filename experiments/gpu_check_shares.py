@@ -13,14 +13,14 @@ import torch
 from gpu_check_kernels import Kernels
 from gpu_check_report import Finding
 
-from ekya.gpu.cuda_driver import CudaCalls, CudaDriver
-from ekya.gpu.gated_levels import spans_ahead
-from ekya.gpu.green_handle import GreenHandle
-from ekya.gpu.green_process import GreenProcess, open_process
-from ekya.gpu.levels import Level, LevelPool
-from ekya.gpu.protocol import ShareJob
-from ekya.gpu.sm_layout import SmLayout
-from ekya.gpu.torch_streams import TorchStreams
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.torch_streams import TorchStreams
+from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
+from ekya.gpu.green.gated_levels import spans_ahead
+from ekya.gpu.green.handle import GreenHandle
+from ekya.gpu.green.levels import Level, LevelPool
+from ekya.gpu.green.process import GreenProcess, open_process
+from ekya.gpu.green.sm_layout import SmLayout
 
 WITHIN = 0.03
 """Accepted relative deviation from an expected speed."""

@@ -17,13 +17,13 @@ from gpu_check_mps import seen_by_cuda
 from gpu_check_report import Finding
 from inference_ways import FRAMES, OBJECTS, SIDE, settled
 
-from ekya.core.ids import ModelVersion
-from ekya.errors import UserError
-from ekya.gpu.mps_service import look_for_mps, mps_service
-from ekya.gpu.sm_driver import SmDriverError
-from ekya.learning.checkpoints import from_bytes, to_bytes
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.predictor import Predictor
+from ekya.core.errors import UserError
+from ekya.core.units import ModelVersion
+from ekya.gpu.green.sm_driver import SmDriverError
+from ekya.gpu.mps.service import look_for_mps, mps_service
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import Predictor
 from ekya.runtime.cuda_ipc_transfer import CudaIpcSender, LentWeights, borrow, open_ipc
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")

@@ -10,12 +10,12 @@ from gpu_check_mps import seen_by_cuda
 from gpu_check_report import Finding
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.errors import UserError
-from ekya.gpu.cores import cpu_limit
-from ekya.gpu.protocol import Measured, Resized, ShareBackend, ShareJob
-from ekya.gpu.registry import SHARE_BACKENDS, Machine
-from ekya.workers.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
+from ekya.gpu.backends.backend import Measured, Resized, ShareBackend, ShareJob
+from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
+from ekya.pipeline.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
+from ekya.system.host import cpu_limit
 
 if TYPE_CHECKING:
     from ekya.gpu.window_meter import GpuMeter

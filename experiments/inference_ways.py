@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.arithmetic.checked import MOST_ERROR
-from ekya.learning.batched import JOININGS, BatchedPredictor
-from ekya.learning.edge import EdgeModel, clone
-from ekya.learning.forward import PLAIN, ForwardWay
-from ekya.learning.half import half_error
-from ekya.learning.multi_model import Asked, MultiModelPredictor
-from ekya.learning.packed import can_pack
-from ekya.learning.predictor import Predictor, prepared
+from ekya.models.edge.batched import JOININGS, BatchedPredictor
+from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.models.edge.model import EdgeModel, clone
+from ekya.models.edge.multi_model import Asked, MultiModelPredictor
+from ekya.models.edge.packed import can_pack
+from ekya.models.edge.precision import half_error
+from ekya.models.edge.predictor import Predictor, prepared
+from ekya.system.arithmetic import MOST_ERROR
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
 Call = Callable[[], Scores]

@@ -17,14 +17,14 @@ from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.options import numbers
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
-from ekya.finalize import labelled_in_any, score_run
-from ekya.measuring.accuracy import mean_or_none
-from ekya.profiling.label_policy import LABEL_POLICIES
-from ekya.runfolder import RunFolder, plain_name
-from ekya.shipped import shipped_path
-from ekya.sim.emulated import emulate
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.planning.profiling.label_policy import LABEL_POLICIES
+from ekya.results.finalize import labelled_in_any, score_run
+from ekya.results.metrics.accuracy import mean_or_none
+from ekya.results.storage.run_folder import RunFolder, plain_name
+from ekya.simulation.emulated.run import emulate
 
 
 def with_golden(fleet: FleetConfig, **changes: object) -> FleetConfig:

@@ -37,9 +37,9 @@ from recipe import Full, Json, Seed, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.base_model import base_model
-from ekya.commands.output import bars_of, output
-from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.cli.output import bars_of, output
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import deal
@@ -48,7 +48,7 @@ from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import WorkerId
-from ekya.shipped import shipped_path
+from ekya.pipeline.base_model import base_model
 
 UNEVEN = 0.3
 """Largest relative deviation of a batch's duration."""

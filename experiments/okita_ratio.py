@@ -3,7 +3,7 @@
     python experiments/okita_ratio.py
     python experiments/okita_ratio.py --full
 
-The optimum knows all jobs beforehand and is found by `scipy.optimize.milp` (ekya/fleet/sim/okita_optimum.py).
+The optimum knows all jobs beforehand; `scipy.optimize.milp` finds it (experiments/optimum/okita_optimum.py).
 Jobs arrive as often as in the large workloads: two in three slots. If the solver reaches its time limit, the
 ratio is to its lower bound, so ours is never flattered.
 """
@@ -14,11 +14,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from okita_played import OKITA, OURS, STYLES, draw_bars, mean, play_all
+from optimum.okita_optimum import optimum
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
-from ekya.fleet.sim.okita_optimum import optimum
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 LIMIT_S = 60.0
 LAST_SLOT = 60

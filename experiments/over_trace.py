@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import family_of
+from ekya.core.step_record import StepRecord
 from ekya.core.trace import BASE, Origin, StreamTrace, Trace
-from ekya.core.turns import StepRecord
-from ekya.core.units import us_to_seconds
-from ekya.sim.trace_stream import TraceModel, TraceStream, training_for
-from ekya.sim.work import ShareWork
+from ekya.core.units import JobId, StreamId, us_to_seconds
+from ekya.simulation.shares import ShareWork
+from ekya.simulation.trace.stream import TraceModel, TraceStream, training_for
 
 Accuracies = Mapping[tuple[StreamId, int], float]
 """Accuracy in [0, 1] by stream and window."""

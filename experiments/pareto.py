@@ -6,9 +6,9 @@
 
 For each γ: mean GPU-seconds and mean accuracy after a retraining, over all windows of two streams that are
 then never played again. The Pareto frontier holds the γ that no other γ beats in both. Config 1 is its most
-accurate point, Config 2 the cheapest that is nine tenths as accurate (`ekya/scheduling/pareto.py`). Both are
-printed as ``ekya simulate --scheduler`` takes them, with the parts for inference of Figure 6, and the streams
-that are left to play. Reads every trace that ``ekya simulate`` reads.
+accurate point, Config 2 the cheapest that is nine tenths as accurate (`experiments/optimum/pareto.py`). Both
+are printed as ``ekya simulate --scheduler`` takes them, with the parts for inference of Figure 6, and the
+streams that are left to play. Reads every trace that ``ekya simulate`` reads.
 """
 
 import csv
@@ -22,25 +22,25 @@ from typing import Annotated, Any
 import typer
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
-
-from ekya.commands.output import output
-from ekya.commands.simulate import open_trace
-from ekya.core.configs import RetrainConfig
-from ekya.core.trace import Trace
-from ekya.core.view import RetrainOption
-from ekya.errors import UserError
-from ekya.files import atomic_path, user_errors, write_text_atomic
-from ekya.scheduling.pareto import (
+from optimum.pareto import (
     mean_options,
     pareto_frontier,
     pareto_points,
     uniform_baselines,
 )
-from ekya.scheduling.spec import uniform_word
-from ekya.sim.generate import generate_trace
-from ekya.sim.problems import view_of
+from rich.console import Console
+from rich.table import Table
+
+from ekya.cli.output import output
+from ekya.cli.simulate import open_trace
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.trace import Trace
+from ekya.core.view import RetrainOption
+from ekya.planning.schedulers.registry import uniform_word
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.problems import view_of
+from ekya.system.files import atomic_path, user_errors, write_text_atomic
 
 HELD_OUT = 2
 """Streams that the paper holds out."""

@@ -7,18 +7,17 @@ from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
+from optimum.pareto import INFERENCE_PARTS_MILLI, pareto_points
 from pareto import profiles
 
-from ekya.commands.simulate import open_trace
+from ekya.cli.simulate import open_trace
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.trace import Trace
-from ekya.errors import UserError
-from ekya.report.themes import LIGHT
-from ekya.scheduling.pareto import INFERENCE_PARTS_MILLI, pareto_points
-from ekya.scheduling.registry import make_scheduler
-from ekya.scheduling.spec import gamma_word
-from ekya.sim.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
-from ekya.sim.simulate import Conditions, Simulated, simulate
+from ekya.planning.schedulers.registry import gamma_word, make_scheduler
+from ekya.results.report.panels import LIGHT
+from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
+from ekya.simulation.trace.simulate import Conditions, Simulated, simulate
 
 HELD_OUT_SEED = 9000
 """Seed of the two streams that give the uniform baselines' γ; no recipe plays them."""

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from profiler_truths import Case, Given
 from pydantic import TypeAdapter
 
-from ekya.files import atomic_path, write_bytes_atomic
-from ekya.learning.checkpoints import load_model, save_model
-from ekya.learning.labelled import LabelledCrops
-from ekya.workers.labels import LabelledPart, StreamLabels
+from ekya.models.edge.checkpoints import load_model, save_model
+from ekya.models.training.labelled import LabelledCrops
+from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.system.files import atomic_path, write_bytes_atomic
 
 LIST = "cases.json"
 """Written last, so that a folder with this file is complete."""

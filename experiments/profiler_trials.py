@@ -4,15 +4,15 @@ from dataclasses import dataclass, replace
 
 from profiler_truths import Case, Given, city_of, is_steady
 
-from ekya.config import FleetConfig
+from ekya.config.fleet_file import FleetConfig
 from ekya.core.profile import FamilyCurve, Profiler, family_of
-from ekya.labeling.golden import GoldenModel
-from ekya.profiling.pruning import ENOUGH_ACCURACY
-from ekya.setup import stream_setup
-from ekya.workers.collector import WindowMaterial
-from ekya.workers.costs import CostCard
-from ekya.workers.inference import Classifier
-from ekya.workers.preparation import StreamPreparation, counted_curve
+from ekya.models.golden.opening import GoldenModel
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.preparation import StreamPreparation, counted_curve
+from ekya.pipeline.setup import stream_setup
+from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 
 
 @dataclass(frozen=True, slots=True)

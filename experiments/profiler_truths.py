@@ -11,30 +11,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ekya.base_model import base_model
-from ekya.config import FleetConfig, StreamConfig
+from ekya.config.fleet_file import FleetConfig, StreamConfig
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import family_of
 from ekya.core.units import seconds_to_us
-from ekya.labeling.detections import Proposals
-from ekya.labeling.golden import GoldenModel, open_golden
-from ekya.learning.cutting import split_at
-from ekya.learning.edge import EdgeModel, clone, to_input
-from ekya.learning.labelled import LabelledCrops, concatenate, no_crops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.operations import retraining_cost
-from ekya.learning.predictor import FORWARD_BATCH
-from ekya.learning.trainer import Retraining
-from ekya.setup import StreamSetup, fleet_classes, stream_setup
-from ekya.streams.city import CitySpec
-from ekya.streams.crops import crop_objects
-from ekya.streams.frame import Truth
-from ekya.workers.collector import WindowMaterial
-from ekya.workers.costs import CostCard
-from ekya.workers.inference import Classifier
-from ekya.workers.labels import StreamLabels
-from ekya.workers.preparation import StreamPreparation
-from ekya.workers.retraining import retraining_of
+from ekya.models.edge.model import EdgeModel, clone, split_at, to_input
+from ekya.models.edge.predictor import FORWARD_BATCH
+from ekya.models.golden.detections import Proposals
+from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
+from ekya.models.training.operations import retraining_cost
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.setup import StreamSetup, fleet_classes, stream_setup
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.frame import Truth
+from ekya.streams.synthetic import CitySpec
 
 OTHER_STREETS = 1000
 """Added to a city's seed for each seed of the recipe, so that every seed has different streets."""

@@ -20,7 +20,7 @@ them. ``exhaustive`` trains every γ to its end and takes its accuracy on the un
 labelled window: its error is the change until the next window, and the objects that appear in it.
 ``constant`` always estimates the median of all truths, which is not available beforehand. Each way is
 evaluated on all estimates, and separately on those of the models that a run would micro-profile
-(``profiling.pruning.in_need``): "in need".
+(``planning.profiling.pruning.in_need``): "in need".
 
 ``label_error`` is an error that no profiler avoids: the difference between the accuracy of the model that
 *already serves*, measured on all labels, and its accuracy in the window that follows. Nothing is
@@ -51,14 +51,14 @@ from rich.logging import RichHandler
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from ekya.config import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.view import RetrainOption
-from ekya.files import atomic_path, write_text_atomic
-from ekya.labeling.golden import open_golden
-from ekya.profiling.estimate import options
-from ekya.setup import fleet_classes
-from ekya.workers.costs import load_card
+from ekya.models.golden.opening import open_golden
+from ekya.pipeline.costs import load_card
+from ekya.pipeline.setup import fleet_classes
+from ekya.planning.profiling.estimate import options
+from ekya.system.files import atomic_path, write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 

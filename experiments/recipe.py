@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.errors import UserError
-from ekya.files import atomic_path, user_errors, write_text_atomic
-from ekya.report.themes import LIGHT
+from ekya.cli.output import output
+from ekya.core.errors import UserError
+from ekya.results.report.panels import LIGHT
+from ekya.system.files import atomic_path, user_errors, write_text_atomic
 
 RESULTS = Path(__file__).resolve().parent / "results"
 USER_ERROR, STOPPED = 2, 130

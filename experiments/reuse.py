@@ -30,7 +30,7 @@ from recipe import (
     run,
 )
 
-from ekya.report.themes import LIGHT
+from ekya.results.report.panels import LIGHT
 
 GPUS_PER_STREAM = 0.8
 REUSE, ORACLE = "reuse", "oracle"

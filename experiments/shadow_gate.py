@@ -34,20 +34,20 @@ from recipe import Full, Json, run
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.base_model import base_model
-from ekya.commands.output import output
-from ekya.config import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.cli.output import output
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
-from ekya.errors import UserError
-from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops, class_mix_weights, split_by_track_and_time
-from ekya.learning.measured import few_of_each
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.predictor import accuracy
-from ekya.learning.trainer import Retraining
-from ekya.setup import fleet_classes
-from ekya.shipped import shipped_path
-from ekya.streams.city import CitySpec
+from ekya.core.errors import UserError
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.predictor import accuracy
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, class_mix_weights, split_by_track_and_time
+from ekya.models.training.measured import few_of_each
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.setup import fleet_classes
+from ekya.streams.synthetic import CitySpec
 
 MARGINS = (-0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 OTHER_STREETS = 1000

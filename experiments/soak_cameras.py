@@ -31,12 +31,12 @@ from recipe import RESULTS, Json, Out, as_csv, run
 from rich.console import Console
 from rich.table import Table
 
-from ekya.commands.output import output
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
+from ekya.cli.output import output
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+from ekya.system.files import write_text_atomic
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 VIDEOS = ("ahmetozlu_input_video.mp4", "intel_one-by-one-person-detection.mp4", "degirum_Traffic.mp4")
@@ -48,7 +48,7 @@ WITHIN_S = 10.0
 """Seconds within which a camera that is available again must be watched again."""
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck", "background")
-_CHILD = "ekya.streams.process_child"
+_CHILD = "ekya.streams.ingest.process_child"
 _TICK_S = 0.1
 _MEMORY_EVERY_S = 10.0
 _END_S = 900.0

@@ -38,10 +38,10 @@ from recipe import (
 )
 
 from ekya.core.units import seconds_to_us
-from ekya.report.themes import LIGHT
-from ekya.scheduling.network import CELLULAR, CELLULAR_TWICE, SATELLITE, LinkOrder, Network
-from ekya.sim.generate import DEFAULT_PARAMETERS
-from ekya.sim.simulate import Conditions
+from ekya.planning.schedulers.network import CELLULAR, CELLULAR_TWICE, SATELLITE, LinkOrder, Network
+from ekya.results.report.panels import LIGHT
+from ekya.simulation.trace.generate import DEFAULT_PARAMETERS
+from ekya.simulation.trace.simulate import Conditions
 
 WINDOW_S = 400.0
 GPUS_PER_STREAM = 0.5

@@ -21,16 +21,16 @@ from rich.table import Table
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import seconds_to_us
-from ekya.files import write_text_atomic
-from ekya.labeling.checksum import sha256_of
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.checkpoints import load_model, save_model
-from ekya.learning.cuts import DEFAULT_ARCHITECTURE
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
-from ekya.learning.predictor import Predictor, accuracy, balanced_accuracy
-from ekya.learning.sgd import SgdRecipe
-from ekya.learning.trainer import Retraining
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.checkpoints import load_model, save_model
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import Predictor, accuracy, balanced_accuracy
+from ekya.models.golden.checksum import sha256_of
+from ekya.models.training.labelled import LabelledCrops, concatenate, split_by_track_and_time
+from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.trainer import Retraining
+from ekya.system.files import write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_SCRATCH = SgdRecipe(learning_rate=0.03, head_learning_rate=0.03, decay_epochs=4.0, batch_statistics=True)

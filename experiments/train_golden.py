@@ -24,12 +24,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ekya.files import atomic_path, write_text_atomic
-from ekya.labeling.checksum import sha256_of
-from ekya.labeling.resnext import ARCHITECTURE, build_resnext29, load_resnext29
-from ekya.streams.city import KINDS, CitySpec, Scene
-from ekya.streams.city.scene import Clothing, Fleet, Lighting, Livery, View
-from ekya.streams.crops import crop_objects
+from ekya.models.golden.checksum import sha256_of
+from ekya.models.golden.resnext import ARCHITECTURE, build_resnext29, load_resnext29
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.synthetic import KINDS, CitySpec, Scene
+from ekya.streams.synthetic.scene import Clothing, Fleet, Lighting, Livery, View
+from ekya.system.files import atomic_path, write_text_atomic
 
 SIDE = 32
 _CHUNK = 256
@@ -205,9 +205,9 @@ def card(
     lines = [
         "# Golden model of the synthetic city",
         "",
-        f"`{weights.name}`: a ResNeXt-29 (`ekya/labeling/resnext.py`) that tells {', '.join(KINDS)} apart on "
-        f"crops of {SIDE}x{SIDE} pixels. It takes the part of the expensive golden model: it labels a sample "
-        "of every window (paper §2.2).",
+        f"`{weights.name}`: a ResNeXt-29 (`ekya/models/golden/resnext.py`) that tells {', '.join(KINDS)} "
+        f"apart on crops of {SIDE}x{SIDE} pixels. It takes the part of the expensive golden model: it labels "
+        "a sample of every window (paper §2.2).",
         "",
         "## How it was made",
         "",

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 from recipe import RESULTS, run
 
-from ekya.errors import UserError
-from ekya.files import user_errors, write_text_atomic
+from ekya.core.errors import UserError
+from ekya.system.files import user_errors, write_text_atomic
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/results.md"
 _PLACE = re.compile(r"<!-- (\w+) -->\n.*?<!-- end -->", re.DOTALL)

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ekya.streams.waymo.messages import FrameMessage
-from ekya.streams.waymo.shots import Camera
-from ekya.streams.waymo.tfrecord import masked_crc
+from ekya.streams.datasets.waymo.messages import FrameMessage
+from ekya.streams.datasets.waymo.records import masked_crc
+from ekya.streams.datasets.waymo.shots import Camera
 
 FRAME_US = 100_000
 _DAY_US = 86_400_000_000

@@ -1,4 +1,4 @@
-"""Command line: the options of the commands, one module per group. ``ekya/commands`` implements them."""
+"""Command line: the options of the commands, one module per group. ``ekya/cli`` implements them."""
 
 import logging
 import sys
@@ -10,8 +10,8 @@ from typer.exceptions import TyperException
 
 from ekya import __version__
 from ekya.cli import cameras, datasets, fleet, labels, machine, runs, traces
-from ekya.errors import UnwellRunError, UserError
-from ekya.streams.credentials import masked
+from ekya.core.errors import UnwellRunError, UserError
+from ekya.streams.ingest.credentials import masked
 
 USER_ERROR = 2
 """Exit code for an error that the user can fix, including errors of the command line itself."""

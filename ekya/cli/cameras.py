@@ -41,11 +41,11 @@ def record(
     scripts that say when a camera was lost. After Ctrl-C what was recorded is in the files. The exit code is
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.record import RecordArguments, record_cameras
-        from ekya.commands.run import FleetArguments
+        from ekya.cli.record import RecordArguments, record_cameras
+        from ekya.cli.run import FleetArguments
 
         arguments = FleetArguments(fleet, golden=golden, classes=classes, cameras=tuple(camera or ()))
         if not record_cameras(arguments, RecordArguments(out, seconds, overwrite), channel):

@@ -38,10 +38,10 @@ def prepare(
     Nothing is downloaded. Every picture is decoded once; beside the fleet file comes a folder with its index.
     The exit code is 1 where something is missing or damaged, and 2 where nothing can be used.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.prepare import PrepareArguments, prepare_dataset
+        from ekya.cli.prepare import PrepareArguments, prepare_dataset
 
         arguments = PrepareArguments(
             name=name,

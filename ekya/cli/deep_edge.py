@@ -47,10 +47,10 @@ def profile(
     Each combination of --batches, --cpu, --mem and --hold is a data point. After Ctrl-C, the same command
     goes on with what is missing.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.fleet_profile import profile_machine, read_run
+        from ekya.cli.fleet_profile import profile_machine, read_run
         from ekya.fleet.policy.deep_edge.profile import EdgeWork
 
         run = read_run(
@@ -103,10 +103,10 @@ def manager(
     Machines make themselves known by ekya fleet worker, or by curl (docs/fleet/deep-edge.md). Updates are
     asked for over REST; a store with trigger: {new_samples: 200} also gets one after that many new pictures.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(None) as channel:
-        from ekya.commands.fleet_manager import ManagerOptions, read_emulated, run_manager
+        from ekya.cli.fleet_manager import ManagerOptions, read_emulated, run_manager
 
         options = ManagerOptions(
             stores, points, solver, host, port, address, read_emulated(emulate), kind, shares, silent

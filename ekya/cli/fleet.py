@@ -77,10 +77,10 @@ def simulate(
     json_to: Json = None,
 ) -> None:
     """Simulate a paper's workload under fleet policies, in virtual time."""
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.fleet_simulate import read_outages, simulate_fleet
+        from ekya.cli.fleet_simulate import read_outages, simulate_fleet
 
         names = [name for name in policy.split(",") if name]
         simulate_fleet(
@@ -129,11 +129,11 @@ def run(
     json_to: Json = None,
 ) -> None:
     """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.fleet_run import ServersArguments, run_servers
-        from ekya.config import RunOptions
+        from ekya.cli.fleet_run import ServersArguments, run_servers
+        from ekya.config.fleet_file import RunOptions
 
         arguments = ServersArguments(servers, scheduler, window, windows, tier, tuple(fail or ()), address)
         run_servers(arguments, RunOptions(seed=seed, runs=runs, name=name, shares=shares), clock.value, out)

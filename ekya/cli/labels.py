@@ -42,12 +42,12 @@ def label(
     Name the file in the fleet file: golden: {model: file, weights: labels.parquet}. Labels are written every
     half minute; after Ctrl-C what is labelled is in the file.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.golden import label_fleet
-        from ekya.commands.run import FleetArguments
-        from ekya.core.ids import StreamId
+        from ekya.cli.golden import label_fleet
+        from ekya.cli.run import FleetArguments
+        from ekya.core.units import StreamId
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, None, window, windows)
         chosen = tuple(StreamId(name) for name in streams.split(",") if name)

@@ -31,10 +31,10 @@ def doctor(
 
     The exit code is 1 where ekya run cannot work.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.doctor import examine_machine
+        from ekya.cli.doctor import examine_machine
 
         if not examine_machine(runs, measure, out):
             raise typer.Exit(1)
@@ -46,10 +46,10 @@ def calibrate(
     json_to: Json = None,
 ) -> None:
     """Measure a cost card of this device: the durations for runs in virtual time."""
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.calibrate import make_cost_card
+        from ekya.cli.calibrate import make_cost_card
 
         make_cost_card(out, channel)
 
@@ -72,9 +72,9 @@ def speeds(
     It is kept in the user's cache folder, by device, share backend and model, and every later `ekya run`
     plans with it.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.speeds import measure
+        from ekya.cli.speeds import measure
 
         measure(model, shares, seconds, out)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 
 
 class Clock(StrEnum):

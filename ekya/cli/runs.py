@@ -70,11 +70,11 @@ def run(
 
     Exit code 3: the run ended in order, but more than half of the streams' windows were not well.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.run import FleetArguments, run
-        from ekya.config import RunOptions
+        from ekya.cli.run import FleetArguments, run
+        from ekya.config.fleet_file import RunOptions
 
         options = RunOptions(
             seed=seed,
@@ -135,12 +135,12 @@ def replay(
     At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
     Windows keep their length. Exit code 3: as of run.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.replay import replay
-        from ekya.commands.run import FleetArguments
-        from ekya.config import RunOptions
+        from ekya.cli.replay import replay
+        from ekya.cli.run import FleetArguments
+        from ekya.config.fleet_file import RunOptions
 
         options = RunOptions(
             seed=seed,
@@ -189,12 +189,12 @@ def compare(
     card: Card = None,
 ) -> None:
     """Run the same frames under several schedulers, on virtual time, and print one table."""
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.compare import compare_schedulers
-        from ekya.commands.run import FleetArguments
-        from ekya.config import RunOptions
+        from ekya.cli.compare import compare_schedulers
+        from ekya.cli.run import FleetArguments
+        from ekya.config.fleet_file import RunOptions
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, gpus, window, windows)
         options = RunOptions(

@@ -17,9 +17,9 @@ from ekya.cli.options import (
     amounts,
     numbers,
 )
+from ekya.core.errors import UserError
 from ekya.core.view import Objective
-from ekya.errors import UserError
-from ekya.placement.pack import Packing
+from ekya.planning.placement.pack import Packing
 
 commands = typer.Typer()
 
@@ -58,13 +58,13 @@ def profile(
 
     The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
     """
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as channel:
-        from ekya.commands.profile import record_trace
-        from ekya.commands.run import FleetArguments
-        from ekya.core.ids import StreamId
-        from ekya.sim.profile import Extent
+        from ekya.cli.profile import record_trace
+        from ekya.cli.run import FleetArguments
+        from ekya.core.units import StreamId
+        from ekya.simulation.emulated.record_trace import Extent
 
         arguments = FleetArguments(fleet, tuple(video or ()), golden, classes, None, window, windows)
         chosen = tuple(StreamId(name) for name in streams.split(",") if name)
@@ -137,12 +137,12 @@ def simulate(
     json_to: Json = None,
 ) -> None:
     """Play a trace under several schedulers: what they would have made of it, without training anything."""
-    from ekya.commands.output import output
+    from ekya.cli.output import output
 
     with output(json_to) as out:
-        from ekya.commands.simulate import TraceArguments, simulate_trace
+        from ekya.cli.simulate import TraceArguments, simulate_trace
         from ekya.core.units import seconds_to_us
-        from ekya.sim.simulate import Conditions
+        from ekya.simulation.trace.simulate import Conditions
 
         for option, value in (("--window", window), ("--error", error), ("--relative-error", relative_error)):
             if value == float("inf"):

@@ -4,7 +4,7 @@ from ekya.control.options import LoopOptions
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.units import US_PER_S
 from ekya.core.view import RetrainOption
-from ekya.scheduling.checkpoint_gain import LEAST_EARLY, MOST_EARLY, bend_of, part_in_steps
+from ekya.planning.schedulers.checkpoint_gain import LEAST_EARLY, MOST_EARLY, bend_of, part_in_steps
 
 
 def worth_serving(

@@ -7,7 +7,7 @@ from ekya.control.protocols import Batch, Executor, Journal, Planner
 from ekya.control.step import LoopState, StepResult, due, next_due_us, step
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
-from ekya.scheduling.protocol import Needs
+from ekya.planning.schedulers.scheduler import Needs
 
 Observer = Callable[[Batch, StepResult], None]
 """Callback after the commands of each step have been issued, such as those of screen and metrics."""

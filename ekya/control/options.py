@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.gpu_groups import GpuGroups
-from ekya.core.ids import StreamId
+from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCost, Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import StreamId
 from ekya.core.view import Objective
-from ekya.placement.pack import Packing
-from ekya.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
+from ekya.planning.placement.pack import Packing
+from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 
 
 @dataclass(frozen=True, slots=True)

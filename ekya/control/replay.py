@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ekya.control.away import away_in, plan_beside
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
+from ekya.control.remote_plan import away_in, plan_beside
 from ekya.control.step import LoopState, step
 from ekya.core.commands import Command, of_plan
-from ekya.core.turns import StepRecord
-from ekya.scheduling.protocol import Needs
+from ekya.core.step_record import StepRecord
+from ekya.planning.schedulers.scheduler import Needs
 
 
 @dataclass(frozen=True, slots=True)

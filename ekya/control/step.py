@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left, worth_serving
-from ekya.control.diff import diff
-from ekya.control.effects import after_command
+from ekya.control.diff import after_command, diff
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
@@ -19,27 +18,26 @@ from ekya.control.views import (
 )
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.gpu_groups import GpuGroups
-from ekya.core.ids import StreamId
+from ekya.core.gpus import GpuGroups
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
-from ekya.core.units import us_to_seconds
+from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
-from ekya.placement.homes import AtHome
-from ekya.placement.pack import pack
-from ekya.placement.steps import Steps
-from ekya.profiling.gate import why_back, why_not
-from ekya.profiling.history import Observation
-from ekya.profiling.progress import reestimate
-from ekya.profiling.pruning import select
-from ekya.profiling.speed import refined
-from ekya.profiling.steps import Waiting, in_turn
-from ekya.scheduling.allocation import Job, JobKind, inference_floors, shares_of, with_floors
-from ekya.scheduling.leftover import Grants
-from ekya.scheduling.protocol import Needs
-from ekya.scheduling.regrant import regrant
+from ekya.planning.placement.homes import AtHome
+from ekya.planning.placement.pack import pack
+from ekya.planning.placement.pool import Steps
+from ekya.planning.profiling.gate import why_back, why_not
+from ekya.planning.profiling.history import Observation
+from ekya.planning.profiling.preparation_steps import Waiting, in_turn
+from ekya.planning.profiling.progress import reestimate
+from ekya.planning.profiling.pruning import select
+from ekya.planning.profiling.speed_curves import refined
+from ekya.planning.schedulers.allocation import Job, JobKind, inference_floors, shares_of, with_floors
+from ekya.planning.schedulers.leftover import Grants
+from ekya.planning.schedulers.regrant import regrant
+from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
 """An estimate must change by more than this to trigger a new plan."""

@@ -5,20 +5,20 @@ from dataclasses import replace
 
 from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
-from ekya.core.ids import StreamId
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.placement.homes import PREPARATION_GPU, guests_gpu
-from ekya.placement.pack import rooms_milli
-from ekya.profiling.estimate import objects_shown, served_after
-from ekya.profiling.estimate import options as estimated_options
-from ekya.profiling.history import ProfileHistory
-from ekya.profiling.inference import at_measured_use
-from ekya.profiling.pruning import in_need
-from ekya.scheduling.checkpoint_gain import early_part_left
-from ekya.scheduling.protocol import Needs
+from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
+from ekya.planning.placement.pack import rooms_milli
+from ekya.planning.profiling.estimate import objects_shown, served_after
+from ekya.planning.profiling.estimate import options as estimated_options
+from ekya.planning.profiling.history import ProfileHistory
+from ekya.planning.profiling.inference_profile import at_measured_use
+from ekya.planning.profiling.pruning import in_need
+from ekya.planning.schedulers.checkpoint_gain import early_part_left
+from ekya.planning.schedulers.scheduler import Needs
 
 Histories = Mapping[StreamId, ProfileHistory]
 """Results of γ per stream in past windows."""

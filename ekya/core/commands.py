@@ -6,11 +6,11 @@ Commands that result from a plan carry its number, ``plan_epoch``; 0 where no pl
 from dataclasses import dataclass, replace
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.elsewhere import Elsewhere
 from ekya.core.events import Role
-from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import JobId, StreamId
+from ekya.core.weights import Elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class PrepareStream:
 
 @dataclass(frozen=True, slots=True)
 class BeginPreparation:
-    """Label, micro-profile γ and profile λ, in the order of ``profiling.steps``.
+    """Label, micro-profile γ and profile λ, in the order of ``planning.profiling.preparation_steps``.
 
     GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
     """

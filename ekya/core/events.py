@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ekya.core.compared import Compared
 from ekya.core.configs import InferenceConfig
-from ekya.core.elsewhere import CachedModel
-from ekya.core.gpu_use import GpuUse
-from ekya.core.ids import JobId, ModelVersion, StreamId
-from ekya.core.memory import DidNotFit
+from ekya.core.gpus import DidNotFit, GpuUse
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
+from ekya.core.weights import CachedModel, Compared
 
 
 class Role(StrEnum):

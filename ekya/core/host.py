@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ekya.core.ids import StreamId
 from ekya.core.profile import FamilyCost
+from ekya.core.units import StreamId
 
 TYPICAL_OBJECTS = 6.0
 """Objects of a typical frame: assumed for a camera until its own number is measured."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
+from ekya.core.weights import Elsewhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 
 NOT_ANSWERED = -1
 """``answered_by`` of a frame that arrived before the first analysed one."""

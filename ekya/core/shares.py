@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ekya.core.ids import JobId, StreamId
+from ekya.core.units import JobId, StreamId
 
 
 class Work(StrEnum):

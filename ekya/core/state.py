@@ -5,14 +5,13 @@ from enum import StrEnum
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.elsewhere import CachedModel, Elsewhere
-from ekya.core.ids import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId
-from ekya.core.memory import DidNotFit
+from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
-from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.core.units import BASE_VERSION, FIRST_JOB, US_PER_S, JobId, ModelVersion, StreamId, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption
+from ekya.core.weights import CachedModel, Elsewhere
 
 DEATHS_ALLOWED = 2
 """A stream whose workers die more often than this within ``DEATHS_WITHIN_US`` is set aside."""

@@ -23,9 +23,9 @@ A trace may be sparse: that of a single run contains only what was tried.
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 
 BASE_WINDOW = -1

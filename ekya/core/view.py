@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.elsewhere import CachedModel, Elsewhere
-from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Phase
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import JobId, StreamId
+from ekya.core.weights import CachedModel, Elsewhere
 
 
 class Objective(StrEnum):

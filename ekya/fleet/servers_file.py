@@ -8,16 +8,16 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ekya.config import FleetConfig, parse_fleet
-from ekya.config_errors import describe
-from ekya.config_files import read_mapping
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
+from ekya.config.errors import describe
+from ekya.config.files import read_mapping
+from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.shipped import shipped_root
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.server import ServerTerms
-from ekya.runfolder import check_stream_name, plain_name
-from ekya.shipped import shipped_root
+from ekya.results.storage.run_folder import check_stream_name, plain_name
 
 DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
 """The shipped servers file, used by default."""

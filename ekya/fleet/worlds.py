@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 
+from ekya.core.errors import UserError
 from ekya.core.units import us_to_seconds
-from ekya.errors import UserError
 from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth

@@ -9,10 +9,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ekya.errors import UserError
-from ekya.gpu.cuda_driver import CudaCalls
-from ekya.gpu.gpu_streams import GpuStreams
-from ekya.gpu.sm_driver import SmDriverError
+from ekya.core.errors import UserError
+from ekya.gpu.backends.meter import GpuStreams
+from ekya.gpu.green.cuda_driver import CudaCalls
+from ekya.gpu.green.sm_driver import SmDriverError
 
 _HANDLE_BYTES = 64
 _WHOLE_BYTES = 1 << 21

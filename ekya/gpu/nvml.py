@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ekya.gpu.mps_control import VISIBLE_VARIABLE
+from ekya.gpu.mps.control import VISIBLE_VARIABLE
 
 _ORDER = "CUDA_DEVICE_ORDER"
 

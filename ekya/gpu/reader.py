@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from ekya.gpu.host_memory import HostMemory, read_host_memory
+from ekya.system.host import HostMemory, read_host_memory
 
 SM_UTILISATION, KERNEL_UTILISATION = "sm-utilization", "kernel-utilization"
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import pynvml
 
-from ekya.core.gpu_use import GpuUse
+from ekya.core.gpus import GpuUse
 from ekya.gpu.nvml import GpuInventory
 from ekya.gpu.reader import GpuReader, NvmlReader, Reading
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.commands import StartRetraining
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
 from ekya.runtime.retrain_inputs import MaterialToFetch

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ekya.core.ids import ModelVersion
-from ekya.gpu.cuda_driver import CudaCalls
+from ekya.core.units import ModelVersion
+from ekya.gpu.backends.torch_streams import TorchStreams
 from ekya.gpu.cuda_ipc import CudaIpc, Loan
-from ekya.gpu.torch_streams import TorchStreams
-from ekya.learning.edge import EdgeModel
-from ekya.learning.flat import FlatModel, flatten, unflatten
+from ekya.gpu.green.cuda_driver import CudaCalls
+from ekya.models.edge.flat import FlatModel, flatten, unflatten
+from ekya.models.edge.model import EdgeModel
 
 LOAN_S = 3.0
 """Timeout for a receiver of shared weights; then they are freed, and go through the object store instead."""

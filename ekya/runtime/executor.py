@@ -13,22 +13,19 @@ from ekya.control.protocols import Batch
 from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import JobId, ModelVersion, StreamId
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
-from ekya.core.units import US_PER_S
-from ekya.runtime.actor_errors import in_words
-from ekya.runtime.actor_poller import ActorPoller, Worker
+from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
+from ekya.pipeline.labels import StreamLabels
+from ekya.runtime.actor_errors import as_heard, in_words
+from ekya.runtime.executor_layers import LateStreams
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.late_streams import LateStreams
-from ekya.runtime.mailbox import RunClock
+from ekya.runtime.mailbox import ActorPoller, RunClock, Worker
 from ekya.runtime.pending_checkpoints import PendingCheckpoints
 from ekya.runtime.ready import Ready
 from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
 from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.version_history import Served, VersionHistory
-from ekya.runtime.warning_mail import as_heard
-from ekya.workers.labels import StreamLabels
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_S = 1.0

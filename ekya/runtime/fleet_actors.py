@@ -14,21 +14,28 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from ekya.config import FleetConfig
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
 from ekya.core.events import Role
-from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.state import DEATHS_WITHIN_US
-from ekya.core.units import US_PER_S
-from ekya.errors import UserError
-from ekya.gpu.protocol import Role as JobRole
-from ekya.gpu.protocol import ShareJob
-from ekya.placement.homes import PREPARATION_GPU, Processes
-from ekya.runtime.actor_config import ActorConfig, ProcessConfig, StreamActorConfig
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Role as JobRole
+from ekya.gpu.backends.backend import ShareJob
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes
 from ekya.runtime.actor_errors import in_words
-from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, SPARE, ActorKind
-from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor
+from ekya.runtime.actor_kinds import (
+    INFERENCE,
+    PREPARATION,
+    RETRAINING,
+    SCHEDULER,
+    SPARE,
+    ActorConfig,
+    ActorKind,
+    ProcessConfig,
+    StreamActorConfig,
+)
+from ekya.runtime.actor_processes import GPU_PART, Spares, end_process, make_actor
 from ekya.runtime.ready import Ready
-from ekya.runtime.spares import Spares
 
 _LOG = logging.getLogger(__name__)
 

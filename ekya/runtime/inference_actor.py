@@ -8,27 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 import cv2
 import numpy as np
 
-from ekya.base_model import base_model
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
-from ekya.files import write_bytes_atomic
-from ekya.gpu.protocol import Resized, ShareJob
-from ekya.learning.checkpoints import from_bytes, to_bytes
-from ekya.learning.forward import PLAIN
-from ekya.learning.predictors import Predictors
-from ekya.runstate import StreamRow
-from ekya.runtime.actor_config import ProcessConfig, StreamActorConfig
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Resized, ShareJob
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.predictors import Predictors
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.results.storage.run_state import StreamRow
+from ekya.runtime.actor_kinds import ProcessConfig, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LentWeights
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.priority import lower_priority
 from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.stream_inference import StreamInference
-from ekya.setup import crop_side, fleet_classes
-from ekya.streams.feed import Feed
-from ekya.workers.collector import WindowMaterial
-from ekya.workers.inference import Classifier
+from ekya.streams.ingest.feed import Feed
+from ekya.system.files import write_bytes_atomic
+from ekya.system.priority import lower_priority
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import JobId
-from ekya.runfolder import RunFolder
-from ekya.runstate import ModelRow, StateStore
-from ekya.workers.record import ModelRecord
+from ekya.core.units import JobId
+from ekya.pipeline.record import ModelRecord
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import ModelRow, StateStore
 
 
 class ModelKeeper:

@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 
 _LOG = logging.getLogger(__name__)
 

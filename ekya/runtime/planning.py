@@ -1,4 +1,4 @@
-"""Plans windows in the scheduler's process, and in the run's own process while that one restarts."""
+"""Plans windows in the scheduler's actor, and in the run's own process while that one restarts."""
 
 import logging
 import time
@@ -9,9 +9,11 @@ from ray.exceptions import RayActorError
 
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.scheduling.protocol import Scheduler
+from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,3 +71,20 @@ class ActorPlanner:
         _LOG.warning("the scheduler died (%s) and is started again", reason)
         self._actors.scheduler = self._actors.make_scheduler()
         self._starting = self._actors.scheduler.ready.remote()
+
+
+class SchedulerActor:
+    """Holds one scheduler for the whole run."""
+
+    def __init__(self, scheduler: str) -> None:
+        self._scheduler = make_scheduler(scheduler)
+        freeze_loaded()
+
+    def ready(self) -> None:
+        """Returns when it can plan."""
+
+    def plan(self, view: WindowView) -> tuple[Plan, float]:
+        """Returns the plan and the milliseconds that it took."""
+        began = time.perf_counter()
+        plan = self._scheduler.plan(view)
+        return plan, (time.perf_counter() - began) * 1000

@@ -20,32 +20,36 @@ from ekya.core.events import (
     PreparationEnded,
     ProfileReady,
 )
-from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.memory import DidNotFit
-from ekya.freed_memory import give_back_freed
-from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
-from ekya.labeling.golden import open_golden
-from ekya.learning.activation_cache import ActivationCache
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.device_memory import free_cache, is_out_of_memory
-from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.learning.operations import forward_operations
-from ekya.learning.predictors import Predictors
-from ekya.placement.homes import PREPARATION_GPU
-from ekya.profiling.steps import InferenceStep, Labelled, LabelStep, TrialStep, preparation_steps
-from ekya.runtime.actor_config import ActorConfig
-from ekya.runtime.job_use import JobUse
-from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
+from ekya.core.gpus import DidNotFit
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
+from ekya.models.edge.predictors import Predictors
+from ekya.models.golden.opening import open_golden
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.training.operations import forward_operations
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.metered import MeteredGolden
+from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.planning.placement.homes import PREPARATION_GPU
+from ekya.planning.profiling.preparation_steps import (
+    InferenceStep,
+    Labelled,
+    LabelStep,
+    TrialStep,
+    preparation_steps,
+)
+from ekya.runtime.actor_kinds import ActorConfig
+from ekya.runtime.job_share import JobUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.priority import lower_priority
-from ekya.runtime.versioned_share import VersionedShare
-from ekya.setup import crop_side, fleet_classes
-from ekya.workers.collector import WindowMaterial
-from ekya.workers.inference import Classifier
-from ekya.workers.labels import StreamLabels
-from ekya.workers.metered import MeteredGolden
-from ekya.workers.preparation import StreamPreparation
-from ekya.workers.settings import PreparationSettings
+from ekya.system.memory import give_back_freed
+from ekya.system.priority import lower_priority
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0

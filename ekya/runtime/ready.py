@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
-from ekya.workers.settings import PreparationSettings
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.pipeline.settings import PreparationSettings
 
 
 @dataclass(frozen=True, slots=True)

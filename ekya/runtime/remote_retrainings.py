@@ -6,7 +6,7 @@ from typing import Any
 
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
-from ekya.core.ids import JobId, StreamId
+from ekya.core.units import JobId, StreamId
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.retrain_inputs import RetrainInputs

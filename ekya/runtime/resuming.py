@@ -8,19 +8,19 @@ exemplars, and the frames kept for labelling.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ekya.config import FleetConfig
+from ekya.config.fleet_file import FleetConfig
 from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
-from ekya.core.turns import StepRecord
-from ekya.errors import UserError
-from ekya.journal import cut_journal, read_journal
-from ekya.runfolder import RunFolder
-from ekya.runstate import StateStore
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.step_record import StepRecord
+from ekya.core.units import ModelVersion, StreamId
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import cut_journal, read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
 
 _REASON = "the run was interrupted"
 

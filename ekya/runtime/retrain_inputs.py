@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.ready import Ready
-from ekya.workers.labels import StreamLabels
-from ekya.workers.settings import PreparationSettings
 
 if TYPE_CHECKING:
-    from ekya.learning.memory import ExemplarMemory
+    from ekya.models.training.exemplars import ExemplarMemory
 
 _LOG = logging.getLogger(__name__)
 _NO_LABELS = "there are no labels to train on"

@@ -6,19 +6,19 @@ from typing import Any
 
 from ekya.core.commands import StartRetraining
 from ekya.core.events import Event
-from ekya.core.ids import JobId, ModelVersion, StreamId
-from ekya.gpu.protocol import Resized
-from ekya.learning.activation_cache import ActivationCache
-from ekya.learning.architectures import get_ready_to_build
-from ekya.learning.device_memory import MemoryPeaks
-from ekya.learning.edge import EdgeModel
-from ekya.learning.memory import ExemplarMemory
-from ekya.runtime.actor_config import ProcessConfig
+from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Resized
+from ekya.models.edge.architectures import get_ready_to_build
+from ekya.models.edge.device_memory import MemoryPeaks
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.labels import StreamLabels
+from ekya.runtime.actor_kinds import ProcessConfig
 from ekya.runtime.cuda_ipc_transfer import LentWeights
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.priority import lower_priority
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.workers.labels import StreamLabels
+from ekya.system.priority import lower_priority
 
 
 class RetrainingActor:

@@ -11,42 +11,40 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
-from ekya.config import RunOptions
+from ekya.config.fleet_file import RunOptions
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.speed import SpeedCurve
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.window_meter import GpuMeter
-from ekya.journal import FileJournal
-from ekya.measuring.summary import HostFacts
-from ekya.probe import ProbedHost
-from ekya.progress import ProgressObserver, ScriptTeller, WarningTeller
-from ekya.report.screen import open_screen
-from ekya.runstate import StateStore
-from ekya.runtime.actor_config import ActorConfig
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.record import ModelRecord
+from ekya.pipeline.setup import first_inference_options, job_places, script_cues
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.metrics.summary import HostFacts
+from ekya.results.progress import ProgressObserver, ScriptTeller, WarningTeller
+from ekya.results.report.screen import open_screen
+from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_errors import unwrapping_user_error
-from ekya.runtime.budget import BudgetedExecutor
+from ekya.runtime.actor_kinds import ActorConfig
 from ekya.runtime.coordinator import Coordinator
 from ekya.runtime.executor import RayExecutor
+from ekya.runtime.executor_layers import MeteredExecutor, Stoppable, StoppedEarlyError, TimedExecutor
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.fleet_memory import job_sizes
-from ekya.runtime.gc_freeze import loaded_frozen
+from ekya.runtime.gpu_memory import BudgetedExecutor, job_sizes
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.metering import MeteredExecutor
 from ekya.runtime.metrics import RunMetrics
 from ekya.runtime.model_keeper import ModelKeeper
 from ekya.runtime.planning import ActorPlanner
 from ekya.runtime.ready import Ready, require_frames
 from ekya.runtime.resuming import Resumed, newest_weights
 from ekya.runtime.share_changes import ledger_for
-from ekya.runtime.timed_executor import Stoppable, StoppedEarlyError, TimedExecutor
-from ekya.scheduling.registry import make_scheduler
-from ekya.setup import first_inference_options, job_places, script_cues
-from ekya.workers.labels import StreamLabels
-from ekya.workers.record import ModelRecord
+from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
 

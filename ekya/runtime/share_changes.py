@@ -12,12 +12,11 @@ from ekya.control.options import LoopOptions
 from ekya.control.resizing import Overdue, Patience, ShareLedger, ShareOrder
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.shares import ShareHolder, Work, inference_holder
-from ekya.core.units import US_PER_S
-from ekya.gpu.protocol import Resized
-from ekya.placement.homes import PREPARATION_GPU
-from ekya.placement.pack import rooms_milli
+from ekya.core.units import US_PER_S, JobId, StreamId
+from ekya.gpu.backends.backend import Resized
+from ekya.planning.placement.homes import PREPARATION_GPU
+from ekya.planning.placement.pack import rooms_milli
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
 

@@ -1,13 +1,12 @@
 """State that the inferences of all streams of a process share."""
 
-from ekya.gpu.protocol import ShareHandle
-from ekya.learning.forward import ForwardWay
-from ekya.learning.multi_model import Answer, Asked, MultiModelPredictor
-from ekya.learning.predictors import Predictors
+from ekya.gpu.backends.backend import ShareHandle
+from ekya.models.edge.forward import ForwardWay
+from ekya.models.edge.multi_model import Answer, Asked, MultiModelPredictor
+from ekya.models.edge.predictors import Predictors
 from ekya.runtime.dynamic_batcher import DynamicBatcher
+from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.shared_use import SharedUse
-from ekya.runtime.versioned_share import VersionedShare
 
 
 class SharedProcess:

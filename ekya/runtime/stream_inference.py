@@ -23,33 +23,32 @@ from ekya.core.events import (
     StreamLost,
     WorkerDied,
 )
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
 from ekya.core.records import FramePrediction, FrameReference
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion
+from ekya.gpu.backends.backend import Resized
 from ekya.gpu.cuda_ipc import CudaIpc
-from ekya.gpu.protocol import Resized
-from ekya.labeling.detections import Proposals
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.edge import EdgeModel
-from ekya.learning.multi_model import Answer, Asked, Member
-from ekya.measuring.health import FrameCount
-from ekya.runstate import StreamRow
-from ekya.runtables import read_predictions
-from ekya.runtime.actor_config import StreamActorConfig
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.multi_model import Answer, Asked, Member
+from ekya.models.golden.detections import Proposals
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.frame_costs import FrameCosts, FrameTally
+from ekya.pipeline.inference import Classifier, InferenceWorker
+from ekya.pipeline.record import FrameRecord
+from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, stream_setup
+from ekya.results.metrics.health import FrameCount
+from ekya.results.storage.run_state import StreamRow
+from ekya.results.storage.run_tables import read_predictions
+from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LentWeights, borrow, open_ipc
-from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.ready import Ready
 from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.warming_up import warmed_up
-from ekya.setup import crop_side, fleet_classes, proposer_for, stream_setup
-from ekya.streams.feed import Feed
-from ekya.streams.frame import Frame
-from ekya.streams.process import Arrived, Pace
-from ekya.workers.collector import WindowMaterial
-from ekya.workers.frame_costs import FrameCosts
-from ekya.workers.frame_tally import FrameTally
-from ekya.workers.inference import Classifier, InferenceWorker
-from ekya.workers.record import FrameRecord
+from ekya.streams.ingest.feed import Feed
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.process import Arrived, Pace
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from ekya.core.commands import StartRetraining
+from ekya.core.errors import UserError
 from ekya.core.events import (
     MemoryMeasured,
     MemoryShort,
@@ -19,25 +20,27 @@ from ekya.core.events import (
     Role,
     ShareMeasured,
 )
-from ekya.core.ids import JobId, ModelVersion
-from ekya.core.memory import DidNotFit
-from ekya.errors import UserError
-from ekya.freed_memory import give_back_freed
-from ekya.gpu.protocol import Resized, ShareHandle, ShareJob
-from ekya.learning.activation_cache import ActivationCache
-from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
-from ekya.learning.device_memory import MemoryPeaks, free_cache, is_out_of_memory
-from ekya.learning.edge import EdgeModel
-from ekya.learning.memory import ExemplarMemory
-from ekya.runtime.actor_config import StreamActorConfig
+from ekya.core.gpus import DidNotFit
+from ekya.core.units import JobId, ModelVersion
+from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
+from ekya.models.edge.device_memory import (
+    MemoryPeaks,
+    end_process_if_gpu_is_lost,
+    free_cache,
+    is_out_of_memory,
+)
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.setup import stream_setup
+from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LOAN_S, CudaIpcSender, LentWeights, open_ipc
-from ekya.runtime.job_use import JobUse
-from ekya.runtime.lost_gpu import end_process_if_gpu_is_lost
+from ekya.runtime.job_share import JobUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.versioned_share import VersionedShare
-from ekya.setup import stream_setup
-from ekya.workers.labels import StreamLabels
-from ekya.workers.retraining import retraining_of
+from ekya.system.memory import give_back_freed
 
 MEASURE_EVERY_S = 5.0
 

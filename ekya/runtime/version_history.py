@@ -6,7 +6,7 @@ Used to roll back to earlier weights, and to reuse the micro-profiler's forward 
 from dataclasses import dataclass
 from typing import Any
 
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from ekya.core.host import TYPICAL_OBJECTS
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.ready import Ready
-from ekya.workers.inference import Classifier
-from ekya.workers.settings import PreparationSettings
 
 
 def warmed_up(settings: PreparationSettings, classifier: Classifier, resolutions: Iterable[int]) -> Ready:

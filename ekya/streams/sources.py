@@ -1,19 +1,19 @@
 """All kinds of sources in a fleet file, distinguished by the key ``kind``.
 
-The rest of the system uses a source only through ``SourceSpec`` (``streams/process.py``).
+The rest of the system uses a source only through ``SourceSpec`` (``streams/ingest/process.py``).
 """
 
 from typing import Annotated
 
 from pydantic import Field
 
-from ekya.streams.camera import CameraSpec
-from ekya.streams.city import CitySpec
-from ekya.streams.cityscapes import CityscapesSpec
-from ekya.streams.image_folder import ImageFolderSpec
-from ekya.streams.sample_list import SampleListSpec
-from ekya.streams.video import VideoSpec
-from ekya.streams.waymo import WaymoSpec
+from ekya.streams.datasets.cityscapes import CityscapesSpec
+from ekya.streams.datasets.image_folder import ImageFolderSpec
+from ekya.streams.datasets.sample_list import SampleListSpec
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic import CitySpec
 
 AnySource = Annotated[
     CameraSpec | CitySpec | VideoSpec | CityscapesSpec | WaymoSpec | SampleListSpec | ImageFolderSpec,

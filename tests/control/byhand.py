@@ -8,12 +8,12 @@ from ekya.control.protocols import Batch
 from ekya.control.step import LoopState, StepResult, step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.state import Status
+from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
-from ekya.scheduling.protocol import Needs
+from ekya.planning.schedulers.scheduler import Needs
 
 A, B = StreamId("a"), StreamId("b")
 SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=0.5)

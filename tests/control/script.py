@@ -8,9 +8,9 @@ from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
 from ekya.core.speed import SpeedCurve
+from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption
 
 S = 1_000_000

@@ -29,9 +29,9 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import JobId, ModelVersion
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
+from ekya.core.units import JobId, ModelVersion
 
 
 class ScriptedFleet:

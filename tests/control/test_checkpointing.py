@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.control.checkpointing import early_part, gpu_s_left, worth_serving
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import JobId
 from ekya.core.state import RetrainJob, StreamState
+from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
-from ekya.scheduling.checkpoint_gain import bend_of, part_in_steps
+from ekya.core.weights import Elsewhere
+from ekya.planning.schedulers.checkpoint_gain import bend_of, part_in_steps
 
 END_US = 200 * S
 

@@ -7,14 +7,13 @@ from byhand import EVERY, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, STANDINGS, A, B
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.control.diff import diff
-from ekya.control.effects import after_command
+from ekya.control.diff import after_command, diff
 from ekya.control.views import window_view
 from ekya.core import commands as cmd
-from ekya.core.ids import JobId, StreamId
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, Status, StreamState
-from ekya.scheduling.protocol import Needs
+from ekya.core.units import JobId, StreamId
+from ekya.planning.schedulers.scheduler import Needs
 
 NEEDS = Needs(labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True)
 CAPACITY = 2000

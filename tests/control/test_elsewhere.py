@@ -8,10 +8,10 @@ from byhand import LONG, SHORT, A, B, Hand, S, labels, opened_1, retraining
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.codec import decode, encode
-from ekya.core.elsewhere import CachedModel, Elsewhere
-from ekya.core.ids import JobId, ModelVersion
 from ekya.core.plan import Plan
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.units import JobId, ModelVersion
+from ekya.core.weights import CachedModel, Elsewhere
+from ekya.planning.schedulers.registry import make_scheduler
 
 KEPT = CachedModel(SHORT, 0, (3, 1))
 

@@ -8,7 +8,7 @@ from byhand import LAMBDAS, NEEDS, OPTIONS, A, B, Hand, S, Wish
 from ekya.control.options import StreamHome
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 
 C = StreamId("c")
 AGED = tuple(replace(option, age_us=option.config.every * 500_000) for option in LAMBDAS)

@@ -19,8 +19,8 @@ from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
 from ekya.control.step import step
 from ekya.core.codec import encode
-from ekya.journal import read_journal
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
 
 GOLDEN = Path(__file__).parent / "golden" / "thief.jsonl"
 DIGITS = 6

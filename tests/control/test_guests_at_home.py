@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from ekya.control.options import StreamHome
 from ekya.control.views import lendable_milli
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
 from ekya.core.state import FleetState, RetrainJob, Status, StreamState
-from ekya.placement.homes import PREPARATION_GPU, deal, guests_gpu
-from ekya.placement.pack import Packing, rooms_milli
+from ekya.core.units import StreamId
+from ekya.planning.placement.homes import PREPARATION_GPU, deal, guests_gpu
+from ekya.planning.placement.pack import Packing, rooms_milli
 
 STREAMS = tuple(StreamId(f"cam-{number}") for number in range(7))
 TWO_GPUS = replace(OPTIONS, preparation_share_milli=300)

@@ -11,9 +11,9 @@ from whole_runs import run
 from ekya.control.replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
-from ekya.journal import read_journal
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.units import StreamId
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
 
 C = StreamId("c")
 EVERYBODY = ("ekya", "thief", "uniform", "no-retrain")

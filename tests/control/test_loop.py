@@ -14,9 +14,9 @@ from whole_runs import run
 from ekya.control.loop import run_loop
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
 from ekya.core.state import Status
-from ekya.scheduling.registry import SCHEDULERS, make_scheduler
+from ekya.core.units import StreamId
+from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
 either_luck = pytest.mark.parametrize("misfortunes", [(), MISFORTUNES], ids=["fair", "foul"])

@@ -19,8 +19,8 @@ from byhand import (
 from ekya.control.step import due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import JobId
 from ekya.core.state import DEATHS_WITHIN_US, Status
+from ekya.core.units import JobId
 
 
 def only(kind, turn):

@@ -12,11 +12,11 @@ from ekya.control.replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId, ModelVersion
 from ekya.core.shares import retraining_holder
 from ekya.core.speed import LINEAR, Pace, SpeedCurve
-from ekya.journal import read_journal
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.units import JobId, ModelVersion
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
 
 GUESS = SpeedCurve(((0, 0.0), (200, 0.2), (500, 0.5), (1000, 1.0)))
 """Speed curve of the first plans; the true one of the scripted fleet is ``BENT``."""

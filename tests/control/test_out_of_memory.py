@@ -8,9 +8,9 @@ from whole_runs import run
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import JobId
-from ekya.core.memory import DidNotFit
+from ekya.core.gpus import DidNotFit
 from ekya.core.profile import family_of
+from ekya.core.units import JobId
 
 
 def short_of_memory(t_us, config, window=1, stream=A):

@@ -9,8 +9,8 @@ from whole_runs import run
 from ekya.control.replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.journal import read_journal
-from ekya.scheduling.registry import SCHEDULERS, make_scheduler
+from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.results.storage.journal import read_journal
 
 
 def replayed(turns, name="thief", options=OPTIONS):

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ekya.control.resizing import Overdue, Patience, ShareLedger
-from ekya.core.ids import JobId, StreamId
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
+from ekya.core.units import JobId, StreamId
 
 A, B = StreamId("a"), StreamId("b")
 JOB_1, JOB_2 = JobId(1), JobId(2)

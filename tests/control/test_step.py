@@ -31,14 +31,14 @@ from ekya.control.protocols import Batch
 from ekya.control.step import step
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.compared import Compared
-from ekya.core.gpu_groups import GpuGroups
-from ekya.core.ids import JobId, ModelVersion
+from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import inference_holder
+from ekya.core.units import JobId, ModelVersion
 from ekya.core.view import InferenceOption, Objective
-from ekya.scheduling.protocol import Needs
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.weights import Compared
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Needs
 
 
 def only(kind, turn):

@@ -7,11 +7,11 @@ from byhand import LAMBDAS, LONG, NEEDS, OPTIONS, SHORT, A, S
 
 from ekya.control.checkpointing import early_part
 from ekya.control.views import window_view
-from ekya.core.ids import JobId
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
-from ekya.scheduling.checkpoint_gain import early_part_left
+from ekya.planning.schedulers.checkpoint_gain import early_part_left
 
 TOLD = replace(NEEDS, micro_profile=True, early_parts=True)
 PROFILED = RetrainOption(LONG, 0.9, 10.0, early_part=0.7)

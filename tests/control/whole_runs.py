@@ -11,10 +11,10 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState, StepResult
 from ekya.core import events as ev
-from ekya.core.turns import StepRecord
+from ekya.core.step_record import StepRecord
 from ekya.core.view import WindowView
-from ekya.journal import FileJournal
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import FileJournal
 
 
 @dataclass

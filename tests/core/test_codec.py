@@ -15,11 +15,11 @@ from ekya.core.codec import decode, encode
 from ekya.core.commands import Command
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event
-from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.profile import FamilyCurve
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState
+from ekya.core.units import StreamId
 
 KINDS = (*get_args(Event), *get_args(Command), Plan)
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
-from ekya.core.ids import JobId, ModelVersion, StreamId
-from ekya.core.memory import DidNotFit
+from ekya.core.gpus import DidNotFit
 from ekya.core.profile import Family
 from ekya.core.shares import inference_holder
+from ekya.core.units import JobId, ModelVersion, StreamId
 
 A, B = StreamId("a"), StreamId("b")
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.core.gpu_groups import GpuGroups
+from ekya.core.gpus import GpuGroups
 
 SHARES = st.integers(0, 1000)
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108), GpuGroups(4, 144)])

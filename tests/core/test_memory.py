@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.memory import DidNotFit
+from ekya.core.gpus import DidNotFit
 from ekya.core.profile import Family
 
 GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=2, data_fraction=0.5)

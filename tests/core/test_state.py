@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import DEATHS_WITHIN_US, TOGETHER_US, FleetState, RetrainJob, Status, StreamState, apply
-from ekya.core.units import US_PER_S
+from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
 
 A, B = StreamId("a"), StreamId("b")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ekya.learning.batched import common_blocks
-from ekya.learning.edge import build_edge_model
-from ekya.learning.forward import PLAIN
+from ekya.models.edge.batched import common_blocks
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.model import build_edge_model
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 

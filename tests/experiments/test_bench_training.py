@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from ekya.core.configs import RetrainConfig
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import ExemplarMemory
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
 
 
 def crops(count, first_track):

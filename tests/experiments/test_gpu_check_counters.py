@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from fake_reader import Reader
 
-from ekya.core.gpu_use import GpuUse
+from ekya.core.gpus import GpuUse
 from ekya.gpu.nvml import GpuInventory
-from ekya.profiling.memory import CONTEXT_BYTES
+from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
 
 checks = importlib.import_module("gpu_check_counters")
 CHECKS = importlib.import_module("gpu_check").CHECKS

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core.events import GpuMeasured, GpuUse
-from ekya.journal import FileJournal
+from ekya.results.storage.journal import FileJournal
 
 check = importlib.import_module("gpu_check_run")
 

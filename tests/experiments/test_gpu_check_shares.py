@@ -6,11 +6,11 @@ import pytest
 import torch
 from fake_gpu import FakeDriver, FakeGpu
 
-from ekya.arithmetic.checked import Checked
-from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import GatedLevels, spans_ahead
-from ekya.gpu.green_process import GreenProcess
-from ekya.gpu.levels import LevelPool
+from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
+from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.process import GreenProcess
+from ekya.system.arithmetic import Checked
 
 pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.

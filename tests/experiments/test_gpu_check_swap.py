@@ -9,7 +9,7 @@ import pytest
 from bars import tiny_trunk
 from fake_ipc import FakeGpu
 
-from ekya.learning.architectures import EDGE_MODELS
+from ekya.models.edge.architectures import EDGE_MODELS
 
 pytest.importorskip("cuda.bindings")
 check = importlib.import_module("gpu_check_swap")

@@ -10,9 +10,9 @@ from gpu_check_report import BEGIN, END, Machine, write_up
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import GpuUse
-from ekya.gpu.cpu import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.window_meter import GpuMeter
-from ekya.workers.speed_jobs import ProbeSpec, Rate
+from ekya.pipeline.speed_jobs import ProbeSpec, Rate
 
 pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.

@@ -10,9 +10,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.run.training.protocol import TrainingTask
-from ekya.learning.checkpoints import to_bytes
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import LabelledCrops
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.labelled import LabelledCrops
 
 
 def crops(count, seed, first_track):

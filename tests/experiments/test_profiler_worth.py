@@ -10,12 +10,12 @@ import profiler_truths as truths
 import profiler_worth as worth
 import pytest
 
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.core.view import RetrainOption
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import LabelledCrops
-from ekya.workers.labels import LabelledPart, StreamLabels
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.labelled import LabelledCrops
+from ekya.pipeline.labels import LabelledPart, StreamLabels
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(

@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from ekya.errors import UserError
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.servers_file import DEFAULT_SERVERS, dump_servers, load_servers
-from ekya.shipped import shipped_path
 
 FLEET = shipped_path("datasets/synthetic_city/fleet.yaml")
 

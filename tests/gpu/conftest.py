@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fake_mps import FakeMps
 
-from ekya.gpu import mps_service
-from ekya.gpu.mps_control import CONTROL, SERVER
+from ekya.gpu.mps import service as mps_service
+from ekya.gpu.mps.control import CONTROL, SERVER
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import threading
 from collections import defaultdict
 from contextlib import contextmanager
 
-from ekya.gpu.bucket import Clocks
-from ekya.gpu.sm_driver import SmDriverError, SmGroup
+from ekya.gpu.backends.token_bucket import Clocks
+from ekya.gpu.green.sm_driver import SmDriverError, SmGroup
 
 MS = 1_000_000
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 from fake_bindings import FakeBindings, Result, answering
 
-from ekya.gpu.cuda_driver import CudaCalls
 from ekya.gpu.cuda_ipc import CudaIpc
+from ekya.gpu.green.cuda_driver import CudaCalls
 
 
 class FakeGpu:

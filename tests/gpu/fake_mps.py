@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekya.gpu.mps_control import CONTROL, MpsControl
-from ekya.gpu.mps_daemon import Patience
-from ekya.gpu.mps_folder import DaemonFolder
-from ekya.gpu.processes import look_at
+from ekya.gpu.mps.control import CONTROL, MpsControl
+from ekya.gpu.mps.daemon import Patience
+from ekya.gpu.mps.folder import DaemonFolder
+from ekya.system.processes import look_at
 
 SHORT = Patience(start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05)
 """For daemons that respond immediately."""

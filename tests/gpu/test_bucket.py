@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.bucket import ANSWER_WITHIN_S, BURST_US, Clocks, TokenBucket
-from ekya.gpu.cpu import CpuShares
-from ekya.gpu.protocol import Resized, ShareJob
+from ekya.gpu.backends.backend import Resized, ShareJob
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.token_bucket import ANSWER_WITHIN_S, BURST_US, Clocks, TokenBucket
 
 MS = 1_000_000
 

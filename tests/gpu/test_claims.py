@@ -4,8 +4,8 @@ import tempfile
 
 import pytest
 
-from ekya.errors import UserError
-from ekya.gpu.claims import SmClaims, claims_folder
+from ekya.core.errors import UserError
+from ekya.gpu.green.claims import SmClaims, claims_folder
 
 GROUPS = 16
 
@@ -56,7 +56,7 @@ def test_a_job_takes_more_beside_what_it_has(open_claims):
 
 def test_the_groups_of_a_process_that_is_killed_are_free(tmp_path, open_claims):
     code = (
-        "import sys; from pathlib import Path; from ekya.gpu.claims import SmClaims as Claims; "
+        "import sys; from pathlib import Path; from ekya.gpu.green.claims import SmClaims as Claims; "
         f"claims = Claims(Path(sys.argv[1]), {GROUPS}); print(claims.take(0, 8), flush=True); input()"
     )
     other = subprocess.Popen(

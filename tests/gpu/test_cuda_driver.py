@@ -4,10 +4,10 @@ import sys
 import pytest
 from fake_bindings import ANSWERS, FakeBindings
 
-from ekya.gpu.cuda_driver import CudaCalls, CudaDriver, read_layouts
-from ekya.gpu.levels import LevelPool
-from ekya.gpu.sm_driver import NoSmDriverError, SmDriverError, SmGroup
-from ekya.gpu.sm_layout import SmLayout
+from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver, read_layouts
+from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.sm_driver import NoSmDriverError, SmDriverError, SmGroup
+from ekya.gpu.green.sm_layout import SmLayout
 
 
 def test_levels_come_from_the_drivers_calls_in_their_order():

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 from fake_ipc import FakeGpu
 
-from ekya.gpu.sm_driver import SmDriverError
+from ekya.gpu.green.sm_driver import SmDriverError
 
 BYTES = bytes(range(256)) * 40
 

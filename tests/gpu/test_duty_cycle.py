@@ -1,10 +1,10 @@
 import pytest
 from fake_gpu import MS, FakeGpu
 
-from ekya.gpu.bucket import BURST_US
-from ekya.gpu.duty_cycle import DutyCycleHandle, DutyCycleShares
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.duty_cycle import DutyCycleHandle, DutyCycleShares
+from ekya.gpu.backends.token_bucket import BURST_US
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.gpu.protocol import ShareJob
 
 GPUS = GpuInventory(
     (Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"), Gpu(1, "a GPU", 8 << 30, 7 << 30, "GPU-2")),

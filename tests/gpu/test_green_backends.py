@@ -8,21 +8,21 @@ from types import SimpleNamespace
 import pytest
 from fake_gpu import FakeDriver, FakeGpu
 
-from ekya.core.gpu_groups import GpuGroups
-from ekya.errors import UserError
-from ekya.gpu.claims import SmClaims
+from ekya.core.errors import UserError
+from ekya.core.gpus import GpuGroups
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
 from ekya.gpu.cuda_context import NoCudaError
-from ekya.gpu.gated_levels import GatedLevels
-from ekya.gpu.green import GreenShares
-from ekya.gpu.green_process import GreenProcess, GreenProcesses
-from ekya.gpu.levels import LevelPool
-from ekya.gpu.mps import MpsShares
-from ekya.gpu.mps_green import MpsGreenShares
-from ekya.gpu.mps_service import MpsEnvironment, MpsFound, MpsRoom
+from ekya.gpu.green.backend import GreenShares
+from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.gated_levels import GatedLevels
+from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.mps_clients import MpsGreenShares
+from ekya.gpu.green.process import GreenProcess, GreenProcesses
+from ekya.gpu.green.sm_layout import SmLayout, SmReport, SmSpan
+from ekya.gpu.mps.backend import MpsShares
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.gpu.protocol import ShareJob
-from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
-from ekya.gpu.sm_layout import SmLayout, SmReport, SmSpan
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
 TWO_GPUS = GpuInventory(
@@ -194,13 +194,13 @@ class NoCuda:
             raise ImportError(name)
 sys.meta_path.insert(0, NoCuda())
 import ekya.gpu
-names = [found.name for found in pkgutil.iter_modules(ekya.gpu.__path__, "ekya.gpu.")]
-light = [name for name in names if name != "ekya.gpu.torch_streams"]
+names = [found.name for found in pkgutil.walk_packages(ekya.gpu.__path__, "ekya.gpu.")]
+light = [name for name in names if name != "ekya.gpu.backends.torch_streams"]
 for name in light:
     importlib.import_module(name)
 assert "torch" not in sys.modules, "a backend that is only probed must not wait for torch"
 assert len(names) > 15
-from ekya.gpu.cuda_driver import read_layouts
+from ekya.gpu.green.cuda_driver import read_layouts
 print(read_layouts().why)
 """
     answer = subprocess.run(

@@ -7,15 +7,15 @@ from fake_gpu import MS, FakeDriver, FakeGpu, thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.arithmetic.checked import Checked
-from ekya.errors import UserError
-from ekya.gpu import green_handle
-from ekya.gpu.claims import SmClaims
-from ekya.gpu.gated_levels import GatedLevels
-from ekya.gpu.green_handle import GreenHandle
-from ekya.gpu.levels import LevelPool
-from ekya.gpu.protocol import ShareJob
-from ekya.gpu.sm_layout import SmSpan
+from ekya.core.errors import UserError
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.green import handle as green_handle
+from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.gated_levels import GatedLevels
+from ekya.gpu.green.handle import GreenHandle
+from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.sm_layout import SmSpan
+from ekya.system.arithmetic import Checked
 
 
 class Process:

@@ -1,9 +1,9 @@
 import pytest
 from fake_gpu import FakeDriver
 
-from ekya.gpu.levels import LevelPool
-from ekya.gpu.sm_driver import SmDriverError
-from ekya.gpu.sm_layout import SmLayout
+from ekya.gpu.green.levels import LevelPool
+from ekya.gpu.green.sm_driver import SmDriverError
+from ekya.gpu.green.sm_layout import SmLayout
 
 
 def test_the_device_is_split_once_and_levels_are_made_once():

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fake_mps import SHORT, wait_until
 
-from ekya.gpu.mps_control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
-from ekya.gpu.mps_daemon import end_daemon, find_daemon, start_daemon, trouble
-from ekya.gpu.mps_folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
-from ekya.gpu.processes import look_at, send_signal, still_runs
+from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
+from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
+from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
+from ekya.system.processes import look_at, send_signal, still_runs
 
 UUID = "GPU-0f5e"
 
@@ -172,7 +172,7 @@ def test_quit_comes_after_the_last_client(fake_mps, folder):
         [
             sys.executable,
             "-c",
-            "from pathlib import Path; from ekya.gpu.mps_daemon import *; from ekya.gpu.mps_folder import *;"
+            "from pathlib import Path; from ekya.gpu.mps.daemon import *; from ekya.gpu.mps.folder import *;"
             f"f = DaemonFolder(Path({str(folder.root)!r}));"
             f"end_daemon(MpsControl(Path({str(fake_mps.program)!r}), f.pipe), f, Patience())",
         ]

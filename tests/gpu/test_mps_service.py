@@ -11,11 +11,11 @@ import psutil
 import pytest
 from fake_mps import SHORT, wait_until
 
-from ekya.errors import UserError
-from ekya.gpu.mps_control import CONTROL, MpsError
-from ekya.gpu.mps_service import FOREIGN_VARIABLE, look_for_mps, mps_service
+from ekya.core.errors import UserError
+from ekya.gpu.mps.control import CONTROL, MpsError
+from ekya.gpu.mps.service import FOREIGN_VARIABLE, look_for_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.gpu.processes import look_at
+from ekya.system.processes import look_at
 
 GPUS = tuple(Gpu(index, "a GPU", 8 << 30, 7 << 30, f"GPU-{index}f") for index in range(2))
 TWO = GpuInventory(GPUS, "600.1", "2 NVIDIA GPUs")
@@ -24,8 +24,8 @@ ONE = replace(TWO, gpus=GPUS[:1])
 OWNER = """
 import sys, time
 from pathlib import Path
-from ekya.gpu import mps_service
-from ekya.gpu.mps_daemon import Patience
+from ekya.gpu.mps import service as mps_service
+from ekya.gpu.mps.daemon import Patience
 from ekya.gpu.nvml import Gpu
 mps_service.temporary_folders = lambda: (Path(sys.argv[1]),)
 found = mps_service.MpsFound(True, "told", Path(sys.argv[2]))
@@ -52,7 +52,7 @@ def owner(fake_mps):
 def keeper_of(owner_pid):
     """Returns the process that keeps an owner's only daemon."""
     children = psutil.Process(owner_pid).children()
-    (keeper,) = [one for one in children if "ekya.gpu.mps_keeper" in one.cmdline()]
+    (keeper,) = [one for one in children if "ekya.gpu.mps.keeper" in one.cmdline()]
     return keeper
 
 
@@ -279,7 +279,7 @@ def test_looking_starts_nothing_and_says_what_is_missing(fake_mps, tmp_path, mon
     split = replace(ONE, gpus=(replace(GPUS[0], mig=True),))
     assert "GPU 0 is split by MIG" in look_for_mps(split).why
     fake_mps.program.unlink()
-    monkeypatch.setattr("ekya.gpu.mps_control._USUAL_FOLDERS", ())
+    monkeypatch.setattr("ekya.gpu.mps.control._USUAL_FOLDERS", ())
     missing = look_for_mps(ONE)
     assert not missing.usable
     assert f"{CONTROL} is neither on the PATH nor where drivers put it" in missing.why

@@ -14,16 +14,16 @@ from fake_gpu import FakeGpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.errors import UserError
-from ekya.gpu.cpu import CpuShares
+from ekya.core.errors import UserError
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine, choose_backend
 from ekya.gpu.cuda_context import NoCudaError, make_context
-from ekya.gpu.mps import MpsShares
-from ekya.gpu.mps_control import MAX_SOCKET_BYTES
-from ekya.gpu.mps_service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
+from ekya.gpu.green.sm_layout import SmLayout, SmReport
+from ekya.gpu.mps.backend import MpsShares
+from ekya.gpu.mps.control import MAX_SOCKET_BYTES
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
-from ekya.gpu.protocol import ShareJob
-from ekya.gpu.registry import SHARE_BACKENDS, Machine, choose_backend
-from ekya.gpu.sm_layout import SmLayout, SmReport
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
 ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
@@ -197,7 +197,7 @@ def test_a_batch_that_fails_is_not_waited_for(client):
 
 
 def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fake_mps, monkeypatch):
-    monkeypatch.setattr("ekya.gpu.mps.JOIN_WITHIN_S", 0.0)
+    monkeypatch.setattr("ekya.gpu.mps.backend.JOIN_WITHIN_S", 0.0)
     with client("43") as backend:
         fake_mps.behave(clients=[])
         with pytest.raises(UserError, match=r"cam-1 cannot work at a share: .* on 0 of its 1 servers"):
@@ -254,7 +254,7 @@ def test_of_cudas_errors_those_of_a_starting_server_pass(monkeypatch, error, pas
 
 
 def test_without_its_daemon_cuda_is_not_started(fake_mps, client, monkeypatch):
-    monkeypatch.setattr("ekya.gpu.mps._BACK_WITHIN_S", 0.0)
+    monkeypatch.setattr("ekya.gpu.mps.backend._BACK_WITHIN_S", 0.0)
     started = []
     with client("43") as backend:
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(fake_mps.folders))

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.sm_layout import SmLayout, SmSpan, coarsest, place_again, quantise_sms
+from ekya.gpu.green.sm_layout import SmLayout, SmSpan, coarsest, place_again, quantise_sms
 
 H200 = SmLayout(8, 16, 4)
 A100 = SmLayout(2, 54)

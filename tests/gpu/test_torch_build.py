@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision
 
-from ekya.gpu.duty_cycle import cpu_only_torch
+from ekya.gpu.backends.duty_cycle import cpu_only_torch
 from ekya.gpu.torch_build import find_torch
 
 

@@ -4,13 +4,14 @@ import pytest
 import torch
 from fake_bindings import FakeBindings
 
-from ekya.arithmetic import gate
-from ekya.arithmetic.gate import GateSizes, NumericGate
-from ekya.gpu import green_process, torch_streams
-from ekya.gpu.green_handle import GreenHandle
-from ekya.gpu.green_process import open_process
-from ekya.gpu.protocol import ShareJob
-from ekya.gpu.torch_streams import TorchStreams
+from ekya.gpu.backends import torch_streams
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.torch_streams import TorchStreams
+from ekya.gpu.green import process as green_process
+from ekya.gpu.green.handle import GreenHandle
+from ekya.gpu.green.process import open_process
+from ekya.system import arithmetic_gate as gate
+from ekya.system.arithmetic_gate import GateSizes, NumericGate
 
 
 class FakeEvent:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.host_memory import HostMemory
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 from ekya.gpu.reader import NvmlReader, Reading
 from ekya.gpu.window_meter import GpuMeter, TimedReading, open_meter, sum_up
+from ekya.system.host import HostMemory
 
 GIB = 1 << 30
 

@@ -5,12 +5,11 @@ import logging
 import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from ekya.config import FleetConfig
+from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
-from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
-from ekya.runtime.warning_mail import as_heard
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.runtime.actor_errors import as_heard, in_words, reporting_user_errors, unwrapping_user_error
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 

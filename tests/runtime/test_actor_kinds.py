@@ -42,7 +42,7 @@ def test_a_class_that_cannot_be_loaded_says_why():
 
 
 def test_the_driver_and_the_scheduler_do_without_torch():
-    for module in ("ekya.runtime.live", "ekya.runtime.scheduler_actor", "ekya.streams.process_child"):
+    for module in ("ekya.runtime.live", "ekya.runtime.planning", "ekya.streams.ingest.process_child"):
         said = subprocess.run(
             [sys.executable, "-c", f"import sys, {module}; print('torch' in sys.modules)"],
             check=True,

@@ -9,21 +9,22 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
-from ekya.learning.device_memory import MemoryPeaks
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import ExemplarMemory
-from ekya.runfolder import RunFolder
-from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion
+from ekya.core.weights import Elsewhere
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
+from ekya.models.edge.device_memory import MemoryPeaks
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.mailbox import Mailbox, RunClock
@@ -32,7 +33,6 @@ from ekya.runtime.remote_retrainings import RemoteCheckpoint
 from ekya.runtime.retrain_inputs import MaterialToFetch
 from ekya.runtime.share_changes import PATIENCE
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.shipped import shipped_path
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam-1"
 START = cmd.StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 0, 0.5, 1.0, Elsewhere(9))

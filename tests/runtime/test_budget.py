@@ -11,13 +11,13 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId, StreamId
-from ekya.core.memory import DidNotFit, Footprint
+from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family, family_of
-from ekya.measuring.energy import JobPlaces
-from ekya.profiling.memory import CONTEXT_BYTES
-from ekya.runtime.budget import BudgetedExecutor, JobSizes
-from ekya.scheduling.registry import make_scheduler
+from ekya.core.units import JobId, StreamId
+from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.metrics.energy import JobPlaces
+from ekya.runtime.gpu_memory import BudgetedExecutor, JobSizes
 
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 HEAD, BLOCK = RetrainConfig(4, 16, 0, 0, 1.0), RetrainConfig(4, 16, 0, 1, 1.0)

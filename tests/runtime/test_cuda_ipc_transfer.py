@@ -6,12 +6,12 @@ import pytest
 import torch
 from fake_ipc import FakeGpu
 
-from ekya.core.ids import ModelVersion
-from ekya.errors import UserError
+from ekya.core.errors import UserError
+from ekya.core.units import ModelVersion
 from ekya.gpu.cuda_ipc import require_gpu
-from ekya.gpu.sm_driver import SmDriverError
-from ekya.learning.edge import build_edge_model
-from ekya.learning.flat import DamagedWeightsError
+from ekya.gpu.green.sm_driver import SmDriverError
+from ekya.models.edge.flat import DamagedWeightsError
+from ekya.models.edge.model import build_edge_model
 from ekya.runtime.cuda_ipc_transfer import CudaIpcSender, borrow
 
 ONE, TWO = ModelVersion(1), ModelVersion(2)

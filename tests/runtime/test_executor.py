@@ -11,8 +11,8 @@ from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.profile import FamilyCurve
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.mailbox import RunClock

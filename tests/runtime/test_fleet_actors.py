@@ -6,16 +6,17 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
 from ekya.core.events import Role
-from ekya.core.ids import BASE_VERSION, ModelVersion
-from ekya.errors import UserError
-from ekya.gpu.host_memory import HostMemory
-from ekya.placement.homes import Processes
-from ekya.runtime import fleet_actors, spares
-from ekya.runtime.actor_config import ActorConfig
+from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.planning.placement.homes import Processes
+from ekya.runtime import actor_processes as spares
+from ekya.runtime import fleet_actors
+from ekya.runtime.actor_kinds import ActorConfig
 from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
-from ekya.shipped import shipped_path
+from ekya.system.host import HostMemory
 
 STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
-from ekya.errors import UserError
-from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.placement.homes import PREPARATION_GPU, Processes, deal
-from ekya.profiling.memory import CONTEXT_BYTES, JobCrops
-from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
-from ekya.runtime.fleet_memory import job_sizes, require_inference
-from ekya.setup import job_places
-from ekya.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.pipeline.setup import job_places
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes, deal
+from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops
+from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
+from ekya.runtime.gpu_memory import job_sizes, require_inference
 
 
 @pytest.fixture

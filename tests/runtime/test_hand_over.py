@@ -9,22 +9,22 @@ import torch
 from fake_ipc import FakeGpu
 
 import ekya.runtime.stream_retraining as module
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId, ModelVersion
-from ekya.gpu.cpu import CpuShares
-from ekya.gpu.sm_driver import SmDriverError
-from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
-from ekya.learning.device_memory import MemoryPeaks
-from ekya.learning.edge import build_edge_model
-from ekya.runfolder import RunFolder
-from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
+from ekya.core.units import JobId, ModelVersion
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.green.sm_driver import SmDriverError
+from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
+from ekya.models.edge.device_memory import MemoryPeaks
+from ekya.models.edge.model import build_edge_model
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LOAN_S, borrow
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.shipped import shipped_path
 
 JOB, ONE = JobId(7), ModelVersion(1)
 

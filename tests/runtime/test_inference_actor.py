@@ -17,22 +17,22 @@ import ekya.runtime.inference_actor
 import ekya.runtime.stream_inference
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.core.speed import LINEAR
-from ekya.gpu.bucket import TokenBucket
-from ekya.gpu.sm_driver import SmDriverError
-from ekya.labeling.proposer import GivenBoxes
-from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
-from ekya.learning.flat import DamagedWeightsError
-from ekya.learning.forward import PLAIN
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.gpu.backends.token_bucket import TokenBucket
+from ekya.gpu.green.sm_driver import SmDriverError
+from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
+from ekya.models.edge.flat import DamagedWeightsError
+from ekya.models.edge.forward import PLAIN
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.settings import PreparationSettings
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.cuda_ipc_transfer import CudaIpcSender
 from ekya.runtime.inference_actor import InferenceActor
-from ekya.streams.crops import crop_objects
-from ekya.streams.process import Arrived
-from ekya.workers.collector import WindowCollector
-from ekya.workers.settings import PreparationSettings
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.process import Arrived
 
 CAM, OTHER, JOB = StreamId("cam"), StreamId("other"), JobId(7)
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)

@@ -1,8 +1,8 @@
 """Tests of a job's use, as seconds of a whole GPU and as used microseconds."""
 
 from ekya.core.speed import SpeedCurve
-from ekya.gpu.protocol import Measured, Resized
-from ekya.runtime.job_use import JobUse
+from ekya.gpu.backends.backend import Measured, Resized
+from ekya.runtime.job_share import JobUse
 
 HALF_IS_EIGHT_TENTHS = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
 

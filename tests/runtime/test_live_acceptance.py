@@ -8,9 +8,9 @@ import pytest
 
 from ekya.control.replay import replay
 from ekya.core.events import FramesCounted
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
 
 pytestmark = pytest.mark.live
 

@@ -16,10 +16,10 @@ from rtsp_camera import RtspCamera, require_server, street_video
 from ekya.control.replay import replay
 from ekya.core import events as ev
 from ekya.core.commands import SetInference
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

@@ -8,9 +8,9 @@ import yaml
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 
 from ekya import cli
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
-from ekya.shipped import shipped_path
+from ekya.config.shipped import shipped_path
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

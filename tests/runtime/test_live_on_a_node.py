@@ -15,25 +15,25 @@ from ray._private import state as ray_state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rich.console import Console
 
-from ekya.config import RunOptions, load_fleet
-from ekya.control.away import Away, plan_beside, running_away
+from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.control.remote_plan import Away, plan_beside, running_away
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.elsewhere import Elsewhere
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.emulated import emulated_fleet
-from ekya.gpu.registry import choose_backend
-from ekya.journal import read_journal
-from ekya.learning.checkpoints import from_bytes, load_model, to_bytes
-from ekya.learning.trainer import Retraining
-from ekya.runfolder import RunFolder
-from ekya.runstate import StateStore
-from ekya.runtables import read_predictions
+from ekya.gpu.backends.registry import choose_backend
+from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
+from ekya.models.training.trainer import Retraining
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.coordinator import NullCoordinator
-from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
+from ekya.runtime.live import open_run, run_on_ray, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.shipped import shipped_path
 
 pytestmark = pytest.mark.live
 

@@ -13,14 +13,14 @@ import ray
 import yaml
 from rich.console import Console
 
-from ekya.config import RunOptions, load_fleet
+from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.core.shares import Work
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime import share_changes
 from ekya.runtime.live import run_live
-from ekya.shipped import shipped_path
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

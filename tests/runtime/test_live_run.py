@@ -13,13 +13,13 @@ import psutil
 import pytest
 import yaml
 
+from ekya.config.shipped import shipped_path
 from ekya.control.replay import replay
 from ekya.core import events as ev
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
-from ekya.scheduling.registry import make_scheduler
-from ekya.shipped import shipped_path
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 
 pytestmark = pytest.mark.live
 

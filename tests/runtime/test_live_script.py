@@ -6,16 +6,16 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ekya.config import RunOptions, load_fleet
+from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.control.replay import replay
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, SetInference
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.live import run_live
-from ekya.scheduling.registry import make_scheduler
-from ekya.shipped import shipped_path
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

@@ -7,9 +7,9 @@ import pytest
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.gpu_use import GpuUse
-from ekya.core.ids import StreamId
-from ekya.runtime.metering import MeteredExecutor
+from ekya.core.gpus import GpuUse
+from ekya.core.units import StreamId
+from ekya.runtime.executor_layers import MeteredExecutor
 
 WINDOW_US = 10_000_000
 CAM = StreamId("cam")

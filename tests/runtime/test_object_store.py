@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ekya.doctor import examine
+from ekya.cli.doctor import examine
 from ekya.gpu.nvml import GpuInventory
 from ekya.runtime.object_store import STORE_BYTES, fit_object_store, object_store_bytes
 

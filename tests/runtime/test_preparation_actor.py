@@ -19,21 +19,21 @@ from bars import (
 )
 
 import ekya.runtime.preparation_actor
-from ekya.config import InferencesConfig
+from ekya.config.fleet_file import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.host import StreamCosts
-from ekya.core.ids import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.gpu.protocol import Measured, Resized
-from ekya.labeling.detections import Proposals
-from ekya.learning.checkpoints import to_bytes
-from ekya.learning.forward import PLAIN
-from ekya.learning.spec import EdgeSpec
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Measured, Resized
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.spec import EdgeSpec
+from ekya.models.golden.detections import Proposals
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.preparation_actor import PreparationActor
-from ekya.workers.collector import WindowCollector
-from ekya.workers.settings import PreparationSettings
 
 CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)

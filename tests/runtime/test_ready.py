@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.runtime.ready import Ready, require_frames
 
 

@@ -11,12 +11,12 @@ import yaml
 from rtsp_camera import RtspCamera, require_server, street_video
 
 from ekya import cli
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
 from ekya.core import events as ev
-from ekya.journal import read_journal
-from ekya.runfolder import RunFolder
-from ekya.runtables import read_predictions
-from ekya.tracefile import read_trace
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+from ekya.results.storage.trace_file import read_trace
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

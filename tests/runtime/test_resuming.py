@@ -2,21 +2,21 @@
 
 import pytest
 
-from ekya.control.away import Away, plan_beside, running_away
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
+from ekya.control.remote_plan import Away, plan_beside, running_away
 from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import StreamId
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.journal import FileJournal, read_journal
-from ekya.runfolder import RunFolder
+from ekya.core.weights import Elsewhere
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.resuming import resume
-from ekya.scheduling.registry import make_scheduler
 
 CAM, S = StreamId("cam"), 1_000_000
 GAMMA, EVERY = RetrainConfig(4, 16, 0, 0, 1.0), InferenceConfig(1, 32)

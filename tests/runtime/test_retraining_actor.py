@@ -8,17 +8,17 @@ import pytest
 
 import ekya.runtime.retraining_actor as room
 import ekya.runtime.stream_retraining as module
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import BASE_VERSION, JobId, ModelVersion
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.device_memory import MemoryPeaks
-from ekya.runfolder import RunFolder
-from ekya.runtime.actor_config import ActorConfig, ProcessConfig, StreamActorConfig
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.device_memory import MemoryPeaks
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.actor_kinds import ActorConfig, ProcessConfig, StreamActorConfig
 from ekya.runtime.retraining_actor import RetrainingActor
-from ekya.shipped import shipped_path
 
 GAMMA = RetrainConfig(1, 8, 0, 0, 1.0)
 
@@ -148,7 +148,7 @@ def test_a_stream_that_leaves_ends_its_training_and_no_other(actor, trainers):
 
 
 def test_a_job_has_a_peak_of_memory_of_its_own_only_where_it_was_alone(monkeypatch):
-    monkeypatch.setattr("ekya.learning.device_memory.peak_bytes", lambda: 700)
+    monkeypatch.setattr("ekya.models.edge.device_memory.peak_bytes", lambda: 700)
     peaks = MemoryPeaks()
     alone = peaks.begin()
     assert peaks.end(alone) == 700

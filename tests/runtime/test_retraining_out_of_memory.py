@@ -7,18 +7,18 @@ import pytest
 import torch
 
 import ekya.runtime.stream_retraining as module
-from ekya.config import load_fleet
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId
-from ekya.core.memory import DidNotFit
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.device_memory import MemoryPeaks
-from ekya.runtime.actor_config import ActorConfig, StreamActorConfig
+from ekya.core.gpus import DidNotFit
+from ekya.core.units import JobId
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.device_memory import MemoryPeaks
+from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.shipped import shipped_path
 
 BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
 

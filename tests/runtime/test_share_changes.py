@@ -10,9 +10,9 @@ from ekya.control.options import LoopOptions, StreamHome
 from ekya.control.resizing import ShareLedger
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
-from ekya.gpu.protocol import Resized
+from ekya.core.units import JobId, StreamId
+from ekya.gpu.backends.backend import Resized
 from ekya.runtime import share_changes
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for, patience

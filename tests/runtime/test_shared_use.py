@@ -2,8 +2,8 @@
 
 import pytest
 
-from ekya.gpu.protocol import Measured
-from ekya.runtime.shared_use import SharedUse
+from ekya.gpu.backends.backend import Measured
+from ekya.runtime.job_share import SharedUse
 
 
 class Handle:

@@ -6,7 +6,7 @@ import pytest
 
 from ekya.control.protocols import Batch
 from ekya.core import events as ev
-from ekya.runtime.timed_executor import Stoppable, StoppedEarlyError
+from ekya.runtime.executor_layers import Stoppable, StoppedEarlyError
 
 S = 1_000_000
 LOST = ev.StreamLost(7 * S, "cam", "no frames")

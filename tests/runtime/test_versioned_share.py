@@ -6,9 +6,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.gpu.bucket import TokenBucket
-from ekya.gpu.protocol import Resized
-from ekya.runtime.versioned_share import VersionedShare
+from ekya.gpu.backends.backend import Resized
+from ekya.gpu.backends.token_bucket import TokenBucket
+from ekya.runtime.job_share import VersionedShare
 
 
 class Slow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel
-from ekya.streams.frame import Frame, Truth
+from ekya.streams.ingest.frame import Frame, Truth
 
 
 class OddSpec(BaseModel):

@@ -8,11 +8,11 @@ import pytest
 from mjpeg_camera import MjpegCamera
 from pydantic import ValidationError
 
-from ekya.errors import UserError
-from ekya.streams.camera import ASSUMED_FPS, CameraSpec
-from ekya.streams.feed import Feed, LiveLook
-from ekya.streams.frame import Sight, Silence
-from ekya.streams.process import Pace, SourceProcess
+from ekya.core.errors import UserError
+from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSpec
+from ekya.streams.ingest.feed import Feed, LiveLook
+from ekya.streams.ingest.frame import Sight, Silence
+from ekya.streams.ingest.process import Pace, SourceProcess
 
 
 def watched(feed, seconds, pause_s=0.0, until=lambda arrived: False):
@@ -201,7 +201,8 @@ def test_a_look_at_a_camera_is_a_recording_that_ends(camera):
 
 def test_watching_in_its_own_process_needs_neither_ray_nor_torch():
     code = (
-        "import sys, ekya.streams.process_child, ekya.streams.camera, ekya.streams.feed; "
+        "import sys, ekya.streams.ingest.process_child; "
+        "import ekya.streams.ingest.camera, ekya.streams.ingest.feed; "
         "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ekya.errors import UserError
-from ekya.streams.city import KINDS, CitySpec, Scene
-from ekya.streams.frame import Frame, Truth
+from ekya.core.errors import UserError
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.synthetic import KINDS, CitySpec, Scene
 
 _DRIFT = (
     Scene(mix={"person": 1.0}, density=6),
@@ -53,7 +53,7 @@ def test_same_seed_same_pixels_in_every_pass() -> None:
 
 def test_same_seed_same_pixels_in_another_process() -> None:
     code = (
-        "import itertools, zlib; from ekya.streams.city import CitySpec, KINDS\n"
+        "import itertools, zlib; from ekya.streams.synthetic import CitySpec, KINDS\n"
         "frames = itertools.islice(CitySpec(seed=5).open(KINDS).frames(), 8)\n"
         "print(zlib.crc32(b''.join(frame.image.tobytes() for frame, _ in frames)))"
     )

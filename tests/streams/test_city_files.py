@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ekya.streams.city import CitySpec
+from ekya.streams.synthetic import CitySpec
 
 _FOLDER = Path(__file__).resolve().parents[2] / "datasets" / "synthetic_city"
 

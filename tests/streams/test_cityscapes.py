@@ -8,10 +8,9 @@ import pytest
 from draw_samples import draw_cityscapes
 from pydantic import ValidationError
 
-from ekya.errors import UserError
-from ekya.shipped import shipped_path
-from ekya.streams.cityscapes import PAPER_CLASSES, CityscapesSpec
-from ekya.streams.cityscapes_dataset import CityscapesDataset
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.streams.datasets.cityscapes import PAPER_CLASSES, CityscapesDataset, CityscapesSpec
 
 
 def five_pictures(root: Path) -> None:

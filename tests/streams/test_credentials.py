@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.errors import UserError
-from ekya.streams.credentials import filled_in, has_password, masked, variables_in, without_passwords
+from ekya.core.errors import UserError
+from ekya.streams.ingest.credentials import filled_in, has_password, masked, variables_in, without_passwords
 
 SECRETS = [
     ("rtsp://admin:tops3cret@10.0.0.5:554/live/main", "rtsp://${X_LOGIN}@10.0.0.5:554/live/main"),

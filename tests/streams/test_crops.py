@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.streams.crops import crop_objects
+from ekya.streams.ingest.crops import crop_objects
 
 
 def test_no_boxes_give_no_crops() -> None:

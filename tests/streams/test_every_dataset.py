@@ -9,8 +9,8 @@ import pytest
 import waymo_sample
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 
-from ekya.errors import UserError
-from ekya.streams.datasets import DATASETS
+from ekya.core.errors import UserError
+from ekya.streams.datasets.registry import DATASETS
 
 
 def cityscapes(root: Path) -> None:

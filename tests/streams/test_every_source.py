@@ -12,15 +12,15 @@ import waymo_sample
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 from mjpeg_camera import MjpegCamera
 
-from ekya.core.classes import BACKGROUND
-from ekya.streams.camera import CameraSpec
-from ekya.streams.city import CitySpec, Scene
-from ekya.streams.cityscapes import CityscapesSpec
-from ekya.streams.image_folder import ImageFolderSpec
-from ekya.streams.process import SourceProcess, SourceSpec
-from ekya.streams.sample_list import SampleListSpec
-from ekya.streams.video import VideoSpec
-from ekya.streams.waymo import WaymoSpec
+from ekya.core.objects import BACKGROUND
+from ekya.streams.datasets.cityscapes import CityscapesSpec
+from ekya.streams.datasets.image_folder import ImageFolderSpec
+from ekya.streams.datasets.sample_list import SampleListSpec
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.process import SourceProcess, SourceSpec
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic import CitySpec, Scene
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 WAYMO_CLASSES = ("person", "car", "bicycle")

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from ekya.errors import UserError
-from ekya.streams import feed as feed_module
-from ekya.streams.camera import ASSUMED_FPS
-from ekya.streams.feed import Feed
-from ekya.streams.process import Pace
-from ekya.streams.video import VideoSpec
+from ekya.core.errors import UserError
+from ekya.streams.ingest import feed as feed_module
+from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.feed import Feed
+from ekya.streams.ingest.process import Pace
+from ekya.streams.ingest.video import VideoSpec
 
 
 @pytest.fixture

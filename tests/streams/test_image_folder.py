@@ -3,10 +3,9 @@ import numpy as np
 import pytest
 from draw_samples import draw_image_folder
 
-from ekya.errors import UserError
-from ekya.shipped import shipped_path
-from ekya.streams.image_folder import ImageFolderSpec
-from ekya.streams.image_folder_dataset import ImageFolderDataset
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.streams.datasets.image_folder import ImageFolderDataset, ImageFolderSpec
 
 CLASSES = ("bus", "car")
 

@@ -1,8 +1,8 @@
 import pytest
 
-from ekya.errors import UserError
-from ekya.streams.labelled import LabelledFrame, LabelledObject, Shown
-from ekya.streams.labelled_index import IndexHead, examine_frames, read_frames, read_head
+from ekya.core.errors import UserError
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Shown
+from ekya.streams.datasets.labelled_index import IndexHead, examine_frames, read_frames, read_head
 
 HEAD = IndexHead("cityscapes", "ulm", ("car", "bus"))
 FRAMES = (

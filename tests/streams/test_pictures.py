@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.streams.pictures import decode_jpeg, jpeg_size, shrink
+from ekya.streams.ingest.pictures import decode_jpeg, jpeg_size, shrink
 
 
 def jpeg(width, height, *flags):

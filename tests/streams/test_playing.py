@@ -4,10 +4,10 @@ import cv2
 import numpy as np
 import pytest
 
-from ekya.streams.city import CitySpec
-from ekya.streams.playing import PlayConfig, PlayedSpec
-from ekya.streams.process import SourceProcess
-from ekya.streams.video import VideoSpec
+from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.process import SourceProcess
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic import CitySpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 

@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
-from ekya.errors import UserError
-from ekya.streams.process import Arrived, Pace, SourceProcess, probe_source
-from ekya.streams.video import VideoSpec
+from ekya.core.errors import UserError
+from ekya.streams.ingest.process import Arrived, Pace, SourceProcess, probe_source
+from ekya.streams.ingest.video import VideoSpec
 
 
 def drain(process: SourceProcess, pause_s: float = 0.0) -> list[Arrived]:
@@ -130,7 +130,7 @@ def test_a_real_video_comes_through_unchanged(tmp_path: Path) -> None:
 
 def test_the_child_needs_neither_ray_nor_torch() -> None:
     code = (
-        "import sys, ekya.streams.process_child, ekya.streams.video; "
+        "import sys, ekya.streams.ingest.process_child, ekya.streams.ingest.video; "
         "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -140,7 +140,7 @@ def test_the_child_ends_with_its_parent_however_that_ends(odd: Any, tmp_path: Pa
     parent = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from odd_source_for_tests import OddSpec\n"
-        "from ekya.streams.process import Pace, SourceProcess\n"
+        "from ekya.streams.ingest.process import Pace, SourceProcess\n"
         "process = SourceProcess(OddSpec(frames=100, fps=0.1), ())\n"
         "process.wait_open(); process.begin(Pace(time.monotonic_ns()))\n"
         "print(process._process.pid, flush=True); time.sleep(60)\n"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mjpeg_camera import MjpegCamera
 
-from ekya.errors import UserError
-from ekya.streams.camera import CameraSpec
-from ekya.streams.recorder import CameraRecorder
-from ekya.streams.video import VideoSpec
+from ekya.core.errors import UserError
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.recorder import CameraRecorder
+from ekya.streams.ingest.video import VideoSpec
 
 
 @pytest.fixture

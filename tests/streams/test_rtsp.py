@@ -5,9 +5,9 @@ import time
 import pytest
 from rtsp_camera import RtspCamera, require_server, street_video
 
-from ekya.streams.camera import CameraSpec
-from ekya.streams.feed import Feed
-from ekya.streams.process import Pace
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.feed import Feed
+from ekya.streams.ingest.process import Pace
 
 pytestmark = pytest.mark.live
 

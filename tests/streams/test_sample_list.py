@@ -6,11 +6,11 @@ import pytest
 from draw_samples import draw_sample_list
 from pydantic import ValidationError
 
-from ekya.errors import UserError
-from ekya.shipped import shipped_path
-from ekya.streams.cityscapes import PAPER_CLASSES
-from ekya.streams.sample_list import SampleListSpec
-from ekya.streams.sample_list_dataset import SampleListDataset
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.streams.datasets.cityscapes import PAPER_CLASSES
+from ekya.streams.datasets.sample_list import SampleListSpec
+from ekya.streams.datasets.sample_list_dataset import SampleListDataset
 
 NAMES = "idx,class,x0,y0,x1,y1\n"
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ekya.streams.city import CitySpec
-from ekya.streams.frame import Outage
-from ekya.streams.playing import PlayConfig, PlayedSpec
-from ekya.streams.process import Pace, SourceProcess
-from ekya.streams.script import Burst, Joins, Lost, Night, shown_us
+from ekya.streams.ingest.frame import Outage
+from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.process import Pace, SourceProcess
+from ekya.streams.ingest.script import Burst, Joins, Lost, Night, shown_us
+from ekya.streams.synthetic import CitySpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 S = 1_000_000

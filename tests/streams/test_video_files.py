@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ekya.errors import UserError
-from ekya.streams import video
-from ekya.streams.video import VideoSpec
+from ekya.core.errors import UserError
+from ekya.streams.ingest import video
+from ekya.streams.ingest.video import VideoSpec
 
 
 def write_video(path: Path, frames: int, fps: float, size: tuple[int, int] = (64, 48)) -> Path:

@@ -1,6 +1,6 @@
 import numpy as np
 
-from ekya.streams.motion import MotionRegions
+from ekya.streams.ingest.motion import MotionRegions
 
 
 def scene(x: int | None, height: int = 240, width: int = 320) -> np.ndarray:

@@ -7,16 +7,16 @@ import sys
 import numpy as np
 import pytest
 
-from ekya.errors import UserError
-from ekya.streams.video import VideoSpec
-from ekya.streams.video_writer import VideoFile
+from ekya.core.errors import UserError
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.ingest.video_writer import VideoFile
 
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from ekya.errors import UserError
-from ekya.streams.video_writer import VideoFile
+from ekya.core.errors import UserError
+from ekya.streams.ingest.video_writer import VideoFile
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 image = np.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=np.uint8)

@@ -6,11 +6,11 @@ import pytest
 import waymo_sample
 from torchvision.models import get_model_weights
 
-from ekya.labeling.class_map import class_of_each
-from ekya.labeling.coco import coco_names
-from ekya.shipped import shipped_path
-from ekya.streams.waymo import WaymoSpec
-from ekya.streams.waymo.classes import CLASSES
+from ekya.config.shipped import shipped_path
+from ekya.models.golden.class_map import class_of_each
+from ekya.models.golden.coco import coco_names
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.datasets.waymo.shots import CLASSES
 
 SAMPLE = Path(waymo_sample.__file__).with_name("sample")
 

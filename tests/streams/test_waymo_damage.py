@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from waymo_sample import Segment, write_v1, write_v2
 
-from ekya.errors import UserError
-from ekya.streams.waymo import WaymoSpec
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo import WaymoSpec
 
 SEGMENT = Segment("1000_0", frames=2, size=(32, 24))
 FRAMES = 2

@@ -7,12 +7,11 @@ import pytest
 import waymo_sample
 from waymo_sample import Segment
 
-from ekya.errors import UserError
-from ekya.runfolder import check_stream_name
-from ekya.streams.datasets import DATASETS
-from ekya.streams.waymo import WaymoSpec, source
-from ekya.streams.waymo.classes import CLASSES
-from ekya.streams.waymo.shots import Camera
+from ekya.core.errors import UserError
+from ekya.results.storage.run_folder import check_stream_name
+from ekya.streams.datasets.registry import DATASETS
+from ekya.streams.datasets.waymo import WaymoSpec, source
+from ekya.streams.datasets.waymo.shots import CLASSES, Camera
 
 WAYMO = DATASETS["waymo"]
 SEGMENTS = (

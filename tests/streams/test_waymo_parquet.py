@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from waymo_sample import FRAME_US, Segment, write_v2
 
-from ekya.errors import UserError
-from ekya.streams.waymo.parquet import check, describe, shots
-from ekya.streams.waymo.shots import Camera, Lost, SegmentFiles, Shot
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo.parquet import check, describe, shots
+from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150", frames=6)
 TIME, CAMERA, IMAGE = "key.frame_timestamp_micros", "key.camera_name", "[CameraImageComponent].image"

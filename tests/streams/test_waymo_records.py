@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waymo_sample import Segment, frame_record, framed, write_v1
 
-from ekya.errors import UserError
-from ekya.streams.waymo import messages
-from ekya.streams.waymo.records import check, describe, shots
-from ekya.streams.waymo.shots import Camera, Lost, SegmentFiles, Shot
-from ekya.streams.waymo.tfrecord import masked_crc, read_records
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo import messages
+from ekya.streams.datasets.waymo.records import check, describe, masked_crc, read_records, shots
+from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
 PROTO = Path(messages.__file__).with_name("frames.proto")

@@ -11,13 +11,12 @@ import waymo_sample
 from pydantic import ValidationError
 from waymo_sample import FRAME_US, Segment
 
-from ekya.errors import UserError
-from ekya.streams.waymo import WaymoSpec
-from ekya.streams.waymo.catalogue import find_segments
-from ekya.streams.waymo.classes import CLASSES, class_of_type
-from ekya.streams.waymo.messages import FrameMessage
-from ekya.streams.waymo.scan import fit
-from ekya.streams.waymo.shots import Camera, Labels
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo import WaymoSpec
+from ekya.streams.datasets.waymo.catalogue import find_segments
+from ekya.streams.datasets.waymo.messages import FrameMessage
+from ekya.streams.datasets.waymo.scan import fit
+from ekya.streams.datasets.waymo.shots import CLASSES, Camera, Labels, class_of_type
 
 # The younger segment has the smaller name; they are a day apart.
 YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)

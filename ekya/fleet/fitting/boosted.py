@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.places import NodeState

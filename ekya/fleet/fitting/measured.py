@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import LEAF, UPDATE, BoostedEstimates
 from ekya.fleet.fitting.judged import Judged, judged, reckoned, split
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits

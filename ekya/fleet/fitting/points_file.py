@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ekya.errors import UserError
-from ekya.files import atomic_path, user_errors
+from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.places import NodeState
+from ekya.system.files import atomic_path, user_errors
 
 _STATE = pa.struct([("cpu", pa.float64()), ("gpu", pa.float64()), ("mem", pa.float64())])
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ekya.core.ids import ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import AlreadyThere

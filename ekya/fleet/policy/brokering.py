@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ekya.core.ids import StreamId
-from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, LoanPart, beside, loan_cost
 from ekya.fleet.policy.names import JobName, NodeName, SiteName

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ekya.control.away import without_retraining
+from ekya.control.remote_plan import without_retraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
-from ekya.core.units import us_to_seconds
+from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.scheduling.objective import evaluate
+from ekya.planning.schedulers.objective import evaluate
 
 Planner = Callable[[WindowView], Plan]
 """A server's own scheduler."""

@@ -1,7 +1,7 @@
 """Upper bound of the number of exemplars of each stream, from the states of the control loop (ours)."""
 
-from ekya.core.ids import StreamId
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import StreamId
 
 
 class Remembered:

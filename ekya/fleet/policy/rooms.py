@@ -7,7 +7,7 @@ from ekya.core.plan import Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.view import WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.scheduling.objective import Evaluation, evaluate
+from ekya.planning.schedulers.objective import Evaluation, evaluate
 
 
 @dataclass(frozen=True, slots=True)

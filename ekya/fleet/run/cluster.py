@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 
 ANSWERS_WITHIN_S = 5.0
 """Shorter than Ray's own attempt, which lasts a minute and prints a long message."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.policy.already_there import left_behind
 from ekya.fleet.policy.brokering import Agreed, Broker
 from ekya.fleet.policy.lateness import Lateness

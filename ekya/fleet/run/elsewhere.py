@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ekya.control.protocols import Executor
 from ekya.core import commands as cmd
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
 
 

@@ -3,9 +3,9 @@
 from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import Mode, TrainingTask
-from ekya.learning.checkpoints import from_bytes
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.pipeline.retrain_setup import data_of
 from ekya.runtime.retrain_inputs import StreamRetrainInputs
-from ekya.workers.retraining import data_of
 
 
 def guest_task(

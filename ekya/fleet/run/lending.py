@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ekya.control.protocols import Batch, Executor
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from ekya.base_model import base_model
-from ekya.config import FleetConfig
+from ekya.config.fleet_file import FleetConfig
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.training.material import crop_bytes
-from ekya.learning.checkpoints import to_bytes
-from ekya.learning.edge import EdgeModel
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import DEFAULT_BUDGET_CROPS
-from ekya.setup import crop_side, fleet_classes
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.training.labelled import LabelledCrops
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.setup import crop_side, fleet_classes
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:

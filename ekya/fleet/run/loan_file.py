@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ekya.errors import UserError
-from ekya.files import user_errors
+from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.desk import Made
+from ekya.system.files import user_errors
 
 UNDER_WAY = "under way"
 """Outcome of a loan without a record of its end."""

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ekya.config_errors import describe
+from ekya.config.errors import describe
+from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.errors import UserError
-from ekya.files import user_errors, write_text_atomic
 from ekya.fleet.policy.job import EpochUs
+from ekya.system.files import user_errors, write_text_atomic
 
 _Gpus = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

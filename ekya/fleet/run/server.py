@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ekya.control.away import Away, own_part, plan_beside, running_away, without_retraining
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Executor, Planner
+from ekya.control.remote_plan import Away, own_part, plan_beside, running_away, without_retraining
 from ekya.control.step import LoopState
 from ekya.control.views import lendable_milli, window_view
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import StreamId
 from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState
+from ekya.core.units import StreamId
 from ekya.core.view import WindowView
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Loan, Way
@@ -23,7 +23,7 @@ from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
 from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
-from ekya.scheduling.protocol import Scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
 
 STEP_MILLI = 100
 """Unit in which shares are lent, in thousandths of a GPU."""

@@ -19,7 +19,7 @@ from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms
-from ekya.scheduling.protocol import Scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
 
 AHEAD_US = 1_000_000
 """Limit of one server's lead over another, so that both agree on a loan at nearly the same time."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.fleet.policy.names import SiteName
-from ekya.runfolder import RunFolder, make_folder
+from ekya.results.storage.run_folder import RunFolder, make_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ekya.core.ids import StreamId
 from ekya.core.plan import Plan
 from ekya.core.trace import Trace
+from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links
@@ -15,10 +15,10 @@ from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk, Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
-from ekya.scheduling.protocol import Scheduler
-from ekya.sim.simulate import Conditions, NoJournal
-from ekya.sim.trace_estimates import Estimates
-from ekya.sim.trace_executor import TraceExecutor
+from ekya.planning.schedulers.scheduler import Scheduler
+from ekya.simulation.trace.estimates import Estimates
+from ekya.simulation.trace.executor import TraceExecutor
+from ekya.simulation.trace.simulate import Conditions, NoJournal
 
 SIZES = Sizes(
     crop_mb=(32 * 32 * 3 + 3 * 8) / 1e6,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.fitting.judged import judged, judged_server, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points

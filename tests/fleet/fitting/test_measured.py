@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import EXEC
 from ekya.fleet.fitting.measured import LEAST_POINTS, measured_models
 from ekya.fleet.policy.deep_edge.estimates import Training

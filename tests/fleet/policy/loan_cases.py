@@ -3,8 +3,8 @@
 from hypothesis import strategies as st
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import AlreadyThere, Offer

@@ -3,7 +3,7 @@
 import pytest
 from loan_cases import HOME, NOW_US, links, offer, room
 
-from ekya.core.ids import ModelVersion
+from ekya.core.units import ModelVersion
 from ekya.fleet.policy.already_there import KeptModels, left_behind
 from ekya.fleet.policy.brokering import alone
 from ekya.fleet.policy.names import SiteName

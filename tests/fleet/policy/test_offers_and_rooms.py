@@ -9,14 +9,14 @@ from loan_cases import S, losses, offer, room
 from views import window_views
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Sizes, best_with_room, offers
 from ekya.fleet.policy.rooms import room as room_of
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
 
 SITE, SIZES = SiteName("here"), Sizes(0.003, 45.0, (33.6, 8.4), 512, 6, 120)
 HEAD, BLOCK = RetrainConfig(5, 16, 64, 0, 0.5), RetrainConfig(5, 16, 0, 1, 1.0)

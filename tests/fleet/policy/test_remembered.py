@@ -6,8 +6,8 @@ import pytest
 
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import JobId, StreamId
 from ekya.core.state import FleetState, RetrainJob, StreamState, apply
+from ekya.core.units import JobId, StreamId
 from ekya.fleet.policy.remembered import Remembered
 
 CAM = StreamId("cam")

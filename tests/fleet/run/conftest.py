@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from ekya.shipped import shipped_path
+from ekya.config.shipped import shipped_path
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 import pytest
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
 from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName

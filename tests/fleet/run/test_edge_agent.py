@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.run.deep_edge.agent import tell_on
 
 NODE = {"node": "nano-1", "kind": "nano & co"}

@@ -21,7 +21,7 @@ from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.sim.deep_edge.devices import NANO
 from ekya.fleet.sim.deep_edge.workload import profile_points
-from ekya.learning.checkpoints import load_model
+from ekya.models.edge.checkpoints import load_model
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

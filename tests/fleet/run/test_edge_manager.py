@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
@@ -23,7 +23,7 @@ from ekya.fleet.run.deep_edge.watch import StoreWatch
 from ekya.fleet.run.training.protocol import Failure, NodeWork, Progress, Trained, TrainingFailedError
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, SIFT, TX2
 from ekya.fleet.sim.deep_edge.truth import Truth
-from ekya.learning.trainer import EpochResult
+from ekya.models.training.trainer import EpochResult
 
 HERE = SiteName("edge")
 

@@ -23,9 +23,9 @@ from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.fleet.sim.deep_edge.devices import NANO, TX2
 from ekya.fleet.sim.deep_edge.truth import Truth
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.edge import build_edge_model
-from ekya.learning.sgd import SgdRecipe
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.sgd import SgdRecipe
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

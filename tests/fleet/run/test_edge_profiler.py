@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.deep_edge.profile import EdgeWork
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.profiler import INFERENCE, ProfileRun, profiled
 from ekya.fleet.run.deep_edge.states import Ticks, Watch, memory_in_use, ticks, watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
-from ekya.gpu.cpu import CpuShares
+from ekya.gpu.backends.cpu import CpuShares
 
 needs_stress = pytest.mark.skipif(
     shutil.which("stress-ng") is None, reason="Debian's package stress-ng is not installed"

@@ -9,10 +9,10 @@ from ekya import cli
 from ekya.control.replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.journal import read_journal
-from ekya.learning.edge import EdgeModel
-from ekya.runfolder import RunFolder
-from ekya.scheduling.registry import make_scheduler
+from ekya.models.edge.model import EdgeModel
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
@@ -44,6 +44,7 @@ def loans_of(folder):
 @pytest.fixture(scope="module")
 def lent(file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
+    gc.collect()
     before = models()
     told = run(file, folder)
     assert models() == before, "nothing of a run stays when it is over"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.run.profiles import load_profiles, save_profiles
 from ekya.fleet.sim.andreas_workload import FAMILIES, profile_name
 

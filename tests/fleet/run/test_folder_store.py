@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.deep_edge import folder_store
 from ekya.fleet.run.deep_edge.folder_store import read_stores
 from ekya.fleet.run.deep_edge.store import Trigger
 from ekya.fleet.run.training.protocol import Trained
-from ekya.learning.checkpoints import from_bytes, save_model, to_bytes
-from ekya.learning.edge import build_edge_model
+from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
+from ekya.models.edge.model import build_edge_model
 
 EAST, WEST = NodeName("east"), NodeName("west")
 SPREAD = Assignment(JobName("cam"), (Part(EAST, chunks=8), Part(WEST, chunks=8)), "as it is", WEST)

@@ -10,17 +10,17 @@ from ekya.control.protocols import Batch
 from ekya.control.step import LoopState
 from ekya.control.views import window_view
 from ekya.core.configs import RetrainConfig
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import JobId
 from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.fleet.run.trace_servers import SIZES
-from ekya.scheduling.registry import make_scheduler
+from ekya.planning.schedulers.registry import make_scheduler
 
 MOVING = replace(OPTIONS, quantum_milli=50, preparation_share_milli=300)
 AT_HOME = replace(MOVING, homes=(StreamHome(A, 0), StreamHome(B, 1)))

@@ -3,8 +3,8 @@
 import pytest
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.ids import StreamId
-from ekya.errors import UserError
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.deep_edge.store import Trigger

@@ -15,10 +15,10 @@ from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure, ServerFleet
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, _executor, _spec, play_servers
-from ekya.learning.edge import EdgeModel
-from ekya.scheduling.registry import make_scheduler
-from ekya.sim.generate import generate_trace
-from ekya.sim.simulate import Conditions, simulate
+from ekya.models.edge.model import EdgeModel
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.simulate import Conditions, simulate
 
 BUSY, IDLE, THIRD = SiteName("busy"), SiteName("idle"), SiteName("third")
 WINDOWS = 3

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlencode, urlsplit
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.states import watched
 

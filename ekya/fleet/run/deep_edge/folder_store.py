@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ekya.config_errors import describe
-from ekya.config_files import read_mapping
+from ekya.config.errors import describe
+from ekya.config.files import read_mapping
 from ekya.core.configs import RetrainConfig
-from ekya.errors import UserError
-from ekya.files import write_bytes_atomic
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -20,15 +19,16 @@ from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.run.deep_edge.new_pictures import Began, Picture, pictures
 from ekya.fleet.run.deep_edge.store import Trigger
 from ekya.fleet.run.training.protocol import Trained, TrainingTask
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.checkpoints import load_model, to_bytes
-from ekya.learning.cuts import DEFAULT_ARCHITECTURE
-from ekya.learning.edge import EdgeModel, build_edge_model
-from ekya.learning.labelled import LabelledCrops, concatenate, split_by_track_and_time
-from ekya.learning.predictor import accuracy
-from ekya.streams.crops import crop_objects
-from ekya.streams.image_folder import class_folders, picture_names
-from ekya.streams.picture_files import UnreadableError, read_picture
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.checkpoints import load_model, to_bytes
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import accuracy
+from ekya.models.training.labelled import LabelledCrops, concatenate, split_by_track_and_time
+from ekya.streams.datasets.image_folder import class_folders, picture_names
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.pictures import UnreadableError, read_picture
+from ekya.system.files import write_bytes_atomic
 
 _LOG = logging.getLogger(__name__)
 

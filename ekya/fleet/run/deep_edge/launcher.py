@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from ekya.errors import UserError
-from ekya.files import write_text_atomic
+from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName
-from ekya.streams.image_folder import picture_names
+from ekya.streams.datasets.image_folder import picture_names
+from ekya.system.files import write_text_atomic
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -22,7 +22,7 @@ from math import isfinite
 
 from aiohttp import web
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -31,7 +31,7 @@ from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.deep_edge.profiler import ProfileRun, profiled
 from ekya.fleet.run.deep_edge.store import DataStore
 from ekya.fleet.run.deep_edge.stress import StressPoint
-from ekya.gpu.protocol import ShareBackend
+from ekya.gpu.backends.backend import ShareBackend
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.run.deep_edge.states import MEMINFO, kilobytes
 
 _STARTS_S = 0.5

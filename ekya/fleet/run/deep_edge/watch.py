@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.deep_edge.store import Trigger, WatchedStore
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.link_sizes import sizes_of
@@ -15,11 +15,11 @@ from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
-from ekya.gpu.protocol import ShareBackend
+from ekya.gpu.backends.backend import ShareBackend
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.coordinator import Exchange
+from ekya.runtime.live import OpenRun
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.on_ray import OpenRun
-from ekya.scheduling.registry import make_scheduler
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ekya.core.ids import StreamId
+from ekya.core.units import StreamId
 from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Links, Loan, Way
 from ekya.fleet.policy.names import SiteName
@@ -20,7 +20,7 @@ from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.runtime.actor_errors import in_words
-from ekya.runtime.gc_freeze import freeze_loaded
+from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
 

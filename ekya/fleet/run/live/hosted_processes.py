@@ -12,9 +12,9 @@ from ray.exceptions import RayError
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.processes import NoProcessError, Processes, node_is_there
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.gpu.processes import Process, look_at, still_runs
-from ekya.gpu.protocol import ShareBackend
+from ekya.gpu.backends.backend import ShareBackend
 from ekya.runtime.actor_errors import in_words
+from ekya.system.processes import Process, look_at, still_runs
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""

@@ -12,10 +12,9 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.config import RunOptions, load_fleet
+from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
-from ekya.errors import UserError
-from ekya.finalize import RunEnd, finish_run
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import RAY_SETS_NO_GPU, alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
@@ -25,9 +24,10 @@ from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
-from ekya.runfolder import RunFolder
+from ekya.results.finalize import RunEnd, finish_run
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
-from ekya.runtime.gc_freeze import loaded_frozen
+from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
 

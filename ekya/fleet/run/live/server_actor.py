@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ekya.config import RunOptions
-from ekya.core.ids import StreamId
+from ekya.config.fleet_file import RunOptions
+from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.rooms import Room
@@ -21,8 +21,8 @@ from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
-from ekya.gpu.registry import choose_backend
-from ekya.runtime.on_ray import open_run, run_on_ray, start_probe
+from ekya.gpu.backends.registry import choose_backend
+from ekya.runtime.live import open_run, run_on_ray, start_probe
 
 
 class ServerActor:

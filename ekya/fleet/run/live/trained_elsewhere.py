@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
-from ekya.core.ids import StreamId
-from ekya.core.units import FULL_GPU_MILLI
-from ekya.errors import UserError
+from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName

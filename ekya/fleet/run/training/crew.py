@@ -11,7 +11,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.homecoming import CheckpointThere

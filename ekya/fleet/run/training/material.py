@@ -11,8 +11,8 @@ from ekya.fleet.run.training.dealing import Lying, workers_of
 from ekya.fleet.run.training.messages import LessonPlan, Validation
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.workers import EpochPlan, Positions
-from ekya.learning.labelled import LabelledCrops, class_mix_weights, concatenate
-from ekya.learning.trainer import places_of_tracks, usable_exemplars
+from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
+from ekya.models.training.trainer import places_of_tracks, usable_exemplars
 
 
 @dataclass(frozen=True, slots=True, eq=False)

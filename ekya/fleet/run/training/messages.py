@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.run.training.workers import WorkerId
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.sgd import SgdRecipe
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.sgd import SgdRecipe
 
 ALWAYS = -1.0
 """Threshold below every accuracy."""

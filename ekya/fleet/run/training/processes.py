@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ekya.fleet.run.cluster import RAY_SETS_NO_GPU
 from ekya.fleet.run.training.actors import NEWS, THREADS, TrainingActor
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.gpu.protocol import ShareBackend, ShareJob
+from ekya.gpu.backends.backend import ShareBackend, ShareJob
 
 _ALIVE_S = 10.0
 """Timeout of an idle process's heartbeat; afterwards another is made."""

@@ -8,11 +8,11 @@ from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.sgd import SgdRecipe
-from ekya.learning.trainee import DISTILLATION_WEIGHT
-from ekya.learning.trainer import EpochResult
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.trainee import DISTILLATION_WEIGHT
+from ekya.models.training.trainer import EpochResult
 
 Mode = Literal["synchronous", "asynchronous"]
 """A step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""

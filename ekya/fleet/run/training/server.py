@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ekya.fleet.run.training.messages import ALWAYS, Push
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import Positions, WorkerId
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.trainee import Lesson
-from ekya.learning.trainer import EpochResult
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.trainee import Lesson
+from ekya.models.training.trainer import EpochResult
 
 
 @dataclass(frozen=True, slots=True)

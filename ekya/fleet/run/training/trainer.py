@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.crew import Crew, CrewLostError
@@ -31,9 +31,9 @@ from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.strikes import Strikes
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Shard, WorkerId
-from ekya.learning.checkpoints import from_bytes, to_bytes
-from ekya.learning.snapshot import Snapshot, restore_weights
-from ekya.learning.trainee import Trainee
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.training.snapshot import Snapshot, restore_weights
+from ekya.models.training.trainee import Trainee
 
 _LOG = logging.getLogger(__name__)
 

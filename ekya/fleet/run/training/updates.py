@@ -11,12 +11,12 @@ from ekya.fleet.run.training.gate import Gate, within
 from ekya.fleet.run.training.gate import together as all_together
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.workers import Positions, WorkerId
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.sgd import Sgd
-from ekya.learning.snapshot import Snapshot, restore_weights, take_snapshot
-from ekya.learning.trainee import Lesson, Trainee
-from ekya.learning.trainer import EpochResult
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.sgd import Sgd
+from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
+from ekya.models.training.trainee import Lesson, Trainee
+from ekya.models.training.trainer import EpochResult
 
 Scope = Callable[[], AbstractContextManager[None]]
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ekya.fleet.run.training.messages import EpochWork, Exchange, LessonPlan, Push, Timer
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.trainee import Trainee
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.trainee import Trainee
 
 
 class Worker:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.fleet.policy.names import NodeName
-from ekya.learning.epochs import epoch_batches
+from ekya.models.training.epochs import epoch_batches
 
 Positions = NDArray[np.int64]
 """(N,) positions in the crops of a whole training: fresh ones from 0 on, exemplars after them."""

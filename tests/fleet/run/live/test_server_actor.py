@@ -12,8 +12,8 @@ import pytest
 from byhand import OPTIONS
 from threads_for_actors import Actor, Ray
 
-from ekya.config import RunOptions
-from ekya.errors import UserError
+from ekya.config.fleet_file import RunOptions
+from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.live import hosted_processes, server_actor
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
@@ -21,8 +21,8 @@ from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.training.processes import NoProcessError
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.gpu.registry import ChosenBackend
-from ekya.runtime.on_ray import OpenRun
+from ekya.gpu.backends.registry import ChosenBackend
+from ekya.runtime.live import OpenRun
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 SECOND_NS = 1_000_000_000

@@ -8,9 +8,9 @@ import pytest
 
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import JobId, StreamId
-from ekya.errors import UserError
+from ekya.core.errors import UserError
+from ekya.core.units import JobId, StreamId
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
@@ -19,7 +19,7 @@ from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
-from ekya.learning.trainer import EpochResult
+from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
 MB = 1_000_000

@@ -6,7 +6,7 @@ import time
 import pytest
 from threads_for_actors import Actor, Ray
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live import live_servers
 from ekya.fleet.run.servers import Failure

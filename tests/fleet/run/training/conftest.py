@@ -3,8 +3,8 @@ import torch
 from crews import NAMES, bars, wide_trunk
 
 from ekya.fleet.run.training import actors
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.edge import build_edge_model, to_input
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.model import build_edge_model, to_input
 
 
 @pytest.fixture(autouse=True)

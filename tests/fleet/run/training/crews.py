@@ -16,10 +16,10 @@ from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
-from ekya.learning.architectures import Trunk
-from ekya.learning.checkpoints import to_bytes
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.sgd import SgdRecipe
+from ekya.models.edge.architectures import Trunk
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.sgd import SgdRecipe
 
 NAMES = ("person", "car", "truck")
 EAST, WEST = NodeName("east"), NodeName("west")

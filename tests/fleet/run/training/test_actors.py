@@ -7,8 +7,8 @@ from crews import HALVES, task_of
 
 from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.material import Material
-from ekya.gpu.cpu import CpuShares
-from ekya.gpu.protocol import ShareJob
+from ekya.gpu.backends.backend import ShareJob
+from ekya.gpu.backends.cpu import CpuShares
 
 
 class Handle:

@@ -8,23 +8,23 @@ import torch
 from crews import EAST, GAMMA, NAMES, WEST, bars, crew_of, parted, run_epochs, wide_trunk
 
 from ekya.core.commands import StartRetraining
-from ekya.core.elsewhere import Elsewhere
-from ekya.core.ids import JobId, StreamId
-from ekya.errors import UserError
+from ekya.core.errors import UserError
+from ekya.core.units import JobId, StreamId
+from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.material import Material
-from ekya.learning.architectures import EDGE_MODELS
-from ekya.learning.checkpoints import from_bytes, to_bytes
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import LabelledCrops
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.snapshot import Snapshot
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.model import build_edge_model
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.snapshot import Snapshot
+from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.retrain_inputs import StreamRetrainInputs
-from ekya.workers.labels import LabelledPart, StreamLabels
-from ekya.workers.retraining import retraining_of
-from ekya.workers.settings import PreparationSettings
 
 FLEET = ("bus", "truck", "person", "car", "tram")
 """Another order of classes than the model's, which lacks trucks.

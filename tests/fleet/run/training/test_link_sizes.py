@@ -9,8 +9,8 @@ import pytest
 from crews import EAST, GAMMA, NAMES, SITES, WEST, bars, parted, task_of
 
 from ekya.core.configs import InferenceConfig
-from ekya.core.ids import StreamId
 from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.offers import CropCounts, offers
@@ -23,8 +23,8 @@ from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.traffic import Kind
-from ekya.learning.memory import ExemplarMemory
-from ekya.scheduling.registry import make_scheduler
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.planning.schedulers.registry import make_scheduler
 
 COUNTS = CropCounts(training=60, validation=30, exemplars=20)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from crews import EAST, GAMMA, WEST, bars, parted, task_of
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.emulated import emulated_fleet
@@ -16,13 +16,13 @@ from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.gpu.cpu import CpuShares
-from ekya.learning.checkpoints import from_bytes
-from ekya.learning.edge import build_edge_model
-from ekya.learning.labelled import concatenate
-from ekya.learning.predictor import accuracy
-from ekya.learning.sgd import SgdRecipe
-from ekya.learning.trainer import Retraining
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.model import build_edge_model
+from ekya.models.edge.predictor import accuracy
+from ekya.models.training.labelled import concatenate
+from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.trainer import Retraining
 
 pytestmark = pytest.mark.live
 

@@ -13,8 +13,8 @@ from ekya.fleet.run.training.lone_worker import LoneWorker
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.updates import Updates
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.snapshot import Snapshot
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.snapshot import Snapshot
 
 
 def lone(task):

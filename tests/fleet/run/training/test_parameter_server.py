@@ -18,15 +18,15 @@ from crews import (
     task_of,
 )
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import Push
-from ekya.learning.labelled import concatenate
-from ekya.learning.memory import ExemplarMemory
-from ekya.learning.sgd import SgdRecipe
-from ekya.learning.snapshot import Snapshot
-from ekya.learning.trainer import Retraining
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import concatenate
+from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.snapshot import Snapshot
+from ekya.models.training.trainer import Retraining
 
 
 def on_one_node(task, model, batch_size=None):

@@ -11,9 +11,9 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training import processes as processes_module
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import FleetNode
-from ekya.gpu.mps import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
-from ekya.gpu.mps_control import PIPE_VARIABLE, VISIBLE_VARIABLE
-from ekya.gpu.mps_service import MpsEnvironment, MpsRoom
+from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
+from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
+from ekya.gpu.mps.service import MpsEnvironment, MpsRoom
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 GPUS = GpuInventory(tuple(Gpu(place, "a GPU", 8, 7, f"GPU-{place}") for place in (0, 1)), "600.1", "2 GPUs")

@@ -8,7 +8,7 @@ import torch
 from crews import EAST, SITES, WEST, crew_with, parted, run_epochs, task_of
 from ray.exceptions import GetTimeoutError
 
-from ekya.errors import UserError
+from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training import trainer as trainer_module
@@ -19,7 +19,7 @@ from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
 from ekya.fleet.run.training.trainer import Training
-from ekya.learning.checkpoints import from_bytes
+from ekya.models.edge.checkpoints import from_bytes
 
 HUB = NodeName("hub")
 PATIENCE_S = 20

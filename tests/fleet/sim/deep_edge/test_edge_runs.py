@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from optimum.deep_edge_force import Force
 
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.fair import Fair
-from ekya.fleet.policy.deep_edge.force import Force
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy

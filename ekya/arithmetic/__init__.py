@@ -1,1 +1,0 @@
-"""Checks that a device computes correctly with fewer bits or on fewer multiprocessors."""

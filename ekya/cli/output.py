@@ -1,0 +1,99 @@
+"""Text and JSON output of a command."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ekya.core.errors import UserError
+from ekya.system.files import user_errors, write_text_atomic
+
+STDOUT = "-"
+"""Value of ``--json`` for standard output, which then holds nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Text and JSON output of a command.
+
+    Attributes:
+        console: text for people.
+        json_to: file for JSON, ``STDOUT``, or None for no JSON.
+        json_descriptor: the original standard output, if ``json_to`` is ``STDOUT``.
+    """
+
+    console: Console
+    json_to: str | None
+    json_descriptor: int | None = None
+
+    def report(self, content: Mapping[str, object]) -> None:
+        """Writes JSON if it was asked for.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        if self.json_descriptor is not None:
+            with os.fdopen(os.dup(self.json_descriptor), "w", encoding="utf-8") as stream:
+                stream.write(text)
+        elif self.json_to is not None:
+            write_text_atomic(Path(self.json_to), text)
+
+
+@contextmanager
+def output(json_to: str | None) -> Iterator[Output]:
+    """Opens a command's output and checks it before any work is done.
+
+    With ``STDOUT``, all other output of this process and its children goes to standard error. File
+    descriptor 1 itself is redirected, because Ray's workers and C libraries write to it directly.
+
+    Raises:
+        UserError: the file's folder is missing or cannot be written to.
+    """
+    if json_to != STDOUT:
+        if json_to is not None:
+            require_writable("--json", Path(json_to))
+        yield Output(Console(), json_to)
+        return
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield Output(Console(stderr=True), json_to, real)
+    finally:
+        sys.stdout.flush()
+        os.dup2(real, 1)
+        os.close(real)
+
+
+@contextmanager
+def bars_of(console: Console) -> Iterator[Progress]:
+    """Yields progress bars with counts on a terminal; nothing is drawn elsewhere."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        yield bars
+
+
+def require_writable(option: str, path: Path) -> None:
+    """Refuses a file that could not be written after the work.
+
+    Args:
+        option: the option that names it.
+        path: the file.
+
+    Raises:
+        UserError: it is a folder, or its folder is missing or cannot be written to.
+    """
+    if path.is_dir():
+        raise UserError(f"{option} {path}: this is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path}: there is no folder {path.parent}; make it, or name another file")
+    with user_errors(path):
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(13, "not writable")

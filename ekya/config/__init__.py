@@ -1,0 +1,1 @@
+"""The fleet file: its schema, defaults, setup and shipped files."""

@@ -1,0 +1,461 @@
+"""Schema of the fleet file, and how it is read, completed and written.
+
+Sections that belong to one package (a camera's source, the golden model) are defined in that package; this
+file combines them and checks the constraints between them.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from ekya.config.cameras import passwords_set_aside
+from ekya.config.errors import describe
+from ekya.config.files import find_files, read_mapping
+from ekya.config.shipped import shipped_root
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
+from ekya.core.unique_tuple import UniqueTuple
+from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.core.view import Objective
+from ekya.models.edge.spec import EdgeSpec
+from ekya.models.golden.proposer import ObjectsSpec
+from ekya.models.golden.spec import FILE, GoldenSpec
+from ekya.planning.placement.homes import Processes
+from ekya.planning.placement.pack import Packing
+from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
+from ekya.planning.profiling.label_policy import LABEL_POLICIES
+from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
+from ekya.results.storage.run_folder import check_stream_name
+from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
+from ekya.streams.ingest.process import SourceSpec
+from ekya.streams.sources import AnySource
+
+DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
+"""The shipped fleet that runs when no other is named."""
+
+MAX_PREPARATION_FRACTION = 0.15
+"""Upper bound of the part of a window in which labelling and profiling hold their share."""
+
+OPEN = (
+    "gpus",
+    "window_s",
+    "quantum_milli",
+    "steal_milli",
+    "min_accuracy",
+    "preparation.share_milli",
+    "preparation.fraction",
+    "preparation.streams",
+    "preparation.frames",
+    "inference.every",
+    "inference.resolutions",
+    "retraining.trainable_blocks",
+)
+"""Keys that are chosen for the machine and the fleet if the file omits them."""
+
+AUTO_CLASSES = "auto"
+"""Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
+
+
+class _Part(BaseModel):
+    """Section of the fleet file: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class KeptFrames(StrEnum):
+    """Frames of a window that are kept for the golden model."""
+
+    DRAWN = "drawn"
+    """Drawn by seed and window only. A detector also runs on those that λ does not analyse."""
+
+    ANALYSED = "analysed"
+    """Drawn from the frames that λ analyses, so that detecting their objects costs no extra inference."""
+
+
+class PreparationConfig(_Part):
+    """Resources of a window for labelling and profiling.
+
+    Attributes:
+        share_milli: share that both hold together.
+        fraction: longest part of the window for which they hold it.
+        streams: number of streams that are labelled and profiled per window, round robin; None for all.
+        frames: frames of a window that are used.
+        profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
+    """
+
+    share_milli: int = Field(default=900, ge=1)
+    fraction: float = Field(default=MAX_PREPARATION_FRACTION, gt=0, le=MAX_PREPARATION_FRACTION)
+    streams: int | None = Field(default=None, ge=1)
+    frames: KeptFrames = KeptFrames.DRAWN
+    profiler: Profiler = Profiler.EKYA
+
+
+class ShadowGateConfig(_Part):
+    """Acceptance of new weights, and rollback.
+
+    Attributes:
+        margin: accuracy on the newest labels that new weights may lose against the serving ones.
+        roll_back: accuracy that serving weights may lose against their predecessors on the labels of the
+            window in which they served; 1 disables rollback.
+    """
+
+    margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
+    roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
+
+
+class RetrainingConfig(_Part):
+    """Γ without ∅: all combinations of these lists (see ``RetrainConfig`` for the fields)."""
+
+    epochs: UniqueTuple[Annotated[int, Field(ge=1)]] = (4, 8, 16)
+    batch_sizes: UniqueTuple[Annotated[int, Field(ge=2)]] = (16,)
+    head_widths: UniqueTuple[Annotated[int, Field(ge=0)]] = (0,)
+    trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
+    data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
+
+
+class InferencesConfig(_Part):
+    """Λ: all combinations of these lists (see ``InferenceConfig`` for the fields)."""
+
+    every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
+    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+
+
+class StreamConfig(_Part):
+    """One camera.
+
+    Attributes:
+        id: its name, also used in file names.
+        weight: weight of its accuracy in the objective.
+        max_age_s: latency limit in seconds: maximum age of the latest result; None for no limit.
+        source: source of its frames.
+        play: how a recording is played.
+        objects: how its objects are found if the source does not know them.
+    """
+
+    id: StreamId
+    weight: float = Field(default=1.0, gt=0)
+    max_age_s: float | None = Field(default=None, gt=0)
+    source: AnySource
+    play: PlayConfig = PlayConfig()
+    objects: ObjectsSpec = ObjectsSpec()
+
+    @property
+    def played(self) -> SourceSpec:
+        """The source as it is played."""
+        return self.source if self.play == PlayConfig() else PlayedSpec(source=self.source, play=self.play)
+
+    @property
+    def first_pass(self) -> SourceSpec:
+        """The first pass of the source, which is scored, without the darkening of a night script."""
+        return PlayedSpec(source=self.source, play=self.play.to_score())
+
+    @property
+    def unbroken(self) -> SourceSpec:
+        """The first pass without camera outages, for labelling ahead."""
+        return PlayedSpec(source=self.source, play=self.play.to_label())
+
+    @field_validator("id")
+    @classmethod
+    def _can_be_a_file_name(cls, stream: StreamId) -> StreamId:
+        try:
+            check_stream_name(stream)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return stream
+
+
+class FleetConfig(_Part):
+    """Cameras, their part of the machine, and the configurations that the scheduler chooses from.
+
+    Sizes that a file omits (``OPEN``) have provisional values here until ``sizing.fitted`` chooses them
+    for the machine.
+
+    Attributes:
+        name: of the fleet, and by default of its runs.
+        classes: class names; None (``auto`` in the file) takes the classes that the golden model finds,
+            which is possible for unlabelled video only.
+        gpus: number of GPUs that the fleet may use; on a CPU machine one GPU is one core.
+        window_s: T, length of a retraining window in seconds.
+        windows: number of windows; None runs until the streams end.
+        min_accuracy: a_MIN (paper §4.2).
+        objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
+        quantum_milli, steal_milli: δ and Δ.
+        scheduler: name of the scheduler with its options, as in ``uniform:inference=300``.
+        placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
+        processes: which streams share a process of a live run; the other worlds use one process.
+        hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
+        preparation, golden, edge, retraining, inference, shadow_gate: see the types.
+        streams: sorted by id.
+    """
+
+    name: str = "fleet"
+    classes: UniqueTuple[Annotated[str, Field(min_length=1)]] | None = None
+    gpus: float = Field(default=1.0, gt=0)
+    window_s: float = Field(default=16.0, gt=0)
+    windows: int | None = Field(default=None, ge=1)
+    min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    objective: Objective = Objective.MEAN
+    quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
+    steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
+    scheduler: str = DEFAULT_SCHEDULER
+    placement: Packing = Packing.POOL
+    processes: Processes = Processes.AUTO
+    hand_over: Literal["object-store", "cuda-ipc"] = "object-store"
+    preparation: PreparationConfig = PreparationConfig()
+    golden: GoldenSpec
+    edge: EdgeSpec = EdgeSpec()
+    retraining: RetrainingConfig = RetrainingConfig()
+    inference: InferencesConfig = InferencesConfig()
+    shadow_gate: ShadowGateConfig = ShadowGateConfig()
+    streams: tuple[StreamConfig, ...] = Field(min_length=1)
+
+    def says(self, key: str) -> bool:
+        """Returns whether a key, such as ``preparation.share_milli``, was set in the file or chosen since."""
+        part, _, name = key.rpartition(".")
+        said: _Part = getattr(self, part) if part else self
+        return name in said.model_fields_set
+
+    @property
+    def capacity_milli(self) -> int:
+        """Capacity of all GPUs of the fleet together, rounded down to whole quanta."""
+        return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
+
+    def stream(self, stream: StreamId) -> StreamConfig:
+        """Returns the stream with this id, which must exist."""
+        return next(one for one in self.streams if one.id == stream)
+
+    def retrain_configs(self) -> tuple[RetrainConfig, ...]:
+        """Returns Γ without ∅, sorted."""
+        lists = self.retraining
+        return tuple(
+            sorted(
+                RetrainConfig(*values)
+                for values in product(
+                    lists.epochs,
+                    lists.batch_sizes,
+                    lists.head_widths,
+                    lists.trainable_blocks,
+                    lists.data_fractions,
+                )
+            )
+        )
+
+    def inference_configs(self) -> tuple[InferenceConfig, ...]:
+        """Returns Λ, sorted."""
+        lists = self.inference
+        return tuple(sorted(InferenceConfig(*values) for values in product(lists.every, lists.resolutions)))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _processes_of_old_files(cls, raw: object) -> object:
+        """Accepts ``inference: {process: ...}`` of old files, when only inference could share a process."""
+        inference = raw.get("inference") if isinstance(raw, dict) else None
+        if not isinstance(raw, dict) or not isinstance(inference, dict) or "process" not in inference:
+            return raw
+        others = {key: value for key, value in inference.items() if key != "process"}
+        return {"processes": inference["process"], **raw, "inference": others}
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        try:
+            check_stream_name(StreamId(name))
+        except UserError as error:
+            raise ValueError("use letters, digits, '-', '_' and '.' only") from error
+        return name
+
+    @field_validator("scheduler")
+    @classmethod
+    def _can_decide(cls, scheduler: str) -> str:
+        try:
+            make_scheduler(scheduler)
+        except UserError as error:
+            raise ValueError(str(error).removeprefix("scheduler: ")) from error
+        return scheduler
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _auto_is_none(cls, classes: object) -> object:
+        if isinstance(classes, str) and classes != AUTO_CLASSES:
+            raise ValueError(f"write a list of names, or {AUTO_CLASSES}")
+        return None if classes == AUTO_CLASSES else classes
+
+    @field_serializer("classes")
+    def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
+        return AUTO_CLASSES if classes is None else classes
+
+    @field_validator("streams")
+    @classmethod
+    def _one_of_each_sorted(cls, streams: tuple[StreamConfig, ...]) -> tuple[StreamConfig, ...]:
+        ids = [stream.id for stream in streams]
+        twice = sorted({one for one in ids if ids.count(one) > 1})
+        if twice:
+            raise ValueError(f"two streams are called {twice[0]}; give each its own id")
+        return tuple(sorted(streams, key=lambda stream: stream.id))
+
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> "FleetConfig":
+        for problem in chain(_problems(self), _misfits(self, changed=info.context or ())):
+            raise ValueError(problem)
+        return self
+
+
+def _misfits(fleet: FleetConfig, changed: Collection[str]) -> Iterator[str]:
+    """Yields contradictions between sizes of a file; ``changed`` and open sizes are fitted, not checked."""
+    held = fleet.preparation.share_milli
+    quantum = fleet.quantum_milli if fleet.says("quantum_milli") else 1
+    for key, value in (("steal_milli", fleet.steal_milli), ("preparation.share_milli", held)):
+        if fleet.says(key) and value % quantum:
+            yield f"{key}: {value} is not a multiple of quantum_milli, {quantum}; make it one"
+    if changed or not fleet.says("preparation.share_milli"):
+        return
+    least_milli = held + len(fleet.streams) * quantum
+    if fleet.says("gpus") and fleet.gpus * FULL_GPU_MILLI < least_milli:
+        yield (
+            f"gpus: {fleet.gpus:g} is too little for preparation.share_milli, {held}, beside "
+            f"{quantum} for each of {len(fleet.streams)} streams; use at least "
+            f"{least_milli / FULL_GPU_MILLI:g}, or a smaller preparation.share_milli"
+        )
+
+
+def _problems(fleet: FleetConfig) -> Iterator[str]:
+    """Yields problems of the whole file; each sentence begins with the key."""
+    for stream in fleet.streams:
+        if stream.source.gives_truth and stream.objects != ObjectsSpec():
+            yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
+        if stream.source.live and stream.play != PlayConfig():
+            yield f"streams.{stream.id}.play: a live camera gives its frames as they happen; remove it"
+        end_s = math.inf if fleet.windows is None else fleet.windows * fleet.window_s
+        yield from (f"streams.{stream.id}.play.script: {problem}" for problem in stream.play.after(end_s))
+        if fleet.golden.model == FILE and stream.play.outages_us:
+            yield (
+                f"streams.{stream.id}.play.script: the golden model {FILE!r} finds labels by the number of a "
+                "frame, and no frame is numbered while the camera is lost; remove lost, or use another one"
+            )
+    looped = [stream.id for stream in fleet.streams if stream.play.loop]
+    if looped and fleet.windows is None:
+        yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
+    if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
+        yield f"retraining.trainable_blocks: {too_many}"
+    if fleet.golden.policy not in LABEL_POLICIES:
+        known = ", ".join(LABEL_POLICIES)
+        yield f"golden.policy: no policy is called '{fleet.golden.policy}'; use one of {known}"
+    labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
+    if fleet.classes is None and labelled:
+        yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Options of one run that are not part of its fleet.
+
+    Attributes:
+        scheduler: its name.
+        seed: seed of all random draws.
+        runs: folder in which the run's folder is created.
+        name: of the run; None takes the fleet's.
+        shares: name of a share backend, or ``auto``.
+        dashboard: whether to start Ray's dashboard.
+        resume: folder of the run to resume, or None.
+        interactive: whether the output is a terminal that a person watches.
+        overload: whether to run where not even the coarsest inference of all cameras fits.
+        card: cost card for durations on virtual time; None for the shipped one.
+    """
+
+    scheduler: str = DEFAULT_SCHEDULER
+    seed: int = 0
+    runs: Path = Path("runs")
+    name: str | None = None
+    shares: str = "auto"
+    dashboard: bool = True
+    resume: Path | None = None
+    interactive: bool = False
+    overload: bool = False
+    card: Path | None = None
+
+
+def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
+    """Reads a fleet file; relative paths are resolved against its folder, then against Ekya's own data.
+
+    Args:
+        path: the file.
+        changes: top-level keys that override the file, such as those of the command line.
+
+    Raises:
+        UserError: one sentence with file, key and remedy.
+    """
+    raw = read_mapping(path)
+    origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
+    folders = (path.parent, shipped_root())
+    return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
+
+
+def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
+    """Returns the fleet with these playback settings for every recording, as from the command line.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    raw = _said(fleet)
+    streams = [
+        stream if known.source.live else {**stream, "play": {**stream["play"], **changes}}
+        for known, stream in zip(fleet.streams, raw["streams"], strict=True)
+    ]
+    return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
+
+
+def _said(fleet: FleetConfig) -> dict[str, Any]:
+    """Returns a fleet as JSON values, without the sizes that are open."""
+    raw: dict[str, Any] = fleet.model_dump(mode="json")
+    for key in OPEN:
+        if not fleet.says(key):
+            part, _, name = key.rpartition(".")
+            del (raw[part] if part else raw)[name]
+    return raw
+
+
+def dump_fleet(fleet: FleetConfig) -> str:
+    """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
+    return yaml.safe_dump(_said(fleet), sort_keys=False, allow_unicode=True)
+
+
+def parse_fleet(
+    raw: Mapping[str, object], origin: str, folders: Sequence[Path], changed: Collection[str] = ()
+) -> FleetConfig:
+    """Builds a fleet from keys and values.
+
+    Args:
+        raw: as in a fleet file.
+        origin: name of the source in error messages.
+        folders: folders against which relative paths are resolved.
+        changed: top-level keys that override the file. If there are any, sizes of the file that contradict
+            them are no error: they are fitted.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    try:
+        fleet = FleetConfig.model_validate(raw, context=set(changed))
+    except ValidationError as error:
+        raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
+    sources = passwords_set_aside({stream.id: stream.source for stream in fleet.streams})
+    streams = tuple(stream.model_copy(update={"source": sources[stream.id]}) for stream in fleet.streams)
+    return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)

@@ -1,0 +1,31 @@
+"""Paths of the files that ship with Ekya: the default fleet and the small weights."""
+
+from pathlib import Path
+
+from ekya.core.errors import UserError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped_root() -> Path:
+    """Returns the folder that holds ``golden_models/`` and ``datasets/``.
+
+    In a checkout it is the checkout, so that a change there takes effect immediately; otherwise the copy
+    inside the installed package.
+    """
+    checkout = _PACKAGE.parent
+    if (checkout / "pyproject.toml").is_file() and (checkout / "datasets").is_dir():
+        return checkout
+    return _PACKAGE / "_shipped"
+
+
+def shipped_path(relative: str) -> Path:
+    """Returns the path of a shipped file or folder, for example ``datasets/synthetic_city/fleet.yaml``.
+
+    Raises:
+        UserError: it is missing, so the installation is incomplete.
+    """
+    path = shipped_root() / relative
+    if not path.exists():
+        raise UserError(f"{path}: this file comes with Ekya and is missing; install Ekya again")
+    return path

@@ -1,0 +1,1 @@
+"""Share backends: enforce each job's share of a GPU and measure its actual use."""

@@ -1,0 +1,128 @@
+"""Registry of share backends, and the choice of one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.backends.backend import Capability, ShareBackend
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.duty_cycle import DutyCycleShares
+from ekya.gpu.green.backend import GreenShares
+from ekya.gpu.green.cuda_driver import read_layouts
+from ekya.gpu.green.mps_clients import MpsGreenShares
+from ekya.gpu.green.sm_layout import SmReport
+from ekya.gpu.mps.backend import MpsShares
+from ekya.gpu.mps.service import LookForMps, look_for_mps
+from ekya.gpu.nvml import GpuInventory, list_gpus
+from ekya.system.host import cpu_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Properties of the machine that backends need.
+
+    Attributes:
+        cores: CPU cores that this process may use; can be a fraction in a container.
+        inventory: the GPUs.
+        look_mps: finds MPS.
+        split_sms: asks the driver how it splits the GPUs' multiprocessors.
+        one_process: whether all jobs will run in one process; the jobs of a run do not.
+    """
+
+    cores: float
+    inventory: GpuInventory
+    look_mps: LookForMps = look_for_mps
+    split_sms: Callable[[], SmReport] = read_layouts
+    one_process: bool = False
+
+
+def this_machine() -> Machine:
+    """Returns this machine's properties."""
+    return Machine(cpu_limit(), list_gpus())
+
+
+def _mps(machine: Machine) -> MpsShares:
+    # Actors live for the whole run while their shares change; an MPS percentage cannot change.
+    return MpsShares(machine.inventory, machine.look_mps, duty_cycle=True)
+
+
+def _green(machine: Machine) -> GreenShares:
+    return GreenShares(machine.inventory, machine.split_sms, machine.one_process)
+
+
+SHARE_BACKENDS: Mapping[str, Callable[[Machine], ShareBackend]] = {
+    "mps+green": lambda machine: MpsGreenShares(_mps(machine), _green(machine)),
+    "mps": _mps,
+    "green": _green,
+    "duty-cycle": lambda machine: DutyCycleShares(machine.inventory),
+    "cpu": lambda machine: CpuShares(machine.cores),
+}
+"""Backends by name, in the order in which ``auto`` tries them."""
+
+MPS_BACKENDS = frozenset({"mps+green", "mps"})
+"""Backends under which kernels of several processes run on a GPU at the same time."""
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBackend:
+    """The backend of a run.
+
+    Attributes:
+        name: key of ``SHARE_BACKENDS``.
+        backend: the backend.
+        capability: its capabilities on this machine.
+        reasons: why this backend, and why none of those before it; a sentence each.
+    """
+
+    name: str
+    backend: ShareBackend
+    capability: Capability
+    reasons: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that the backend uses; 0 on CPU cores."""
+        return max(1, self.capability.capacity_milli // FULL_GPU_MILLI) if self.on_gpus else 0
+
+    @property
+    def on_gpus(self) -> bool:
+        """True if the backend computes on GPUs."""
+        return self.capability.device == "cuda"
+
+    @property
+    def why(self) -> str:
+        """All reasons in one line."""
+        return "; ".join(self.reasons)
+
+
+def choose_backend(name: str = AUTO, machine: Machine | None = None) -> ChosenBackend:
+    """Returns the backend with this name, or for ``auto`` the first usable one.
+
+    Raises:
+        UserError: no backend has this name, or none that may be used works here.
+    """
+    machine = machine or this_machine()
+    if name == AUTO:
+        return _first_usable(machine)
+    if name not in SHARE_BACKENDS:
+        known = ", ".join((AUTO, *SHARE_BACKENDS))
+        raise UserError(f"--shares {name}: there is no such share backend; use one of {known}")
+    backend = SHARE_BACKENDS[name](machine)
+    capability = backend.probe()
+    if not capability.usable:
+        raise UserError(f"--shares {name}: {capability.why}; use --shares {AUTO} to take what works here")
+    return ChosenBackend(name, backend, capability, (f"{name} was asked for: {capability.why}",))
+
+
+def _first_usable(machine: Machine) -> ChosenBackend:
+    refused: list[str] = []
+    for name, make in SHARE_BACKENDS.items():
+        backend = make(machine)
+        capability = backend.probe()
+        if capability.usable:
+            return ChosenBackend(name, backend, capability, (f"{name}: {capability.why}", *refused))
+        refused.append(f"not {name}: {capability.why}")
+    raise UserError("--shares auto: no share backend works on this machine; " + "; ".join(refused))

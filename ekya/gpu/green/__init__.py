@@ -1,0 +1,1 @@
+"""Shares by green contexts: dedicated multiprocessors."""

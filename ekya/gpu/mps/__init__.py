@@ -1,0 +1,1 @@
+"""Shares under CUDA's multi-process service (MPS)."""

@@ -1,0 +1,258 @@
+"""Life cycle of one MPS daemon of the current user: start, reliable identification, orderly end.
+
+Does not touch the GPU's compute mode, clocks and MIG.
+"""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ekya.gpu.mps.control import (
+    CONTROL,
+    LOG_VARIABLE,
+    PIPE_VARIABLE,
+    SERVER,
+    VISIBLE_VARIABLE,
+    MpsControl,
+    MpsError,
+    daemon_environment,
+    last_line,
+)
+from ekya.gpu.mps.folder import DaemonFolder
+from ekya.system.files import write_text_atomic
+from ekya.system.processes import Process, environment_of, look_at, own_processes, send_signal, still_runs
+
+_LOG = logging.getLogger(__name__)
+_LOOK_AGAIN_S = 0.05
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CLOCKS_DIFFER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Timeouts and limits for a daemon.
+
+    Attributes:
+        start_s: until its first reply.
+        answer_s: for any other reply.
+        drain_s: for clients to end by themselves before they are ended with their server.
+        force_after_s: for servers to end after ``quit``.
+        kill_s: for a signal to take effect.
+        health_every_s: interval of health checks.
+        starts_again: most restarts of a daemon that died.
+    """
+
+    start_s: float = 15.0
+    answer_s: float = 5.0
+    drain_s: float = 20.0
+    force_after_s: int = 5
+    kill_s: float = 3.0
+    health_every_s: float = 5.0
+    starts_again: int = 2
+
+    @property
+    def end_s(self) -> float:
+        """Upper bound of the time to end a daemon, with both signals."""
+        return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
+
+
+def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> Process:
+    """Starts a daemon for one GPU in its folder, and waits until it replies.
+
+    Raises:
+        MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
+            ``end_daemon`` ends it.
+    """
+    began_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S) * _TICKS_PER_S
+    give_up_s = time.monotonic() + within_s
+    _call_start(control, folder, gpu_uuid, within_s)
+    why = "it writes no pid file"
+    came = False
+    while True:
+        daemon = _by_pid_file(folder, began_ticks)
+        if daemon is not None:
+            came = True
+            try:
+                control.servers()
+            except MpsError as error:
+                why = str(error)
+            else:
+                write_text_atomic(
+                    folder.record, json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
+                )
+                return daemon
+        elif came:
+            raise MpsError("the MPS daemon died as soon as it was started")
+        elif folder.pid() is not None:
+            why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
+        if time.monotonic() >= give_up_s:
+            raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def find_daemon(folder: DaemonFolder) -> Process | None:
+    """Returns the live daemon of a folder, never another process that reuses its PID; None without one."""
+    try:
+        record = json.loads(folder.record.read_text())
+        recorded = (int(record["pid"]), int(record["started_ticks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        # The starting process may have died before it wrote the record.
+        return next(iter(_of_folder(folder, CONTROL)), None)
+    process = look_at(recorded[0])
+    if process is None or (process.pid, process.started_ticks) != recorded or process.user != os.getuid():
+        return None
+    return process
+
+
+def trouble(control: MpsControl, daemon: Process | None) -> str | None:
+    """Returns what is wrong with a daemon, as a clause; None where it is healthy.
+
+    Args:
+        control: sends it requests.
+        daemon: its process; None for an external daemon.
+    """
+    if daemon is not None and not still_runs(daemon):
+        return f"the MPS daemon at {control.pipe} has died"
+    try:
+        servers = control.servers()
+        faulty = next((server for server in servers if control.has_fault(server)), None)
+    except MpsError as error:
+        return str(error)
+    if faulty is not None:
+        return f"server {faulty} of the MPS daemon at {control.pipe} was stopped by a fault of a client"
+    if len(servers) > 1 and daemon is not None:
+        return f"the MPS daemon at {control.pipe} has {len(servers)} servers instead of one"
+    return None
+
+
+def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience) -> Process:
+    """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
+
+    Its surviving servers and their clients are ended first. A new daemon would not know them, and two servers
+    on a GPU would not keep their clients apart.
+
+    Raises:
+        MpsError: a surviving process cannot be ended, or as ``start_daemon``.
+    """
+    left = list(_of_folder(folder))
+    for process in left:
+        send_signal(process, signal.SIGKILL)
+    if not all(_end(process, patience.kill_s) for process in left):
+        raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
+    folder.clear()
+    return start_daemon(control, folder, gpu_uuid, patience.start_s)
+
+
+def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
+    """Waits for the clients to end, ends the daemon with its servers, and removes the folder.
+
+    Raises:
+        MpsError: a process cannot be ended; the folder stays.
+    """
+    daemon = find_daemon(folder)
+    servers: list[Process] = []
+    if daemon is not None:
+        servers = _drain(control, patience.drain_s)
+        try:
+            control.quit(patience.force_after_s)
+        except MpsError as error:
+            _LOG.warning("%s, and is ended by a signal", error)
+    known = [*servers] if daemon is None else [daemon, *servers]
+    # Processes that are neither recorded nor listed are found by the folder in their environment.
+    unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
+    left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
+    folder.remove()
+
+
+def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> None:
+    environment = daemon_environment(folder.pipe) | {
+        LOG_VARIABLE: str(folder.log),
+        VISIBLE_VARIABLE: gpu_uuid,
+    }
+    said = folder.log / "start.log"
+    # A file, since the daemon inherits the output: a pipe would stay open until the daemon ends.
+    with said.open("wb") as output:
+        try:
+            # The call returns once the daemon listens.
+            started = subprocess.run(
+                [control.program, "-d"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=within_s,
+                check=False,
+                env=environment,
+            )
+        except subprocess.TimeoutExpired:
+            raise MpsError(f"{control.program} -d does not come back within {within_s:g} s") from None
+        except OSError as error:
+            raise MpsError(f"{control.program} cannot be run ({error.strerror})") from None
+    if started.returncode != 0:
+        why = last_line(said.read_text(errors="replace")) or f"exit status {started.returncode}"
+        raise MpsError(f"{control.program} -d refuses ({why})")
+
+
+def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
+    pid = folder.pid()
+    process = None if pid is None else look_at(pid)
+    if process is None or process.user != os.getuid() or not process.runs(CONTROL):
+        return None
+    return process if process.started_ticks >= began_ticks else None
+
+
+def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
+    """Yields own processes started for this folder, of these programs or all, except control clients."""
+    for process in own_processes():
+        if names and not any(process.runs(name) for name in names):
+            continue
+        if process.runs(CONTROL) and "-d" not in process.arguments:
+            continue
+        environment = environment_of(process)
+        if environment is not None and environment.get(PIPE_VARIABLE) == str(folder.pipe):
+            yield process
+
+
+def _drain(control: MpsControl, within_s: float) -> list[Process]:
+    """Waits until no client is left or time is up; returns the servers."""
+    give_up_s = time.monotonic() + within_s
+    servers: list[Process] = []
+    while True:
+        try:
+            pids = control.servers()
+            clients = [client for pid in pids for client in control.clients(pid)]
+        except MpsError as error:
+            _LOG.warning("%s; its clients are not waited for", error)
+            return servers
+        looked = [look_at(pid) for pid in pids]
+        servers = [one for one in looked if one is not None and one.runs(SERVER)]
+        if not clients:
+            return servers
+        if time.monotonic() >= give_up_s:
+            _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
+            return servers
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _end(process: Process, within_s: float) -> bool:
+    """Waits for a process to end, then sends SIGTERM, then SIGKILL; returns whether it is gone."""
+    if process.user != os.getuid():
+        return not still_runs(process)
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            send_signal(process, number)
+        give_up_s = time.monotonic() + within_s
+        while still_runs(process):
+            if time.monotonic() >= give_up_s:
+                break
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return True
+    return False

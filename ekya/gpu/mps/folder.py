@@ -1,0 +1,152 @@
+"""Private folder of one MPS daemon: its place, the lock that marks it in use, and abandoned folders."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.gpu.mps.control import MAX_SOCKET_BYTES, PID_FILE, is_too_long
+
+_PREFIX = "ekya-mps-"
+_ANY_NAME = "x" * 8
+"""Has the length of the suffix that ``tempfile`` appends to a prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFolder:
+    """One daemon's folder.
+
+    Attributes:
+        root: private to the current user.
+    """
+
+    root: Path
+
+    @property
+    def pipe(self) -> Path:
+        """Folder of the sockets on which clients reach the daemon."""
+        return self.root / "pipe"
+
+    @property
+    def log(self) -> Path:
+        """Folder of the daemon's and servers' logs."""
+        return self.root / "log"
+
+    @property
+    def record(self) -> Path:
+        """File that names the daemon's process, written by the process that started it."""
+        return self.root / "daemon.json"
+
+    @property
+    def pid_file(self) -> Path:
+        """Pid file, written by the daemon."""
+        return self.pipe / PID_FILE
+
+    def pid(self) -> int | None:
+        """Returns the number in the pid file; None without a file or a valid number."""
+        try:
+            text = self.pid_file.read_text(errors="replace").strip()
+        except OSError:
+            return None
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def clear(self) -> None:
+        """Removes all that a dead daemon left except its logs, so that another daemon can use the folder."""
+        shutil.rmtree(self.pipe, ignore_errors=True)
+        self.record.unlink(missing_ok=True)
+        self.pipe.mkdir(mode=0o700, exist_ok=True)
+
+    def remove(self) -> None:
+        """Removes the folder, ignoring errors."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def temporary_folders() -> tuple[Path, ...]:
+    """Returns the parents to try for daemon folders: the temporary folder, then /tmp if that is too long."""
+    return tuple(dict.fromkeys((Path(tempfile.gettempdir()), Path("/tmp"))))
+
+
+def short_enough(bases: tuple[Path, ...]) -> Path | None:
+    """Returns the first writable base whose socket paths are short enough."""
+    fitting = (base for base in bases if not is_too_long(DaemonFolder(base / (_PREFIX + _ANY_NAME)).pipe))
+    return next((base for base in fitting if os.access(base, os.W_OK | os.X_OK)), None)
+
+
+def why_none(bases: tuple[Path, ...]) -> str:
+    """Returns the error message where no base is usable."""
+    named = " or ".join(str(base) for base in bases)
+    return (
+        f"an MPS daemon cannot have its folder in {named}: it cannot be written, or its path would be longer "
+        f"than the {MAX_SOCKET_BYTES} bytes of a socket; set TMPDIR to a shorter folder"
+    )
+
+
+@contextmanager
+def new_folder(base: Path) -> Iterator[DaemonFolder]:
+    """Makes a folder and holds its lock until the end of the block; does not remove it.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    while True:
+        folder = DaemonFolder(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base)))
+        with held(folder) as still_there:
+            # Another process's clean-up may have removed the folder before it was locked.
+            if not still_there:
+                continue
+            folder.pipe.mkdir(mode=0o700)
+            folder.log.mkdir(mode=0o700)
+            yield folder
+            return
+
+
+@contextmanager
+def held(folder: DaemonFolder) -> Iterator[bool]:
+    """Marks a folder as in use by a shared lock, which the kernel releases if the process dies.
+
+    Yields whether the folder still exists.
+    """
+    try:
+        door = _open(folder.root)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(door, fcntl.LOCK_SH)
+        yield folder.root.exists()
+    finally:
+        os.close(door)
+
+
+@contextmanager
+def abandoned(base: Path) -> Iterator[list[DaemonFolder]]:
+    """Yields folders of the current user that no process holds, locked against use meanwhile."""
+    doors: list[int] = []
+    found: list[DaemonFolder] = []
+    try:
+        for path in sorted(base.glob(f"{_PREFIX}*")):
+            try:
+                if path.lstat().st_uid != os.getuid():
+                    continue
+                door = _open(path)
+            except OSError:
+                continue
+            doors.append(door)
+            try:
+                fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            found.append(DaemonFolder(path))
+        yield found
+    finally:
+        for door in doors:
+            os.close(door)
+
+
+def _open(path: Path) -> int:
+    """Opens a folder, but no symbolic link, which could lead anywhere."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,0 +1,1 @@
+"""Models: edge models, golden models and training."""

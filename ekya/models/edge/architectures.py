@@ -1,0 +1,60 @@
+"""Trunks of edge models: the classifiers of ``cuts.py``, cut into blocks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from ekya.models.edge.cuts import CUTS, Cut
+from ekya.models.edge.resnet import RESNETS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trunk:
+    """Layers of an architecture from the input to the features.
+
+    Attributes:
+        blocks: by name, from the input on; each takes the output of the one before, a single tensor.
+        features: channels of the last block's output.
+    """
+
+    blocks: Mapping[str, nn.Module]
+    features: int
+
+
+def _cut(architecture: str) -> Trunk:
+    how = CUTS[architecture]
+    own = RESNETS.get(architecture)
+    net: Any = _of_torchvision(architecture, how) if own is None else own(**how.options)
+    if how.full_size is not None:
+        net.get_submodule(how.full_size).stride = (1, 1)
+    return Trunk({name: _together(net, paths) for name, paths in how.blocks.items()}, how.features)
+
+
+def _of_torchvision(architecture: str, how: Cut) -> nn.Module:
+    # Imported here: it takes as long as torch, and a process whose models are ResNets does not need it.
+    from torchvision.models import get_model
+
+    options = dict(how.options)
+    if how.norm is not None:
+        options["norm_layer"] = partial(nn.BatchNorm2d, eps=how.norm.eps, momentum=how.norm.momentum)
+    net: nn.Module = get_model(architecture, weights=None, **options)
+    return net
+
+
+def _together(net: nn.Module, paths: tuple[str, ...]) -> nn.Module:
+    modules = [net.get_submodule(path) for path in paths]
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+
+
+EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_cut, name) for name in CUTS}
+"""Builders of trunks with fresh weights, by name of the architecture."""
+
+
+def get_ready_to_build(architecture: str) -> None:
+    """Imports what a trunk is built of, so that a process's first build takes no longer than the next."""
+    with torch.device("meta"):
+        EDGE_MODELS[architecture]()

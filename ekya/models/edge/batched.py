@@ -1,0 +1,199 @@
+"""Runs several streams' models in one call, each on separate crops.
+
+The models must have the same architecture. Blocks that are equal in all models, as those that no retraining
+trains, run on all crops in one ordinary batch. The others are joined, in one of two ways. Heads may differ in
+width and in classes, and run one by one, since they cost next to nothing.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.models.edge.model import EdgeModel, normalised, pool
+from ekya.models.edge.predictor import prepared, resized
+from ekya.system.arithmetic import MOST_ERROR
+from ekya.system.arithmetic_gate import relative_error
+
+Joined = Callable[[Tensor], Tensor]
+"""Maps (K, N, C, h, w), the inputs of each of K modules, to (K, N, D, h', w')."""
+
+_CHECKED_SIDE = 16
+
+
+class BatchedPredictor:
+    """Frozen copies of K models of one architecture, in 32 bits.
+
+    Args:
+        models: at least one.
+        joining: key of ``JOININGS``: how different blocks are joined.
+        device: torch device on which the copies run.
+        way: options of their forward passes. Neither half precision nor graphs are used.
+
+    Raises:
+        ValueError: different architectures, or one whose blocks cannot be joined in this way.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[EdgeModel],
+        joining: str = "vmap",
+        device: str = "cpu",
+        way: ForwardWay = PLAIN,
+    ) -> None:
+        architectures = {model.architecture for model in models}
+        if len(architectures) != 1:
+            raise ValueError(f"models of one architecture are asked together, not of {sorted(architectures)}")
+        self._device = device
+        self.shared_blocks = common_blocks(models)
+        shared = list(models[0].blocks)[: self.shared_blocks]
+        self._shared = prepared(nn.Sequential(*shared), device, way)
+        self._heads = [prepared(model.head, device, way) for model in models]
+        self._joined: Joined | None = None
+        if self.shared_blocks < len(models[0].blocks):
+            # Joining needs weights in torch's layout.
+            own = [list(model.blocks)[self.shared_blocks :] for model in models]
+            unpacked = replace(way, packed_for=None)
+            loose = [prepared(nn.Sequential(*blocks), device, unpacked) for blocks in own]
+            self._joined = _joined(JOININGS[joining], loose, self._shared)
+
+    @torch.inference_mode()
+    def predict(
+        self, crops: Sequence[NDArray[np.uint8]], resolution: int
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Returns for each model, in order, what ``Predictor.predict`` returns for its crops.
+
+        Args:
+            crops: for each model (N, S, S, 3) uint8 RGB; N may differ and may be 0, S may not differ.
+            resolution: side in pixels that all are resized to.
+        """
+        counts = [len(of) for of in crops]
+        if sum(counts) == 0:
+            return [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in counts]
+        pixels = torch.from_numpy(np.concatenate(crops)).to(self._device)
+        features = self._features(self._shared(resized(normalised(pixels), resolution)), counts)
+        scores = [
+            head(of).softmax(dim=1).max(dim=1)
+            for head, of in zip(self._heads, torch.split(features, counts), strict=True)
+        ]
+        return [(index.cpu().numpy(), best.cpu().numpy()) for best, index in scores]
+
+    def _features(self, activations: Tensor, counts: Sequence[int]) -> Tensor:
+        """Maps (ΣN, C, h, w) after the shared blocks, model by model, to (ΣN, F)."""
+        if self._joined is None:
+            return pool(activations)
+        most = max(counts)
+        is_crop = torch.arange(most) < torch.tensor(counts)[:, None]
+        is_crop = is_crop.to(self._device)
+        together = activations.new_zeros((len(counts), most, *activations.shape[1:]))
+        together[is_crop] = activations
+        return self._joined(together).mean(dim=(3, 4))[is_crop]
+
+
+def common_blocks(models: Sequence[EdgeModel]) -> int:
+    """Returns the number of first blocks that have the same weights and statistics in all models."""
+
+    def is_alike(blocks: tuple[nn.Module, ...]) -> bool:
+        first, *others = blocks
+        return all(same_weights(first, other) for other in others)
+
+    return len(list(takewhile(is_alike, zip(*(model.blocks for model in models), strict=True))))
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Returns whether two modules of one kind have the same weights and statistics."""
+    if one is other:
+        return True
+    pairs = zip([*one.parameters(), *one.buffers()], [*other.parameters(), *other.buffers()], strict=True)
+    return all(torch.equal(mine, its.to(mine.device)) for mine, its in pairs)
+
+
+def stacked(modules: Sequence[nn.Module]) -> Joined:
+    """Joins modules by stacking their weights; ``vmap`` runs one module over the stack."""
+    weights, buffers = stack_module_state(list(modules))
+    everything = {**weights, **buffers}
+    skeleton = copy.deepcopy(modules[0]).to("meta")
+
+    def run(own: dict[str, Tensor], images: Tensor) -> Tensor:
+        answers: Tensor = functional_call(skeleton, own, (images,))
+        return answers
+
+    def joined(images: Tensor) -> Tensor:
+        answers: Tensor = vmap(run)(everything, images)
+        return answers
+
+    return joined
+
+
+def grouped(modules: Sequence[nn.Module]) -> Joined:
+    """Joins modules into one with K times the channels, whose grouped convolutions keep models separate."""
+    wide = copy.deepcopy(modules[0])
+    for name, module in list(wide.named_modules()):
+        if isinstance(module, nn.Conv2d):
+            wide.set_submodule(name, _side_by_side([_convolution(of, name) for of in modules]))
+
+    def joined(images: Tensor) -> Tensor:
+        answers: Tensor = wide(images.transpose(0, 1).flatten(1, 2))
+        crops, channels, *pixels = answers.shape
+        apart = answers.reshape(crops, len(images), channels // len(images), *pixels)
+        return apart.transpose(0, 1)
+
+    return joined
+
+
+JOININGS: Mapping[str, Callable[[Sequence[nn.Module]], Joined]] = {"vmap": stacked, "grouped": grouped}
+"""Ways to join modules of one architecture. ``experiments/bench_inference.py`` measures both."""
+
+
+def _joined(
+    join: Callable[[Sequence[nn.Module]], Joined], modules: Sequence[nn.Module], before: nn.Module
+) -> Joined:
+    """Joins modules if outputs do not change: blocks that mix channels themselves cannot be grouped."""
+    device = next(modules[0].parameters()).device
+    made = torch.Generator().manual_seed(0)
+    noise = torch.randn(len(modules), 3, _CHECKED_SIDE, _CHECKED_SIDE, generator=made).to(device)
+    with torch.inference_mode():
+        inputs = before(noise)[:, None]
+        expected = torch.stack([module(of) for module, of in zip(modules, inputs, strict=True)])
+        try:
+            joined = join(modules)
+            error = relative_error(joined(inputs), expected)
+        except RuntimeError as refused:
+            raise ValueError(f"these blocks cannot be joined: {refused}") from refused
+    if error > MOST_ERROR:
+        raise ValueError(f"these blocks cannot be joined: their answers would be off by {error:.2g}")
+    return joined
+
+
+def _convolution(module: nn.Module, name: str) -> nn.Conv2d:
+    convolution = module.get_submodule(name)
+    if not isinstance(convolution, nn.Conv2d):
+        raise TypeError(f"{name} is a {type(convolution).__name__}")
+    return convolution
+
+
+def _side_by_side(convolutions: Sequence[nn.Conv2d]) -> nn.Conv2d:
+    first, count = convolutions[0], len(convolutions)
+    biases = [of.bias for of in convolutions if of.bias is not None]
+    with torch.device("meta"):
+        wide = nn.Conv2d(
+            first.in_channels * count,
+            first.out_channels * count,
+            (first.kernel_size[0], first.kernel_size[1]),
+            (first.stride[0], first.stride[1]),
+            first.padding if isinstance(first.padding, str) else (first.padding[0], first.padding[1]),
+            (first.dilation[0], first.dilation[1]),
+            first.groups * count,
+            bool(biases),
+        )
+    wide.weight = nn.Parameter(torch.cat([of.weight for of in convolutions]), requires_grad=False)
+    if biases:
+        wide.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+    return wide

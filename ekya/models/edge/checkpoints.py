@@ -1,0 +1,165 @@
+"""Checkpoints of edge models: safetensors with the model's identity in the metadata."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ekya.core.errors import UserError
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.model import EdgeModel
+from ekya.system.files import write_bytes_atomic
+
+FORMAT = "ekya-edge-model"
+VERSION = "1"
+
+
+def to_bytes(model: EdgeModel, extra: Mapping[str, str] | None = None, *, half: bool = False) -> bytes:
+    """Returns the model as the bytes of a safetensors file.
+
+    Args:
+        model: on any device; it is not changed.
+        extra: further metadata, for example how the model was made.
+        half: store matrices and kernels in 16 bits, for shipped files. Statistics and
+            biases stay in 32 bits, where small values would be lost.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    if half:
+        state = {name: tensor.half() if tensor.ndim > 1 else tensor for name, tensor in state.items()}
+    return save(state, metadata={**(extra or {}), **identity_of(model)})
+
+
+def identity_of(model: EdgeModel) -> dict[str, str]:
+    """Returns the metadata that ``model_of`` needs besides the weights to rebuild the model."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": model.architecture,
+        "classes": json.dumps(model.classes),
+        "head_width": str(model.head_width),
+    }
+
+
+def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
+    """Returns the model in these bytes, in 32 bits on the CPU, ready to predict.
+
+    Args:
+        data: as ``to_bytes`` returned it.
+        source: name of the data in error messages.
+
+    Raises:
+        UserError: the bytes are truncated, foreign, or do not fit the model that they name.
+    """
+    try:
+        state = load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{source}: not a whole safetensors file ({error}); copy or train the model again"
+        ) from error
+    return model_of(_metadata(data), state, source)
+
+
+def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: str) -> EdgeModel:
+    """Builds a model from its identity and weights, in 32 bits on their device, ready to predict.
+
+    Args:
+        identity: as ``identity_of`` returned it; other keys are ignored.
+        state: its weights by name; the model takes over tensors of 32 bits without a copy.
+        source: name of the data in error messages.
+
+    Raises:
+        UserError: the identity is unknown or damaged, or the weights do not fit it.
+    """
+    model = _empty_model(identity, source)
+    _check_shapes(state, model, source)
+    model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()}, assign=True)
+    return model.eval()
+
+
+def save_model(
+    model: EdgeModel, path: Path, extra: Mapping[str, str] | None = None, *, half: bool = False
+) -> None:
+    """Write the model so that the file is either whole or absent.
+
+    Raises:
+        UserError: no permission, no such folder or no space left.
+    """
+    write_bytes_atomic(path, to_bytes(model, extra, half=half))
+
+
+def load_model(path: Path) -> EdgeModel:
+    """Read a model that ``save_model`` wrote.
+
+    Raises:
+        UserError: the file is missing, unreadable, truncated, foreign or of the wrong shape.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the model ({error.strerror}); give the path of a readable model file"
+        ) from error
+    return from_bytes(data, str(path))
+
+
+def is_edge_model(path: Path) -> bool:
+    """Returns whether a file of weights claims to be a model of Ekya, complete or not."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as weights:
+            return (weights.metadata() or {}).get("format") == FORMAT
+    except (OSError, safetensors.SafetensorError):
+        return path.suffix == ".safetensors"  # loading it reports what is wrong
+
+
+def read_metadata(path: Path) -> Mapping[str, str]:
+    """Returns the metadata of a model file: identity and the ``extra`` of ``save_model``."""
+    try:
+        return _metadata(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot read the model's metadata; give a model file of Ekya") from error
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    # A safetensors file begins with the length of its JSON header, 8 bytes, little endian.
+    length = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+    return metadata
+
+
+def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise UserError(
+            f"{source}: not an edge model of Ekya, version {VERSION}; give a file that Ekya wrote"
+        )
+    architecture = metadata.get("architecture", "")
+    if architecture not in EDGE_MODELS:
+        raise UserError(
+            f"{source}: architecture '{architecture}' is unknown; use one of {', '.join(EDGE_MODELS)}"
+        )
+    try:
+        classes = tuple(str(name) for name in json.loads(metadata["classes"]))
+        head_width = int(metadata["head_width"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{source}: 'classes' or 'head_width' is damaged; train the model again") from error
+    # Without memory: initialising weights only to replace them would take most of the time.
+    with torch.device("meta"):
+        return EdgeModel(architecture, classes, head_width)
+
+
+def _check_shapes(state: Mapping[str, Tensor], model: EdgeModel, source: str) -> None:
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise UserError(
+                f"{source}: weight '{name}' has shape {found.get(name, 'none')} where a {model.architecture} "
+                f"needs {expected.get(name, 'none')}; train the model again"
+            )
+
+
+def _as_in_model(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,0 +1,85 @@
+"""Estimates the memory of a training from the trainer's modules, without allocating any."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ekya.core.gpus import Footprint
+from ekya.core.profile import Family
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.model import build_edge_model, split_at
+from ekya.models.edge.predictor import FORWARD_BATCH
+
+_COUNTED_CROPS = 2
+_COUNTED_CLASSES = 6
+
+
+@lru_cache
+def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITECTURE) -> Footprint:
+    """Returns the memory that training this family keeps, for crops of this side in pixels, in 32 bits.
+
+    The workspace of libraries for convolutions is not included: it can only be measured on a GPU.
+    """
+    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
+    with torch.device("meta"):  # counting needs shapes only
+        model = build_edge_model(names, family.head_width, 0, architecture)
+        images = torch.zeros(_COUNTED_CROPS, 3, side, side)
+        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
+    prefix, suffix = split_at(model, family.trainable_blocks)
+    prefix.requires_grad_(False)
+    passing = _Passing(model)
+    boundary: Tensor = prefix(images)
+    with torch.no_grad():
+        suffix(boundary)
+    passing.end()
+    return Footprint(
+        model_bytes=sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers())),
+        trained_bytes=sum(_bytes(weight) for weight in suffix.parameters()),
+        input_bytes=_bytes(images) // _COUNTED_CROPS,
+        boundary_bytes=_bytes(boundary) // _COUNTED_CROPS,
+        passing_bytes=passing.most_bytes // _COUNTED_CROPS,
+        saved_bytes=_saved_bytes(suffix, boundary, labels) // _COUNTED_CROPS,
+        forward_crops=FORWARD_BATCH,
+    )
+
+
+class _Passing:
+    """Measures the largest input and output of any one layer, in bytes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.most_bytes = 0
+        leaves = [module for module in model.modules() if not list(module.children())]
+        self._hooks = [module.register_forward_hook(self._see) for module in leaves]
+
+    def _see(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self.most_bytes = max(self.most_bytes, sum(map(_bytes, inputs)) + _bytes(output))
+
+    def end(self) -> None:
+        """Removes the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:
+    """Returns the bytes that autograd keeps of a batch besides the weights, each tensor once."""
+    weights = {_storage(tensor) for tensor in (*suffix.parameters(), *suffix.buffers())}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if _storage(tensor) not in weights:
+            kept[_storage(tensor)] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        cross_entropy(suffix(boundary), labels)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

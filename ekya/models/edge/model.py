@@ -1,0 +1,195 @@
+"""Edge model: the compressed classifier of one camera, a trunk of blocks and a head (paper §2.2, §3.1)."""
+
+import copy
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+
+INPUT_MEAN = 0.45
+INPUT_SCALE = 0.25
+"""Pixels in [0, 1] enter a model minus the mean and divided by the scale."""
+
+
+class EdgeModel(nn.Module):
+    """A classifier for one camera.
+
+    Attributes:
+        architecture: key of ``EDGE_MODELS``.
+        classes: names, in the order of the outputs.
+        head_width: neurons of the hidden layer before the classes; 0 is a linear head.
+        blocks: from the input on. ``RetrainConfig.trainable_blocks`` counts them from the end.
+        head: features to logits.
+    """
+
+    def __init__(self, architecture: str, classes: tuple[str, ...], head_width: int) -> None:
+        super().__init__()
+        trunk = EDGE_MODELS[architecture]()
+        self.architecture = architecture
+        self.classes = classes
+        self.head_width = head_width
+        self.features = trunk.features
+        self.blocks = nn.ModuleList(trunk.blocks.values())
+        self.head = _head(trunk.features, head_width, len(classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps (N, 3, S, S) float, as ``to_input`` returns them, to (N, C) logits."""
+        logits: Tensor = self.head(self.embed(images))
+        return logits
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Maps (N, 3, S, S) float to (N, F) float features, the input of the head."""
+        for block in self.blocks:
+            images = block(images)
+        return pool(images)
+
+
+def pool(maps: Tensor) -> Tensor:
+    """Averages (N, F, h, w) feature maps to (N, F) features."""
+    return maps.mean(dim=(2, 3))
+
+
+def to_input(crops: NDArray[np.uint8], device: str) -> Tensor:
+    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
+    return normalised(torch.from_numpy(np.ascontiguousarray(crops)).to(device)).contiguous()
+
+
+def normalised(pixels: Tensor) -> Tensor:
+    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled; stays channels-last."""
+    images = pixels.permute(0, 3, 1, 2).float()
+    return images.div_(255.0).sub_(INPUT_MEAN).div_(INPUT_SCALE)
+
+
+def build_edge_model(
+    classes: tuple[str, ...], head_width: int, seed: int, architecture: str = DEFAULT_ARCHITECTURE
+) -> EdgeModel:
+    """Builds a model with fresh weights; the same seed gives the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = EdgeModel(architecture, classes, head_width)
+    _initialise_head(model, seed)
+    return model.eval()
+
+
+def clone(model: EdgeModel, shared: Mapping[int, Tensor] | None = None) -> EdgeModel:
+    """Returns a copy with the same weights on the same device.
+
+    Args:
+        model: the model to copy.
+        shared: tensors that the copy uses in place of the model's, by the ``id`` of the model's; without any
+            the copy is independent.
+    """
+    return copy.deepcopy(model, dict(shared or {}))
+
+
+def adapt(
+    model: EdgeModel,
+    classes: tuple[str, ...],
+    head_width: int,
+    seed: int,
+    shared: Mapping[int, Tensor] | None = None,
+) -> EdgeModel:
+    """Returns a copy of the model with this head; the trunk's weights do not change.
+
+    A changed head width re-initialises the head. With the width unchanged, the outputs of classes that the
+    model knows are kept, by name, and only new classes are initialised. ``shared`` as in ``clone``.
+    """
+    adapted = clone(model, shared)
+    if classes == model.classes and head_width == model.head_width:
+        return adapted
+    device = next(model.parameters()).device
+    adapted.classes, adapted.head_width = classes, head_width
+    adapted.head = _head(model.features, head_width, len(classes)).to(device)
+    _initialise_head(adapted, seed)
+    if head_width == model.head_width:
+        _keep_known_outputs(model, adapted)
+    return adapted.train(model.training)
+
+
+def known_outputs(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Returns the positions in ``old`` and in ``new`` of the classes that both have, pair by pair."""
+    shared = [(old.index(name), place) for place, name in enumerate(new) if name in old]
+    return [place for place, _ in shared], [place for _, place in shared]
+
+
+def _keep_known_outputs(model: EdgeModel, adapted: EdgeModel) -> None:
+    old, new = linear_layers(model.head), linear_layers(adapted.head)
+    from_rows, to_rows = known_outputs(model.classes, adapted.classes)
+    with torch.no_grad():
+        for before, after in zip(old[:-1], new[:-1], strict=True):
+            after.weight.copy_(before.weight)
+            after.bias.copy_(before.bias)
+        new[-1].weight[to_rows] = old[-1].weight[from_rows]
+        new[-1].bias[to_rows] = old[-1].bias[from_rows]
+
+
+def linear_layers(head: nn.Module) -> list[nn.Linear]:
+    """Returns the linear layers of a head, from the features to the classes."""
+    return [module for module in head.modules() if isinstance(module, nn.Linear)]
+
+
+def _head(features: int, width: int, classes: int) -> nn.Module:
+    if width == 0:
+        return nn.Linear(features, classes)
+    return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def _initialise_head(model: EdgeModel, seed: int) -> None:
+    # Drawn on the CPU, so that a seed means the same weights on every device.
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in linear_layers(model.head):
+            bound = 1.0 / math.sqrt(layer.in_features)
+            layer.weight.copy_((2 * torch.rand(layer.weight.shape, generator=generator) - 1) * bound)
+            layer.bias.zero_()
+
+
+class Suffix(nn.Module):
+    """The trainable end of a model: its last blocks and the head, sharing the model's weights."""
+
+    def __init__(self, blocks: nn.Sequential, head: nn.Module) -> None:
+        super().__init__()
+        self.blocks, self.head = blocks, head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Maps activations at the boundary, or (N, F) features if no block is trained, to (N, C) logits."""
+        features = pool(self.blocks(inputs)) if len(self.blocks) else inputs
+        logits: Tensor = self.head(features)
+        return logits
+
+
+class Prefix(nn.Module):
+    """The frozen beginning of a model, sharing the model's weights."""
+
+    def __init__(self, blocks: nn.Sequential, pools: bool) -> None:
+        super().__init__()
+        self.blocks, self._pools = blocks, pools
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Maps (N, 3, S, S) to activations at the boundary, or to (N, F) features if no block is trained."""
+        activations: Tensor = self.blocks(images)
+        return pool(activations) if self._pools else activations
+
+
+def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
+    """Returns the frozen beginning and the trainable end; ``trainable_blocks`` counts from the end."""
+    boundary = len(model.blocks) - trainable_blocks
+    if not 0 <= boundary <= len(model.blocks):
+        raise ValueError(f"{model.architecture} has {len(model.blocks)} blocks, not {trainable_blocks}")
+    blocks = list(model.blocks)
+    prefix = Prefix(nn.Sequential(*blocks[:boundary]), pools=trainable_blocks == 0)
+    return prefix, Suffix(nn.Sequential(*blocks[boundary:]), model.head)
+
+
+def on_cpu(frozen: nn.Module) -> dict[int, Tensor]:
+    """Returns a module's tensors on the CPU, by the ``id`` of each; tensors already there are not copied."""
+    weights = {
+        id(weight): nn.Parameter(weight.detach().cpu(), requires_grad=False) for weight in frozen.parameters()
+    }
+    return {**weights, **{id(buffer): buffer.cpu() for buffer in frozen.buffers()}}

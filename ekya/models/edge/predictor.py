@@ -1,0 +1,223 @@
+"""Runs fast forward passes of a model over crops, and measures their accuracy."""
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.models.edge.graphs import CudaRecorder, GraphRecorder, Graphs, Work
+from ekya.models.edge.model import EdgeModel, normalised
+from ekya.models.edge.packed import pack
+from ekya.models.edge.precision import half_error
+from ekya.models.training.labelled import LabelledCrops
+from ekya.system.arithmetic import MOST_ERROR
+
+FORWARD_BATCH = 32
+"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_at_once``."""
+
+_LOG = logging.getLogger(__name__)
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+class Classifies(Protocol):
+    """Interface of everything that predicts like a ``Predictor``."""
+
+    def predict(
+        self, crops: NDArray[np.uint8], resolution: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Maps (N, S, S, 3) uint8 RGB to classes (N,) and confidences (N,)."""
+
+
+class Predictor:
+    """Frozen copy of a model, prepared for fast inference on a device.
+
+    Args:
+        model: the model to copy; on any device.
+        device: torch device on which the copy runs.
+        way: options of its forward passes.
+        recorder: of passes, if the way uses graphs; None is CUDA's.
+        ready: as in ``prepared``.
+
+    Attributes:
+        source: the model that was copied.
+        model: the copy.
+        dtype: type that the copy computes in.
+        classes: names, in the order of the outputs.
+    """
+
+    def __init__(
+        self,
+        model: EdgeModel,
+        device: str = "cpu",
+        way: ForwardWay = PLAIN,
+        recorder: GraphRecorder | None = None,
+        ready: Mapping[int, nn.Module] | None = None,
+    ) -> None:
+        self._way = way
+        self._device = device
+        self.source = model
+        self.model = prepared(model, device, self._way, ready)
+        self.dtype = torch.float32
+        self.classes = model.classes
+        if way.half is not None:
+            self._halve(model, getattr(torch, way.half))
+        elif way.packed_for is not None:
+            self._lay_out(*way.packed_for)
+        # Not ``self._pass``: a reference cycle would keep the weights until the next garbage collection.
+        self._graphs: Work | None = None
+        if self._way.graphs:
+            self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
+
+    @torch.inference_mode()
+    def predict(
+        self, crops: NDArray[np.uint8], resolution: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Classify crops.
+
+        Args:
+            crops: (N, S, S, 3) uint8 RGB; N may be 0.
+            resolution: side in pixels that the crops are resized to, λ's resolution.
+
+        Returns:
+            Classes (N,) int64, index into the model's classes, and confidences (N,) float32 in [0, 1].
+        """
+        if len(crops) == 0:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        # All passes are launched before the first result is waited for.
+        answer = self._graphs or self._pass
+        scores = torch.cat([answer(part, resolution) for part in self._parts(crops)])
+        best, index = scores.max(dim=1)
+        return index.cpu().numpy(), best.cpu().numpy()
+
+    @torch.inference_mode()
+    def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Returns the confidences (N,) and the features (N, F) of crops at their own size."""
+        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
+        for part in self._parts(crops):
+            features = self.model.embed(normalised(part).to(self.dtype))
+            sure.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
+            seen.append(features.float().cpu().numpy())
+        return np.concatenate(sure), np.concatenate(seen)
+
+    def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
+        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_at_once`` at a time."""
+        for start in range(0, len(crops), self._way.crops_at_once):
+            yield on_device(crops[start : start + self._way.crops_at_once], self._device)
+
+    def images(self, pixels: Tensor, resolution: int) -> Tensor:
+        """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
+        images = resized(normalised(pixels), resolution).to(self.dtype)
+        return images if self._way.channels_last else images.contiguous()
+
+    def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
+        """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
+        logits: Tensor = self.model(self.images(pixels, resolution))
+        return logits.float().softmax(dim=1)
+
+    @torch.inference_mode()
+    def _lay_out(self, crops: int, side: int) -> None:
+        """Runs a pass of this shape, so that its kernels are packed before the first frame."""
+        self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
+
+    def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
+        halved = prepared(model, self._device, replace(self._way, packed_for=None)).to(dtype)
+        error = half_error(halved, self.model)
+        if error > MOST_ERROR:
+            _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
+            return
+        self.model, self.dtype = halved, dtype
+
+
+def on_device(crops: NDArray[np.uint8], device: str) -> Tensor:
+    """Returns (N, S, S, 3) uint8 crops as a tensor on the device."""
+    pixels = torch.from_numpy(np.ascontiguousarray(crops))
+    if device == "cpu":
+        return pixels
+    # From pinned memory the copy is asynchronous, beside the GPU's work.
+    return pixels.pin_memory().to(device, non_blocking=True)
+
+
+def prepared(
+    module: _Module, device: str, way: ForwardWay, ready: Mapping[int, nn.Module] | None = None
+) -> _Module:
+    """Returns a copy for fast inference, in 32 bits and its own memory; the module is not changed.
+
+    Args:
+        module: the module to copy.
+        device: torch device on which the copy runs.
+        way: options of its forward passes.
+        ready: parts that were prepared before, for the same device and way, by the ``id`` of the module's
+            parts; the copy uses them instead.
+    """
+    copied = fuse(copy.deepcopy(module, dict(ready or {})))
+    if way.channels_last:
+        copied = copied.to(memory_format=torch.channels_last)
+    # The last step on a GPU: it is complete on return, and another thread may then use the copy.
+    copied = copied.to(device)
+    if way.packed_for is not None:
+        pack(copied)
+    return copied
+
+
+def resized(images: Tensor, resolution: int) -> Tensor:
+    """Resizes (N, 3, S, S) to (N, 3, resolution, resolution), bilinear; the same tensor if S fits."""
+    if images.shape[-1] == resolution:
+        return images
+    return interpolate(
+        images, size=(resolution, resolution), mode="bilinear", antialias=images.shape[-1] > resolution
+    )
+
+
+def accuracy(
+    model: EdgeModel | Classifies, labelled: LabelledCrops, weights: NDArray[np.float64] | None = None
+) -> float:
+    """Returns the fraction of crops, at their own size, that get their label's class; 0.0 for no crops.
+
+    A label that the model does not know counts as wrong. ``weights`` (N,) are those of the crops; None weighs
+    all crops equally.
+    """
+    if len(labelled) == 0:
+        return 0.0
+    return float(np.average(_right(model, labelled), weights=weights))
+
+
+def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:
+    """Returns the mean over the classes that occur of the accuracy within each; 0.0 for no crops."""
+    if len(labelled) == 0:
+        return 0.0
+    right = _right(model, labelled)
+    return float(np.mean([right[labelled.classes == index].mean() for index in np.unique(labelled.classes)]))
+
+
+def fuse(model: _Module) -> _Module:
+    """Fold every batch normalisation into the convolution before it, in place, for prediction only.
+
+    In the trunks of ``EDGE_MODELS`` a batch normalisation directly follows its convolution among the
+    children of their parent; the pairs are found by this.
+    """
+    model.eval()
+    for parent in list(model.modules()):
+        children = list(parent.named_children())
+        for (conv_name, conv), (norm_name, norm) in pairwise(children):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(parent, conv_name, fuse_conv_bn_eval(conv, norm))
+                setattr(parent, norm_name, nn.Identity())
+    model.requires_grad_(False)
+    return model
+
+
+def _right(model: EdgeModel | Classifies, labelled: LabelledCrops) -> NDArray[np.bool_]:
+    asked = Predictor(model, str(next(model.parameters()).device)) if isinstance(model, EdgeModel) else model
+    predicted, _ = asked.predict(labelled.crops, labelled.side)
+    return np.equal(predicted, labelled.classes)

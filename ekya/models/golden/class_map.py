@@ -1,0 +1,71 @@
+"""Maps a golden model's classes to the fleet's, and checks the map against both lists."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from ekya.core.errors import UserError
+from ekya.system.files import user_errors
+
+
+def class_of_each(
+    classes: tuple[str, ...], names: tuple[str, ...], file: Path | None, model: str
+) -> NDArray[np.int64]:
+    """Returns the fleet's class of each class of a golden model.
+
+    Args:
+        classes: the fleet's, without ``background``.
+        names: the golden model's.
+        file: YAML file that maps a class of the fleet to a list of the model's; None if there is none. A
+            class that the file does not name is mapped to the model's class of the same name.
+        model: the golden model's name, for errors.
+
+    Returns:
+        (names,) int64, index into ``classes``; -1 for what is none of the fleet's classes.
+
+    Raises:
+        UserError: the file is no such map, one of the fleet's classes has no members, a member is no class
+            of the model, or counts for two of the fleet's classes.
+    """
+    listed = _read(file) if file is not None else {}
+    where = f"{file}: " if file is not None else ""
+    place = {name: row for row, name in enumerate(names)}
+    class_of = np.full(len(names), -1, np.int64)
+    for index, name in enumerate(classes):
+        members = listed.get(name, [name] if name in place else [])
+        if not isinstance(members, list) or not members:
+            raise UserError(
+                f"{where}key 'classes': {model} knows no '{name}', and no class map says which of its "
+                f"classes count for it; list some under golden.class_map, or leave '{name}' out of the fleet "
+                f"({model} tells apart {_some(names)})."
+            )
+        for member in members:
+            if member not in place:
+                raise UserError(f"{where}key '{name}': '{member}' is no class of {model}; correct it.")
+            if class_of[place[member]] not in (-1, index):
+                raise UserError(
+                    f"{where}key '{name}': '{member}' counts for '{classes[class_of[place[member]]]}' "
+                    "already; leave one of the two out of the fleet's classes, or list it once under "
+                    "golden.class_map."
+                )
+            class_of[place[member]] = index
+    return class_of
+
+
+def _read(file: Path) -> Mapping[str, object]:
+    try:
+        with user_errors(file):
+            mapping = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{file}: a class map cannot be read from it as YAML; correct it.") from error
+    if not isinstance(mapping, Mapping):
+        raise UserError(f"{file}: a class map has a line 'class: [names]' for each class; write it so.")
+    return mapping
+
+
+def _some(names: tuple[str, ...], count: int = 12) -> str:
+    shown = ", ".join(names[:count])
+    return shown if len(names) <= count else f"{shown} and {len(names) - count} more"

@@ -1,0 +1,121 @@
+"""Golden models that classify crops (paper §5: a ResNeXt as the golden model)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ekya.models.golden.class_map import class_of_each
+from ekya.models.golden.detections import FramePlace, Question
+from ekya.models.golden.resnext import ARCHITECTURE, load_resnext29
+from ekya.streams.ingest.crops import crop_objects
+
+_BATCH = 32
+_SMALL_SIDE = 32
+_LEAST = 1e-30
+
+
+class GoldenClassifier:
+    """``GoldenModel`` that classifies given boxes; it detects no objects itself."""
+
+    def __init__(self, classes: tuple[str, ...], network: nn.Module, side: int) -> None:
+        """Wrap a network.
+
+        Args:
+            classes: the fleet's.
+            network: (N, 3, side, side) float RGB in [0, 1] to (N, classes) logits.
+            side: of a crop, pixels.
+        """
+        self._classes = classes
+        self._network = network.eval()
+        self._side = side
+        self._operations_per_crop = 0
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The fleet's classes."""
+        return self._classes
+
+    @property
+    def background(self) -> None:
+        """None: every box is taken for an object."""
+        return None
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """Returns the class of each box in each image."""
+        counts = [len(item.boxes) for item in items]
+        if not sum(counts):
+            return [np.zeros(0, dtype=np.int64) for _ in items]
+        return np.split(self.judge(items)[0], np.cumsum(counts)[:-1])
+
+    def judge(self, items: Sequence[Question]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Returns the class of every box of all images, (N,), and its confidence, (N,) in [0, 1]."""
+        crops = [crop_objects(item.picture, item.boxes, self._side) for item in items if len(item.boxes)]
+        if not crops:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        every = np.concatenate(crops)
+        answers = [self._classify(every[at : at + _BATCH]) for at in range(0, len(every), _BATCH)]
+        return np.concatenate([of for of, _ in answers]), np.concatenate([sure for _, sure in answers])
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the multiplications and additions for all crops."""
+        if not self._operations_per_crop:
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                self._network(torch.zeros(1, 3, self._side, self._side))
+            self._operations_per_crop = int(counter.get_total_flops())
+        return self._operations_per_crop * sum(len(item.boxes) for item in items)
+
+    def detect(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
+        """Returns None: a classifier detects no boxes."""
+
+    def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).float() / 255
+        with torch.inference_mode():
+            scores: Tensor = self._network(pictures)
+        sure = scores.softmax(dim=1).amax(dim=1)
+        return scores.argmax(dim=1).numpy().astype(np.int64), sure.numpy().astype(np.float32)
+
+
+def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | None) -> GoldenClassifier:
+    """Opens the small golden model of the synthetic city.
+
+    Args:
+        weights: see ``load_resnext29``.
+        classes: the fleet's; without a map exactly those of the weights, in their order.
+        class_map: file that maps the weights' classes to the fleet's.
+
+    Raises:
+        UserError: the weights or the map do not fit.
+    """
+    if class_map is None:
+        return GoldenClassifier(classes, load_resnext29(weights, classes)[0], _SMALL_SIDE)
+    network, names = load_resnext29(weights, None)
+    grouping = grouped(classes, names, class_map, ARCHITECTURE)
+    return GoldenClassifier(classes, ByFleetClass(network, grouping), _SMALL_SIDE)
+
+
+def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:
+    """Returns ``class_of_each`` as a (names, classes) float matrix, 1 where the name has the class."""
+    class_of = class_of_each(classes, names, file, model)
+    grouping = torch.zeros(len(names), len(classes))
+    members = np.flatnonzero(class_of >= 0)
+    grouping[members, class_of[members]] = 1.0
+    return grouping
+
+
+class ByFleetClass(nn.Module):
+    """Sums a network's probabilities per class of the fleet."""
+
+    def __init__(self, network: nn.Module, grouping: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("grouping", grouping)
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """Maps (N, 3, H, W) RGB in [0, 1] to (N, classes) logarithms of summed probabilities."""
+        logits: Tensor = self.network(crops)
+        return torch.log((torch.softmax(logits, dim=1) @ self.get_buffer("grouping")).clamp_min(_LEAST))

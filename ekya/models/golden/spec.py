@@ -1,0 +1,96 @@
+"""Schema of the golden model in a fleet file, and the names of golden models and detectors."""
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+RESNEXT29 = "resnext29"
+"""The shipped golden model, for the synthetic city."""
+
+RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
+"""Classifiers with ImageNet weights, from torchvision."""
+
+CLASSIFIER_OPERATIONS = {
+    RESNEXT29: 37_456_896,
+    "resnext101_32x8d": 32_828_030_976,
+    "resnext101_64x4d": 30_920_540_160,
+}
+"""Multiplications and additions of a classifier for one object, for use before a model is loaded."""
+
+FILE = "file"
+"""Labels from a file."""
+
+FASTESTDET = "fastestdet"
+ONNX = "onnx"
+"""Any detector as an ONNX file, including FastestDet."""
+
+TORCHVISION_DETECTORS = (
+    "fasterrcnn_resnet50_fpn_v2",
+    "fasterrcnn_mobilenet_v3_large_320_fpn",
+    "ssdlite320_mobilenet_v3_large",
+    "retinanet_resnet50_fpn_v2",
+)
+"""Supported detection models of torchvision, with COCO weights."""
+
+DETECTOR_NAMES = (FASTESTDET, ONNX, *TORCHVISION_DETECTORS)
+"""Every detector."""
+
+GOLDEN_NAMES = (RESNEXT29, *RESNEXT101S, *DETECTOR_NAMES, FILE)
+"""Every golden model, including detectors."""
+
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class GoldenSpec(BaseModel):
+    """Golden model of a fleet file.
+
+    Attributes:
+        model: one of ``GOLDEN_NAMES``.
+        weights: a local file; None for the shipped weights or the model's own download. A file that ends in
+            ``.onnx`` is opened as a detector even if ``model`` names another golden model. For ``file`` it
+            is the label file.
+        sha256: checksum of the file of ``weights``, in hexadecimal digits; None for that of its card.
+        class_map: YAML file that maps the golden model's classes to the fleet's; None for the shipped maps.
+        labels_per_window: maximum number of objects that are labelled per stream and window.
+        gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for no limit.
+        policy: chooses the objects to label, a name in ``planning/profiling/label_policy.py``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = RESNEXT29
+    weights: Path | None = None
+    sha256: str | None = None
+    class_map: Path | None = None
+    labels_per_window: int = Field(default=96, ge=1)
+    gpu_s_per_window: float | None = Field(default=None, gt=0)
+    policy: str = "uniform"
+
+    @field_validator("model")
+    @classmethod
+    def _known(cls, model: str) -> str:
+        if model not in GOLDEN_NAMES:
+            raise ValueError(f"no golden model is called '{model}'; use one of {', '.join(GOLDEN_NAMES)}")
+        return model
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_a_checksum(cls, sha256: str | None) -> str | None:
+        if sha256 is not None and not _SHA256.fullmatch(sha256):
+            raise ValueError(f"'{sha256[:16]}' is no SHA-256; write the 64 digits that sha256sum prints")
+        return sha256
+
+    @model_validator(mode="after")
+    def _has_a_file_to_check(self) -> "GoldenSpec":
+        if self.sha256 is not None and self.weights is None:
+            raise ValueError("sha256 is what a file must be; name the file under weights, or remove it")
+        return self
+
+
+def detector_of(spec: GoldenSpec) -> str | None:
+    """Returns the name of the detector behind a golden model, None for other golden models."""
+    if spec.model in DETECTOR_NAMES:
+        return spec.model
+    return ONNX if spec.weights is not None and spec.weights.suffix.lower() == ".onnx" else None

@@ -1,0 +1,158 @@
+"""Golden models of torchvision: the paper's ResNeXt-101 (paper §5), and detectors of COCO's classes."""
+
+import urllib.error
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import get_model, get_model_weights
+
+from ekya.core.errors import UserError
+from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
+from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
+from ekya.models.golden.detections import Detections
+from ekya.models.golden.weights import read_state
+
+
+def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
+    """Load weights into a torchvision model.
+
+    Args:
+        model: as torchvision builds it under ``name``.
+        name: torchvision's name of the model.
+        path: a safetensors file, or one that ``torch.save`` wrote from a state dict; None to take
+            torchvision's best weights, from its cache or over the network.
+
+    Raises:
+        UserError: the file is missing, damaged or of another model, or the download fails.
+    """
+    state = read_state(path) if path is not None else _download(name)
+    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    given = {key: tuple(value.shape) for key, value in state.items()}
+    # Counters of batches are absent from some old files, and are not used in inference.
+    wrong = [
+        key
+        for key in sorted(expected.keys() | given.keys())
+        if expected.get(key) != given.get(key) and not key.endswith("num_batches_tracked")
+    ]
+    if wrong:
+        key = wrong[0]
+        raise UserError(
+            f"{path}: does not fit {name}, named by the key 'weights' ('{key}' is "
+            f"{given.get(key, 'missing')} where {expected.get(key, 'nothing')} belongs, one of {len(wrong)} "
+            f"differences); give a file made from {name}."
+        )
+    model.load_state_dict(state, strict=False)
+
+
+def _download(name: str) -> dict[str, Tensor]:
+    try:
+        state: dict[str, Tensor] = get_model_weights(name).DEFAULT.get_state_dict(
+            progress=False, check_hash=True, weights_only=True
+        )
+    except (urllib.error.URLError, OSError, RuntimeError) as error:
+        raise UserError(
+            f"{name}: its weights cannot be downloaded ({error}); give a local file under the key 'weights'."
+        ) from error
+    return state
+
+
+_IMAGENET_SIDE = 224
+
+
+def open_resnext101(
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path
+) -> GoldenClassifier:
+    """Opens ResNeXt-101 with ImageNet weights, the paper's golden model.
+
+    Args:
+        name: one of ``RESNEXT101S``.
+        weights: a local file, or None for torchvision's download.
+        classes: the fleet's.
+        class_map: file that maps ImageNet's categories to the fleet's classes.
+
+    Raises:
+        UserError: the weights cannot be loaded or do not fit, or a class has no categories.
+    """
+    preset = get_model_weights(name).DEFAULT
+    categories = tuple(str(category) for category in preset.meta["categories"])
+    grouping = grouped(classes, categories, class_map, name)
+    network = get_model(name, weights=None)
+    load_weights(network, name, weights)
+    mean, std = preset.transforms().mean, preset.transforms().std
+    return GoldenClassifier(classes, ByFleetClass(_Normalised(network, mean, std), grouping), _IMAGENET_SIDE)
+
+
+class _Normalised(nn.Module):
+    """Normalises RGB in [0, 1] as in the training of the weights, then runs the network."""
+
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", torch.tensor(mean).reshape(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """Maps (N, 3, H, W) to logits."""
+        logits: Tensor = self.network((crops - self.get_buffer("mean")) / self.get_buffer("std"))
+        return logits
+
+
+class TorchvisionDetector:
+    """``Detector`` of torchvision, which resizes, normalises and suppresses itself."""
+
+    def __init__(self, name: str, weights: Path | None, min_score: float = 0.5) -> None:
+        """Build the model and load its weights.
+
+        Args:
+            name: one of ``names.TORCHVISION_DETECTORS``.
+            weights: a local file, or None for torchvision's download.
+            min_score: detections below are dropped.
+
+        Raises:
+            UserError: the weights cannot be loaded or do not fit.
+        """
+        self._names = coco_names()
+        # torchvision's labels include the background and numbers that COCO dropped; these become -1.
+        index = {name: row for row, name in enumerate(self._names)}
+        self._class_of = np.asarray([index.get(name, -1) for name in COCO_CATEGORIES], dtype=np.int64)
+        self._min_score = min_score
+        self._operations: dict[tuple[int, int], int] = {}
+        self._model: nn.Module = get_model(
+            name, weights=None, weights_backbone=None, num_classes=len(COCO_CATEGORIES)
+        )
+        load_weights(self._model, name, weights)
+        self._model.eval()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """COCO's 80 classes."""
+        return self._names
+
+    def detect(self, image: NDArray[np.uint8]) -> Detections:
+        """Returns the objects in an (H, W, 3) uint8 BGR image."""
+        rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
+        with torch.inference_mode():
+            found = self._model([torch.from_numpy(rgb).float() / 255])[0]
+        classes = self._class_of[found["labels"].numpy()]
+        scores = found["scores"].numpy().astype(np.float32)
+        keep = (classes >= 0) & (scores >= self._min_score)
+        order = np.flatnonzero(keep)[np.argsort(-scores[keep], kind="stable")]
+        return Detections(found["boxes"].numpy().astype(np.float32), classes, scores).take(order)
+
+    def operations_per_frame(self, shape: tuple[int, ...]) -> int:
+        """Returns the operations on noise, counted once per shape.
+
+        A two-stage model does more if it finds more.
+        """
+        size = (int(shape[0]), int(shape[1]))
+        if size not in self._operations:
+            noise = torch.rand((3, *size), generator=torch.Generator().manual_seed(0))
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                self._model([noise])
+            self._operations[size] = int(counter.get_total_flops())
+        return self._operations[size]

@@ -1,0 +1,1 @@
+"""Trains edge models: epochs, exemplars, snapshots and the micro-profiler's trainings."""

@@ -1,0 +1,90 @@
+"""Exemplar memory after iCaRL: a few representative crops per class (paper §2.2, [82])."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ekya.models.edge.model import EdgeModel, to_input
+from ekya.models.edge.predictor import FORWARD_BATCH
+from ekya.models.training.labelled import LabelledCrops, concatenate
+
+DEFAULT_BUDGET_CROPS = 120
+"""Exemplars of one stream, all classes together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExemplarMemory:
+    """Exemplars that a stream keeps of earlier windows.
+
+    Attributes:
+        budget_crops: maximum number of exemplars, shared evenly by the classes seen.
+        kept: the exemplars, class by class, in herding order; None before the first update.
+    """
+
+    budget_crops: int = DEFAULT_BUDGET_CROPS
+    kept: LabelledCrops | None = None
+
+    def exemplars(self) -> LabelledCrops | None:
+        """Returns the exemplars, or None before the first update."""
+        return self.kept
+
+    @property
+    def size(self) -> int:
+        """Number of exemplars."""
+        return 0 if self.kept is None else len(self.kept)
+
+    def update(self, model: EdgeModel, labelled: LabelledCrops) -> "ExemplarMemory":
+        """Returns the memory after this window.
+
+        Old exemplars and new crops of a class compete in the feature space of the current model.
+        Deterministic: the same arguments give the same exemplars.
+        """
+        candidates = labelled if self.kept is None else concatenate([self.kept, labelled])
+        if len(candidates) == 0:
+            return self
+        seen = np.unique(candidates.classes)
+        quota = max(1, self.budget_crops // len(seen))
+        chosen: list[NDArray[np.int64]] = []
+        for index in seen:
+            members = np.flatnonzero(candidates.classes == index)
+            features = normalised_features(model, candidates.crops[members])
+            chosen.append(members[herd(features, quota)])
+        return ExemplarMemory(self.budget_crops, candidates.take(np.concatenate(chosen)[: self.budget_crops]))
+
+
+def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """Returns the positions of the ``count`` rows whose running mean stays nearest to the mean of all rows.
+
+    Args:
+        features: (N, F).
+        count: number of rows to choose; all rows, in herding order, if there are fewer.
+
+    Returns:
+        (min(N, count),) int64, most representative first; of equals the earlier row wins.
+    """
+    target = features.mean(axis=0)
+    total = np.zeros_like(target)
+    left = np.ones(len(features), bool)
+    chosen = np.zeros(min(len(features), count), np.int64)
+    for step in range(len(chosen)):
+        distance = np.linalg.norm(target - (total + features) / (step + 1), axis=1)
+        best = int(np.argmin(np.where(left, distance, np.inf)))
+        chosen[step], left[best] = best, False
+        total = total + features[best]
+    return chosen
+
+
+@torch.inference_mode()
+def normalised_features(model: EdgeModel, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Returns the (N, F) float32 features of (N, S, S, 3) uint8 crops, each row scaled to length 1."""
+    model.eval()
+    device = str(next(model.parameters()).device)
+    rows = [
+        model.embed(to_input(crops[start : start + FORWARD_BATCH], device)).cpu().numpy()
+        for start in range(0, len(crops), FORWARD_BATCH)
+    ]
+    features: NDArray[np.float32] = np.concatenate(rows)
+    features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    return features

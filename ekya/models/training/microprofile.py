@@ -1,0 +1,339 @@
+"""Measuring half of the micro-profiler: tries a family of γ on a small part of the labels (paper §4.3).
+
+``ekya.planning.profiling`` fits and extrapolates the curve. There are three ways to try a family:
+
+- *On folds*: training the head alone needs the features of each crop once, and an epoch on features costs
+  next to nothing. So every object is used for training and for measuring, by cross-validation in ``FOLDS``
+  folds with no object on both sides. The validation part has a fifth of a window's labels, so this measures
+  on five times as many crops, with less than half of the noise.
+- *On a subset*, as in the paper: a few epochs on a tenth of the labels, measured on the validation part.
+- *For its time*: one batch, to measure the cost only. Other γ of the stream have shown the level of accuracy
+  before, and a short trial of blocks shows only noise on a small validation part.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import FamilyCurve, Profiler
+from ekya.models.edge.model import EdgeModel, clone
+from ekya.models.training.activation_cache import ActivationCache, KnownFeatures, features_of
+from ekya.models.training.epochs import crops_in_epoch, steps_in_epoch
+from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.measured import few_of_each, folds_of_tracks, independent_crops, weights_now
+from ekya.models.training.operations import (
+    RetrainingCost,
+    epoch_operations,
+    forward_operations,
+    preparation_operations,
+    retraining_cost,
+)
+from ekya.models.training.trainer import Retraining
+
+Price = Callable[[RetrainingCost], tuple[float, float]]
+"""Maps a cost to the GPU-seconds of a retraining's preparation, and of each of its epochs."""
+
+SUBSET_FRACTION = 0.1
+"""Fraction of the window's labels in the subset (paper §4.3: 5-10%)."""
+
+SUBSET_MIN_CROPS = 16
+"""Minimum number of crops in the subset, if there are as many: one batch."""
+
+SUBSET_EPOCHS = 5
+"""Epochs on a subset (paper §6.4)."""
+
+TELLING_CROPS = 100
+"""Minimum number of validation crops for a short trial of blocks to be informative."""
+
+HEAD_EPOCHS = 6
+"""Epochs of a micro-profile of the head alone."""
+
+FOLDS = 3
+"""Folds into which the labels are split to measure the head on all of them."""
+
+CROPS_OF_ONE = 3
+"""Maximum number of crops of one object in a trial: a fourth adds next to nothing to three, and crops are the
+cost of a trial: each passes the frozen blocks, and a batch of them is a step of SGD."""
+
+ENOUGH_CROPS = 100
+"""Target number of crops in a trial on folds. If more are available, fewer are taken of each object, but one
+at least: the variance of a measurement, and what can be learned, depend on the number of objects."""
+
+
+class Trying(Enum):
+    """Way to try a family; see the module's docstring."""
+
+    ON_FOLDS = auto()
+    ON_A_SUBSET = auto()
+    FOR_ITS_TIME = auto()
+
+
+_EPOCHS = {Trying.ON_FOLDS: HEAD_EPOCHS, Trying.ON_A_SUBSET: SUBSET_EPOCHS, Trying.FOR_ITS_TIME: 1}
+
+
+def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int, first: bool) -> Trying:
+    """Returns the way to try a family.
+
+    Args:
+        profiler: the paper's tries every family on a subset.
+        trainable_blocks: of the family.
+        validation_crops: in the validation part of the labels.
+        first: True if nothing was tried on these labels before.
+    """
+    if profiler is Profiler.PAPER:
+        return Trying.ON_A_SUBSET
+    if not trainable_blocks:
+        return Trying.ON_FOLDS
+    return Trying.ON_A_SUBSET if first or validation_crops >= TELLING_CROPS else Trying.FOR_ITS_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """An accuracy, and the number of independent crops behind it; None for the validation part."""
+
+    accuracy: float
+    crops: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroProfile:
+    """Trial of one family of γ from one model on one window's labels.
+
+    Attributes:
+        start: the serving model.
+        family: γ whose epochs and data fraction are ignored.
+        training, validation: the window's labels, split.
+        way: how the family is tried.
+        exemplars: number of exemplars that a retraining would mix in; they are only counted, not tried.
+        classes: outputs of a retrained model.
+        background: the class that is no object and is not measured on; None if every crop shows an object.
+        seed: of the subset, the folds and the training.
+        clock: returns the seconds that a whole GPU would have needed so far for the work inside ``scope``.
+        device, scope, precision: as in ``Retraining``.
+        passed: cache for the activations of tried crops, for a retraining that follows; None caches nothing.
+    """
+
+    start: EdgeModel
+    family: RetrainConfig
+    way: Trying
+    training: LabelledCrops
+    validation: LabelledCrops
+    exemplars: int
+    classes: tuple[str, ...]
+    background: int | None
+    seed: int
+    clock: Callable[[], float]
+    device: str = "cpu"
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    precision: torch.dtype = torch.float32
+    passed: ActivationCache | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs that are tried."""
+        return _EPOCHS[self.way]
+
+    def run(self, progress: Callable[[int], bool] = lambda _: True) -> FamilyCurve:
+        """Try the family.
+
+        The curve has fewer accuracies if the trial was stopped, and its ``epoch_gpu_s`` is 0.0 if no epoch
+        ran.
+
+        Args:
+            progress: called after the preparation (0) and after each epoch (1, 2, …), so that the caller can
+                charge for it; False stops the trial.
+        """
+        began = self.clock()
+        points, seconds = [], []
+        for done, point in enumerate(self._steps()):
+            points.append(point)
+            seconds.append(self.clock() - began)
+            if not progress(done):
+                break
+            began = self.clock()
+        tried = self.cost()
+        epoch_s = float(np.mean(seconds[1:])) if len(seconds) > 1 else 0.0
+        curve = FamilyCurve(
+            batch_size=self.family.batch_size,
+            head_width=self.family.head_width,
+            trainable_blocks=self.family.trainable_blocks,
+            subset_crops=self.subset_crops,
+            accuracies=tuple(p.accuracy for p in points) if self.way is not Trying.FOR_ITS_TIME else (),
+            epoch_gpu_s=epoch_s,
+            prepare_gpu_s=seconds[0],
+            validation_crops=points[-1].crops,
+        )
+        rates = seconds[0] / tried.preparation, epoch_s / tried.epoch
+        return self.priced(curve, lambda cost: (rates[0] * cost.preparation, rates[1] * cost.epoch))
+
+    def priced(self, curve: FamilyCurve, price: Price) -> FamilyCurve:
+        """Returns the curve with the GPU-seconds of a real retraining.
+
+        Args:
+            curve: of this trial.
+            price: converts a counted cost to GPU-seconds.
+        """
+        every, fixed = price(self.retraining_cost()), price(self.fixed_cost())
+        part = self.subset_crops / len(self.training)
+        return replace(
+            curve,
+            prepare_gpu_s=part * (every[0] - fixed[0]),
+            epoch_gpu_s=part * (every[1] - fixed[1]),
+            fixed_prepare_gpu_s=fixed[0],
+            fixed_epoch_gpu_s=fixed[1],
+        )
+
+    @property
+    def subset_crops(self) -> int:
+        """Number of crops in one epoch of the trial: the unit of work of its curve."""
+        if self.way is Trying.ON_FOLDS:
+            return max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
+        wanted = SUBSET_MIN_CROPS if self.way is Trying.FOR_ITS_TIME else subset_size(self._labelled_crops)
+        return min(len(self.training), wanted)
+
+    def cost(self) -> RetrainingCost:
+        """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
+        if self.way is not Trying.ON_FOLDS:
+            return retraining_cost(self._on_subset())
+        family, side, kind = self.family, self.training.side, self.start.architecture
+        every = len(self._tried_in_folds())
+        return RetrainingCost(
+            preparation=every * forward_operations(side, family.head_width, kind),
+            epoch=epoch_operations(family, (FOLDS - 1) * every, every, side, kind),
+            steps=FOLDS * steps_in_epoch(self.subset_crops, family.batch_size),
+        )
+
+    def retraining_cost(self) -> RetrainingCost:
+        """Returns the counted cost of a real retraining of this family on all labels."""
+        fresh = len(self.training)
+        return self._retraining_of(
+            fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training)
+        )
+
+    def fixed_cost(self) -> RetrainingCost:
+        """Returns the part of ``retraining_cost`` that does not depend on the number of labels used."""
+        return self._retraining_of(0, 0, 0)
+
+    def _retraining_of(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
+        held, side, kind = len(self.validation), self.training.side, self.start.architecture
+        prepared = fresh_crops + self.exemplars + held
+        return RetrainingCost(
+            preparation_operations(
+                self.family, prepared, side, kind, passed_crops + self._passed_of(self.validation)
+            ),
+            epoch_operations(self.family, epoch_crops, held, side, kind),
+            steps_in_epoch(epoch_crops, self.family.batch_size),
+        )
+
+    def _passed_of(self, crops: LabelledCrops) -> int:
+        """Returns the number of crops that a retraining need not pass through its frozen blocks again."""
+        if self.passed is None:
+            return 0
+        return int(self.passed.known(self.family.trainable_blocks, crops.crops).sum())
+
+    @property
+    def _labelled_crops(self) -> int:
+        return len(self.training) + len(self.validation)
+
+    def _everything(self) -> LabelledCrops:
+        return concatenate([self.training, self.validation])
+
+    def _tried_in_folds(self) -> NDArray[np.int64]:
+        """Returns the positions of the crops that are trained and measured on."""
+        everything = self._everything()
+        crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(everything.tracks))))
+        return few_of_each(everything.classes, everything.tracks, crops_of_one)
+
+    def _steps(self) -> Iterator[_Point]:
+        """Yields the accuracy before training, then after each epoch."""
+        if self.way is Trying.ON_FOLDS:
+            yield from self._on_folds()
+            return
+        retraining = self._on_subset()
+        yield _Point(retraining.prepare())
+        if self.passed is not None:
+            retraining.share(self.passed)
+        while not retraining.done:
+            yield _Point(retraining.run_epoch().validation_accuracy)
+
+    def _on_subset(self) -> Retraining:
+        measured = self.validation.take(np.arange(0)) if self.way is Trying.FOR_ITS_TIME else self.validation
+        return Retraining(
+            self.start,
+            replace(self.family, epochs=self.epochs, data_fraction=1.0),
+            random_subset(self.training, self.seed, self.subset_crops),
+            measured,
+            memory=None,
+            classes=self.classes,
+            seed=self.seed,
+            device=self.device,
+            scope=self.scope,
+            precision=self.precision,
+        )
+
+    def _on_folds(self) -> Iterator[_Point]:
+        labelled, tried = self._everything(), self._tried_in_folds()
+        everything = labelled.take(tried)
+        features = features_of(self.start, everything, self.device, self.scope)
+        if self.passed is not None:
+            self.passed.keep(0, everything.crops, features)
+        counts = weights_now(labelled, tried, self._right_now(features, everything), self.background)
+        independent = independent_crops(counts, everything.tracks)
+        folds = []
+        for held in folds_of_tracks(everything.tracks, FOLDS, self.seed):
+            trains = np.flatnonzero(~held)
+            measures = np.flatnonzero(held & (counts > 0.0))
+            if len(trains) and len(measures):
+                known = KnownFeatures(features[trains], features[measures], counts[measures])
+                fold = Retraining(
+                    self.start,
+                    replace(self.family, epochs=self.epochs, data_fraction=1.0),
+                    everything.take(trains),
+                    everything.take(measures),
+                    memory=None,
+                    classes=self.classes,
+                    seed=self.seed,
+                    device=self.device,
+                    scope=self.scope,
+                    known=known,
+                    precision=self.precision,
+                )
+                folds.append((float(counts[measures].sum()), fold))
+        weights = [weight for weight, _ in folds]
+        yield _Point(float(np.average([fold.prepare() for _, fold in folds], weights=weights)), independent)
+        for _ in range(self.epochs):
+            accuracies = [fold.run_epoch().validation_accuracy for _, fold in folds]
+            yield _Point(float(np.average(accuracies, weights=weights)), independent)
+
+    @torch.no_grad()
+    def _right_now(self, features: Tensor, labelled: LabelledCrops) -> NDArray[np.bool_]:
+        """Returns which crops the serving model gets right; its classes come first among the outputs."""
+        head = clone(self.start).to(self.device).eval().head
+        right: NDArray[np.bool_] = head(features).argmax(dim=1).cpu().numpy() == labelled.classes
+        return right
+
+
+def subset_size(labelled_crops: int) -> int:
+    """Returns the number of crops in a subset of a window's labels."""
+    return max(SUBSET_MIN_CROPS, round(SUBSET_FRACTION * labelled_crops))
+
+
+def random_subset(training: LabelledCrops, seed: int, crops: int) -> LabelledCrops:
+    """Returns a uniformly random subset, which the paper found most indicative (§4.3), in its order.
+
+    Args:
+        training: crops to draw from.
+        seed: of the choice.
+        crops: size of the subset; all crops if there are no more.
+    """
+    if crops >= len(training):
+        return training
+    chosen = np.random.default_rng((seed, crops)).choice(len(training), crops, replace=False)
+    return training.take(np.sort(chosen))

@@ -1,0 +1,241 @@
+"""One retraining as a sequence of epochs (paper §2.2, §3.1; after iCaRL, [82])."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ekya.core.configs import RetrainConfig
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
+from ekya.models.training.epochs import crops_in_epoch, epoch_batches
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
+from ekya.models.training.sgd import Sgd, SgdRecipe
+from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """Result of one epoch.
+
+    Attributes:
+        epoch: 1 for the first.
+        validation_accuracy: in [0, 1], after the epoch.
+        training_loss: mean over the epoch's batches.
+    """
+
+    epoch: int
+    validation_accuracy: float
+    training_loss: float
+
+
+class Retraining:
+    """Retrains a model with γ, epoch by epoch; between two epochs it holds no hidden state.
+
+    Args:
+        start: the model to start from and to distil from; it is not changed.
+        config: γ.
+        training: crops to train on; labels index ``classes``.
+        validation: crops to measure accuracy on; no track of ``training``.
+        memory: exemplars to mix in, or None.
+        classes: outputs of the retrained model.
+        seed: of the head, the choice of tracks and the order of crops.
+        device: torch device, for example ``cuda``.
+        scope: context entered around every batch; a share backend waits here for its time slice.
+        distillation_weight: 0 disables distillation.
+        recipe: learning rates and other settings of SGD.
+        known: features of the crops, if the caller has them already. Then only the head may be trained, on
+            all data and without exemplars.
+        keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
+            epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
+            much slower, but possible for crops whose activations do not fit into memory.
+        passed: activations of crops that passed the same blocks before; these are not passed again.
+        precision: type that trained and frozen blocks compute in; weights, gradients and losses stay in 32
+            bits. See ``models.edge.precision``.
+    """
+
+    def __init__(
+        self,
+        start: EdgeModel,
+        config: RetrainConfig,
+        training: LabelledCrops,
+        validation: LabelledCrops,
+        *,
+        memory: ExemplarMemory | None,
+        classes: tuple[str, ...],
+        seed: int,
+        device: str = "cpu",
+        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+        distillation_weight: float = DISTILLATION_WEIGHT,
+        recipe: SgdRecipe | None = None,
+        known: KnownFeatures | None = None,
+        keep_activations: bool = True,
+        precision: torch.dtype = torch.float32,
+        passed: ActivationCache | None = None,
+    ) -> None:
+        if len(training) == 0:
+            raise ValueError("a retraining needs at least one training crop")
+        if known is not None and (config.trainable_blocks or config.data_fraction < 1.0 or memory):
+            raise ValueError("features are for a head that trains on all data and no exemplars")
+        self._features = known
+        self.config = config
+        self.epochs_done = 0
+        self._device, self._scope, self._seed = device, scope, seed
+        self._keeps, self._precision = keep_activations, precision
+        self._passed = passed if keep_activations else None
+        self._recipe = recipe or SgdRecipe()
+        self._distillation_weight = distillation_weight
+        self._start, self._classes = start, classes
+        self._fresh = fraction_of_tracks(training, config.data_fraction, seed)
+        self._replay = usable_exemplars(memory, validation)
+        self._validation = validation
+        self._weights = (
+            class_mix_weights(training.classes, validation.classes) if known is None else known.weights
+        )
+
+    @property
+    def architecture(self) -> str:
+        """Architecture of the start model and the retrained one."""
+        return self._start.architecture
+
+    @property
+    def side(self) -> int:
+        """Side of the crops in pixels."""
+        return self._fresh.side
+
+    @property
+    def fresh_crops(self) -> int:
+        """Number of training crops in γ's data fraction, without exemplars."""
+        return len(self._fresh)
+
+    @property
+    def prepared_crops(self) -> int:
+        """Number of crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
+        return sum(len(part) for part in self._prepared)
+
+    @property
+    def passed_crops(self) -> int:
+        """Number of prepared crops that have passed the frozen blocks before."""
+        if self._passed is None:
+            return 0
+        blocks = self.config.trainable_blocks
+        return sum(int(self._passed.known(blocks, part.crops).sum()) for part in self._prepared)
+
+    @property
+    def _prepared(self) -> tuple[LabelledCrops, ...]:
+        return self._fresh, self._replay, self._validation
+
+    @property
+    def epoch_crops(self) -> int:
+        """Number of crops in an epoch, exemplars included."""
+        return crops_in_epoch(len(self._fresh), len(self._replay))
+
+    @property
+    def validation_crops(self) -> int:
+        """Number of crops on which the accuracy is measured after each epoch."""
+        return len(self._validation)
+
+    @property
+    def done(self) -> bool:
+        """True if every epoch of γ has run."""
+        return self.epochs_done >= self.config.epochs
+
+    def prepare(self) -> float:
+        """Build the model, compute what is constant over all epochs, and measure the starting accuracy.
+
+        Returns:
+            Validation accuracy before the first epoch; 0.0 without validation crops.
+        """
+        self._trainee = Trainee(
+            self._start,
+            self.config,
+            self._classes,
+            self._seed,
+            device=self._device,
+            scope=self._scope,
+            keep_activations=self._keeps,
+            precision=self._precision,
+        )
+        self._sgd = Sgd(self._trainee.suffix, self._recipe)
+        everything = concatenate([self._fresh, self._replay])
+        known = self._features
+        inputs = self._inputs_of(everything) if known is None else known.training
+        self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
+        self._lesson = self._trainee.lesson(inputs, everything.classes, self._distillation_weight)
+        return self._evaluate()
+
+    def share(self, passed: ActivationCache) -> None:
+        """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
+        crops = concatenate([self._fresh, self._replay]).crops
+        passed.keep(self.config.trainable_blocks, crops, self._lesson.inputs)
+        passed.keep(self.config.trainable_blocks, self._validation.crops, self._validation_inputs)
+
+    def run_epoch(self) -> EpochResult:
+        """Train on every fresh crop and some exemplars once, then validate."""
+        self._sgd.set_rates(self.config.batch_size, self.epochs_done)
+        self._trainee.suffix.train(self._recipe.batch_statistics)
+        losses = [self._step(batch) for batch in self._batches()]
+        self.epochs_done += 1
+        accuracy = self._evaluate()
+        # Read after the last step: reading a number from a device waits for it.
+        told = torch.stack(losses).cpu().numpy().astype(np.float64)
+        return EpochResult(self.epochs_done, accuracy, float(np.mean(told)))
+
+    def model(self) -> EdgeModel:
+        """Returns the current model, as ``Trainee.model`` does."""
+        return self._trainee.model()
+
+    def _batches(self) -> Iterator[Tensor]:
+        batches = epoch_batches(
+            len(self._fresh), len(self._replay), self.config.batch_size, (self._seed,), self.epochs_done
+        )
+        together = torch.from_numpy(np.concatenate(batches)).to(self._device)
+        yield from torch.split(together, [len(batch) for batch in batches])
+
+    def _step(self, batch: Tensor) -> Tensor:
+        with self._scope():
+            loss = self._lesson.backward(batch)
+            self._sgd.step()
+            return loss
+
+    def _evaluate(self) -> float:
+        if len(self._validation) == 0:
+            return 0.0
+        answers = self._trainee.answers(self._validation_inputs)
+        return float(np.average(answers == self._validation.classes, weights=self._weights))
+
+    def _inputs_of(self, labelled: LabelledCrops) -> Tensor:
+        if self._passed is None:
+            return self._trainee.inputs_of(labelled.crops)
+        return self._passed.completed(
+            self.config.trainable_blocks, labelled.crops, self._trainee.inputs_of, self._device
+        )
+
+
+def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:
+    """Returns the crops of a uniformly random fraction of the tracks, at least one track, in their order."""
+    taken = places_of_tracks(labelled.tracks, fraction, seed)
+    return labelled if len(taken) == len(labelled) else labelled.take(taken)
+
+
+def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
+    """Returns the positions that ``fraction_of_tracks`` takes of crops with these (N,) tracks."""
+    different = np.unique(tracks)
+    count = max(1, round(fraction * len(different)))
+    if count >= len(different):
+        return np.arange(len(tracks))
+    taken = np.random.default_rng((seed, len(different))).permutation(different)[:count]
+    return np.flatnonzero(np.isin(tracks, taken))
+
+
+def usable_exemplars(memory: ExemplarMemory | None, validation: LabelledCrops) -> LabelledCrops:
+    """Returns the exemplars of objects outside the validation part; a long-lived object may be in both."""
+    exemplars = memory.exemplars() if memory is not None else None
+    if exemplars is None:
+        return no_crops(validation.side)
+    return exemplars.take(np.flatnonzero(~np.isin(exemplars.tracks, validation.tracks)))

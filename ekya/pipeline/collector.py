@@ -1,0 +1,179 @@
+"""Collector of the frames of a window that the golden model labels: a sample and one burst."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import StreamId, us_to_seconds
+from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.tracking import IouTracker
+
+SAMPLED_FRAMES = 48
+"""Frames kept of a window, one from each equal part of it."""
+
+UNNAMED = StreamId("")
+"""Stream of frames that need not be identified later."""
+
+BURST_FRAMES = 11
+"""Consecutive frames kept of a window: one more than the coarsest λ skips."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectedFrame:
+    """A kept frame and the objects that were proposed in it.
+
+    Attributes:
+        frame: index in the stream.
+        t_us: stream time.
+        boxes: (N, 4) float32.
+        tracks: (N,) int64, an object's number for as long as boxes could be linked.
+        crops: (N, S, S, 3) uint8 RGB.
+        image: (H, W, 3) uint8 BGR, a megabyte; None if the golden model's network has analysed it already.
+        found: detections of that network, made when it proposed the objects.
+        stream: of the frame, to look up labels that were made before.
+    """
+
+    frame: int
+    t_us: int
+    boxes: NDArray[np.float32]
+    tracks: NDArray[np.int64]
+    crops: NDArray[np.uint8]
+    image: NDArray[np.uint8] | None
+    found: Detections | None
+    stream: StreamId = UNNAMED
+
+    def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
+        """Returns the frame with only these of its objects."""
+        return replace(self, boxes=self.boxes[rows], tracks=self.tracks[rows], crops=self.crops[rows])
+
+    @property
+    def question(self) -> Question:
+        """Its objects as a question to a golden model."""
+        return Question(self.boxes, self.image, self.found, FramePlace(self.stream, self.frame))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowMaterial:
+    """Everything kept of one window, in the order of the frames."""
+
+    window: int
+    sample: tuple[CollectedFrame, ...]
+    burst: tuple[CollectedFrame, ...]
+
+    @property
+    def mean_objects(self) -> float:
+        """Mean objects per frame, at least 1 so that an empty street still has a cost."""
+        counts = [len(frame.boxes) for frame in (*self.sample, *self.burst)]
+        return max(float(np.mean(counts)), 1.0) if counts else 1.0
+
+
+class WindowCollector:
+    """Chooses frames by seed and window alone, so that the choice does not depend on λ or any plan.
+
+    With ``only_analysed`` it does depend on λ.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        fps: float,
+        window_us: int,
+        side: int,
+        stream: StreamId = UNNAMED,
+        only_analysed: bool = False,
+    ) -> None:
+        """Starts empty.
+
+        Args:
+            seed: of the stream.
+            fps: of its camera.
+            window_us: length of a window.
+            side: of the crops, in pixels.
+            stream: its name.
+            only_analysed: keep only frames whose boxes are available anyway, and request no others.
+        """
+        self._only_analysed = only_analysed
+        self._stream = stream
+        self._seed = seed
+        self._side = side
+        self._window_us = window_us
+        self._frames_per_window = max(int(fps * us_to_seconds(window_us)), 1)
+        self._period_us = 1_000_000 / fps
+        self._tracker = IouTracker()
+        self._window = -1
+        self._due: list[int] = []
+        self._burst_from = 0
+        self._sample: list[CollectedFrame] = []
+        self._burst: list[CollectedFrame] = []
+        self._finished = WindowMaterial(-1, (), ())
+
+    def wants(self, t_us: int) -> bool:
+        """Returns True if the frame at this stream time is to be kept, and so needs boxes.
+
+        False for a frame that arrives after its window.
+        """
+        window = t_us // self._window_us
+        self._enter(window)
+        return window == self._window and self._keeps(self._position(t_us)) and not self._only_analysed
+
+    def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
+        """Tracks the objects of a frame with boxes, and keeps the frame if it is wanted.
+
+        Returns:
+            The frame if it is now one of the window's sample.
+        """
+        window = frame.t_us // self._window_us
+        self._enter(window)
+        wanted = window == self._window and self._keeps(self._position(frame.t_us))
+        boxes, found = proposals.boxes, proposals.found
+        tracks = self._tracker.update(boxes)
+        if not wanted:
+            return None
+        crops = crop_objects(frame.image, boxes, self._side)
+        image = frame.image if found is None else None
+        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, self._stream)
+        at = self._position(frame.t_us)
+        if self._in_burst(at):
+            self._burst.append(kept)
+        if not self._due or at < self._due[0]:
+            return None
+        self._sample.append(kept)
+        while self._due and at >= self._due[0]:
+            self._due.pop(0)
+        return kept
+
+    def close(self, window: int) -> WindowMaterial:
+        """Returns what was kept of a past window; empty for any but the last."""
+        if window == self._window:
+            self._enter(window + 1)
+        finished = self._finished
+        return finished if finished.window == window else WindowMaterial(window, (), ())
+
+    def forget(self) -> None:
+        """Drops what was kept of the last past window, a megabyte a frame."""
+        self._finished = WindowMaterial(self._finished.window, (), ())
+
+    def _enter(self, window: int) -> None:
+        """Begins a window, if it is newer than the current one."""
+        if window <= self._window:
+            return
+        self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
+        self._window = window
+        rng = np.random.default_rng((self._seed, window))
+        edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
+        self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
+        self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
+        self._sample, self._burst = [], []
+
+    def _position(self, t_us: int) -> int:
+        return round(t_us % self._window_us / self._period_us)
+
+    def _keeps(self, at: int) -> bool:
+        return self._in_burst(at) or bool(self._due and at >= self._due[0])
+
+    def _in_burst(self, at: int) -> bool:
+        return self._burst_from <= at < self._burst_from + BURST_FRAMES

@@ -1,0 +1,150 @@
+"""Cost card of a device: converts counted operations to GPU-seconds."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
+from ekya.models.training.labelled import VALIDATION_FRACTION
+from ekya.models.training.operations import (
+    RetrainingCost,
+    epoch_operations,
+    forward_operations,
+    preparation_operations,
+)
+from ekya.system.files import write_text_atomic
+
+SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
+"""Card of one core of the machine that the shipped figures were made on, to reproduce them."""
+
+_COUNTED_CROPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRates:
+    """Rates at which a device executes an edge model's operations.
+
+    Attributes:
+        inference_ops_per_s: on the objects of one frame.
+        batch_inference_ops_per_s: on full batches.
+        training_ops_per_s: SGD.
+        training_step_s: fixed cost of a step of SGD beside its operations, including its part of the fixed
+            cost of an epoch. A head on cached features costs little else.
+    """
+
+    inference_ops_per_s: float
+    batch_inference_ops_per_s: float
+    training_ops_per_s: float
+    training_step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostCard:
+    """Rates at which a device executes operations, at the batch sizes that Ekya uses.
+
+    Attributes:
+        device: display name.
+        inference_ops_per_s, batch_inference_ops_per_s, training_ops_per_s, training_step_s: of the edge
+            model, as in ``EdgeRates``.
+        golden_ops_per_s: of a golden model that classifies.
+        detector_ops_per_s: of a detector, both as a proposer and as a golden model.
+        planning_us: virtual time that one plan costs.
+        others: rates of other edge models. Operations are no measure of time across architectures: a
+            convolution on one channel does a tenth as many a second as one on all channels.
+        architecture: the edge model that is charged for.
+    """
+
+    device: str
+    inference_ops_per_s: float
+    batch_inference_ops_per_s: float
+    training_ops_per_s: float
+    training_step_s: float
+    golden_ops_per_s: float
+    detector_ops_per_s: float
+    planning_us: int
+    others: Mapping[str, EdgeRates] = field(default_factory=dict)
+    architecture: str = DEFAULT_ARCHITECTURE
+
+    def of(self, architecture: str) -> "CostCard":
+        """Returns the card that charges for this edge model; at the default rates if none were measured."""
+        rates = self.others.get(architecture)
+        return replace(self, architecture=architecture, **asdict(rates) if rates else {})
+
+    def forward_gpu_s(self, crops: int, resolution: int) -> float:
+        """Returns the GPU-seconds to classify crops of this side in pixels in full batches."""
+        return crops * self._forward(resolution) / self.batch_inference_ops_per_s
+
+    def _forward(self, resolution: int) -> int:
+        return forward_operations(resolution, architecture=self.architecture)
+
+    def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
+        """Returns the training cost per crop of every family of Γ, including exemplars and validation."""
+        return tuple(self._family_cost(family, side) for family in sorted({family_of(c) for c in configs}))
+
+    def _family_cost(self, family: Family, side: int) -> FamilyCost:
+        config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+        validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+        trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
+        counted = RetrainingCost(
+            preparation_operations(config, trained + validation, side, self.architecture),
+            epoch_operations(config, trained, validation, side, self.architecture),
+            steps_in_epoch(trained, config.batch_size),
+        )
+        prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
+        return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
+
+    def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
+        """Returns the GPU-seconds to analyse one frame with this number of objects."""
+        looking = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
+        return looking + self.proposing_gpu_s(proposer_operations)
+
+    def proposing_gpu_s(self, operations: int) -> float:
+        """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
+        return operations / self.detector_ops_per_s
+
+    def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
+        """Returns the GPU-seconds of a training's preparation, and of each of its epochs."""
+        epoch_s = cost.epoch / self.training_ops_per_s + cost.steps * self.training_step_s
+        return cost.preparation / self.batch_inference_ops_per_s, epoch_s
+
+    def labelling_gpu_s(self, operations: int, detector: bool) -> float:
+        """Returns the GPU-seconds of the golden model, which is a detector or a classifier."""
+        return operations / (self.detector_ops_per_s if detector else self.golden_ops_per_s)
+
+    def save(self, path: Path) -> None:
+        """Writes the card as JSON."""
+        told = asdict(self)
+        del told["architecture"]  # the fleet chooses the model, not the card
+        write_text_atomic(path, json.dumps(told, indent=2) + "\n")
+
+
+def load_card(path: Path | None = None) -> CostCard:
+    """Reads a cost card, by default the shipped one.
+
+    Raises:
+        UserError: the file is not a cost card.
+    """
+    path = path or SHIPPED_CARD
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: is not a cost card ({error}); make one with `ekya calibrate`.") from error
+    _require(path, values, _names(CostCard) - {"architecture"}, optional={"others"})
+    others = values.pop("others", {})
+    for rates in others.values():
+        _require(path, rates, _names(EdgeRates), optional=set())
+    return CostCard(**values, others={name: EdgeRates(**rates) for name, rates in others.items()})
+
+
+def _names(of: type[CostCard] | type[EdgeRates]) -> set[str]:
+    return {field.name for field in fields(of)}
+
+
+def _require(path: Path, values: object, names: set[str], optional: set[str]) -> None:
+    if not isinstance(values, dict) or not names - optional <= set(values) <= names:
+        raise UserError(f"{path}: a cost card has the keys {', '.join(sorted(names))}.")

@@ -1,0 +1,101 @@
+"""Costs and counts of a stream's frames, updated as they are analysed."""
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.records import FramePrediction
+from ekya.core.speed import SpeedCurve
+from ekya.core.units import US_PER_S
+from ekya.planning.profiling.inference_profile import used_milli
+from ekya.results.metrics.health import FrameCount
+
+NEWEST_PART = 0.3
+"""Weight of the newest measurement: the crowd and the load of neighbours persist for a while."""
+
+KEPT_PART = 0.95
+"""A stream that analyses at least this part of the frames that λ intends keeps up."""
+
+MOST_SHORTFALL = 1.5
+"""Upper bound on the shortfall of one measurement: λ coarser by this factor leave time to measure again."""
+
+
+class FrameCosts:
+    """Measures the cost of a stream's frames per resolution, between two reports.
+
+    Where other programs, or decoding, occupy the cores, a share delivers less than its nominal part: frames
+    are dropped although they fit. The cost of a frame is scaled up by the part that was dropped, until none
+    are. Not thread-safe.
+    """
+
+    def __init__(self, fps: float, speed: SpeedCurve) -> None:
+        """Starts without frames.
+
+        Args:
+            fps: frames a second of the camera.
+            speed: of inference at a share.
+        """
+        self._fps, self._speed = fps, speed
+        self._gpu_s: dict[int, float] = {}
+        self._frames = self._found = self._due = 0
+        self._shortfall = 1.0
+        self._configs: dict[int, InferenceConfig] = {}
+
+    def add(self, row: FramePrediction) -> None:
+        """Counts a frame, analysed or not."""
+        self._due += int(row.frame % row.every == 0)
+        if row.analysed:
+            self._frames += 1
+            self._configs[row.resolution] = InferenceConfig(row.every, row.resolution)
+
+    def count_found(self) -> None:
+        """Counts a frame whose objects were found for the golden model, without being analysed."""
+        self._found += 1
+
+    def since_told(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
+        """Returns the newest λ and the share that it needs to analyse all of its frames.
+
+        None after frames at several resolutions, or no analysed frame.
+
+        Args:
+            used_us: GPU time of all frames since the last call.
+            held_milli: the share at which it was used.
+        """
+        # A frame of which only the objects were found counts fully: finding them is most of the cost.
+        frames, configs = self._frames + self._found, self._configs
+        self._measure_shortfall()
+        self._frames = self._found = self._due = 0
+        self._configs = {}
+        used_gpu_s = self._speed.worth(used_us, held_milli) / US_PER_S
+        if len(configs) != 1 or used_gpu_s <= 0.0:
+            return None
+        (config,) = configs.values()
+        newest = used_gpu_s / frames
+        before = self._gpu_s.get(config.resolution, newest)
+        self._gpu_s[config.resolution] = before + NEWEST_PART * (newest - before)
+        frame_gpu_s = self._gpu_s[config.resolution] * self._shortfall
+        return config, used_milli(config, frame_gpu_s, self._fps, self._speed)
+
+    def _measure_shortfall(self) -> None:
+        """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""
+        kept_up = self._frames >= KEPT_PART * self._due
+        newest = 1.0 if kept_up else min(self._due / max(self._frames, 1), MOST_SHORTFALL)
+        fading = self._shortfall + NEWEST_PART * (newest - self._shortfall)
+        self._shortfall = max(newest, fading)
+
+
+class FrameTally:
+    """Counts the frames of one window at a time. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._count = FrameCount()
+
+    def add(self, row: FramePrediction) -> tuple[int, FrameCount] | None:
+        """Counts a frame; at the first of a window, returns the unreported count of the one before."""
+        told = self.take() if row.window != self._window else None
+        self._window = row.window
+        self._count += FrameCount(int(row.frame % row.every == 0), int(row.analysed))
+        return told
+
+    def take(self) -> tuple[int, FrameCount] | None:
+        """Returns a window and its frames since the last call; None if there were none."""
+        count, self._count = self._count, FrameCount()
+        return (self._window, count) if count != FrameCount() else None

@@ -1,0 +1,221 @@
+"""Measures the cost of a fleet's work on this machine before a run: frames, training and labelling."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
+from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.units import StreamId
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.predictor import Predictor
+from ekya.models.golden.detections import Question
+from ekya.models.golden.opening import GoldenModel
+from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.inference import Proposer
+from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
+
+LOOKED_AT = 4
+"""Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
+
+_LIVE_LOOK_S = 5.0
+_FRAMES = 3
+_BLANK = (480, 640, 3)
+_REPEATS = 5
+_EPOCHS = 2
+_TRAINING_CROPS = 48
+_LABELLED_OBJECTS = 8
+_LABELLED_PICTURES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSource:
+    """First frames of a source and its rate.
+
+    Attributes:
+        fps: frames a second.
+        frames: the first ones; grey pictures if a camera gave none.
+    """
+
+    fps: float
+    frames: tuple[Frame, ...]
+
+
+class Timer:
+    """Times calls on a device: thread CPU time, or wall time until a GPU has finished."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.longest_s = 0.0
+        """The longest call so far."""
+
+    def seconds(self, work: Callable[[], object], repeats: int = _REPEATS) -> float:
+        """Returns the median time of a call, after one untimed call."""
+        work()
+        took = []
+        for _ in range(repeats):
+            began = self._now()
+            work()
+            took.append(self._now() - began)
+        return median(took)
+
+    def batch_s(self, work: Callable[[], object]) -> float:
+        """Times a batch in which a job cannot be interrupted as ``seconds``, and updates ``longest_s``."""
+        took_s = self.seconds(work)
+        self.longest_s = max(self.longest_s, took_s)
+        return took_s
+
+    def _now(self) -> float:
+        if torch.device(self._device).type == "cpu":
+            return time.thread_time()
+        torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+
+def sample_sources(
+    specs: Mapping[StreamId, SourceSpec], classes: tuple[str, ...]
+) -> dict[StreamId, SampledSource]:
+    """Opens up to ``LOOKED_AT`` different sources concurrently, and reads their first frames.
+
+    Returns:
+        Samples of the streams that were opened, and of streams with the same source.
+
+    Raises:
+        UserError: a recording cannot be opened.
+    """
+    different: dict[str, SourceSpec] = {}
+    for spec in specs.values():
+        different.setdefault(_name(spec), spec)
+    looked: dict[str, SampledSource] = {}
+    with ExitStack() as stack:
+        opened: dict[str, LiveLook | SourceProcess] = {}
+        for name, spec in islice(different.items(), LOOKED_AT):
+            if spec.live:
+                opened[name] = stack.enter_context(LiveLook(spec, _LIVE_LOOK_S))
+            else:
+                opened[name] = stack.enter_context(SourceProcess(spec, classes))
+        for name, source in opened.items():
+            looked[name] = _first_frames(source)
+    return {stream: looked[_name(spec)] for stream, spec in specs.items() if _name(spec) in looked}
+
+
+def _first_frames(source: LiveLook | SourceProcess) -> SampledSource:
+    """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
+    grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
+    try:
+        fps = source.wait_open()
+    except SourceDiedError:
+        return SampledSource(ASSUMED_FPS, grey)
+    frames = tuple(frame for frame, _ in islice(source.frames(), _FRAMES))
+    return SampledSource(fps, frames or grey)
+
+
+def _name(spec: SourceSpec) -> str:
+    return f"{type(spec).__qualname__} {spec.model_dump_json()}"
+
+
+def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer: Timer) -> float:
+    """Times how a camera's objects are found; returns seconds a frame.
+
+    Args:
+        sampled: its frames.
+        proposer: finds them, with a detector in every n-th frame.
+        every: n.
+        timer: of the device.
+    """
+    frames = cycle(sampled.frames)
+
+    def find() -> None:
+        for frame in islice(frames, every):
+            proposer.propose(frame)
+
+    return timer.batch_s(find) / every
+
+
+def classifying_gpu_s(ask: Predictor, side: int, sides: Sequence[int], timer: Timer) -> dict[int, float]:
+    """Times the first serving model on a typical frame's crops; returns seconds per resolution of Λ."""
+    crops = _crops(round(TYPICAL_OBJECTS), side)
+    return {resolution: timer.batch_s(partial(ask.predict, crops, resolution)) for resolution in sides}
+
+
+def costs_of(fps: float, finding_s: float, classifying_s: Mapping[int, float]) -> StreamCosts:
+    """Returns the costs of a camera's typical frame, from its parts."""
+    return StreamCosts(fps, {side: finding_s + took_s for side, took_s in classifying_s.items()}, finding_s)
+
+
+def of_all_streams(
+    known: Mapping[StreamId, StreamCosts], streams: Sequence[StreamId]
+) -> dict[StreamId, StreamCosts]:
+    """Returns costs of all streams; an unmeasured one costs as much as the most expensive measured one."""
+    dearest = max(known.values(), key=lambda costs: costs.fps * max(costs.frame_gpu_s.values()))
+    return {stream: known.get(stream, dearest) for stream in streams}
+
+
+def family_costs(
+    model: EdgeModel, configs: Sequence[RetrainConfig], side: int, device: str, timer: Timer
+) -> tuple[FamilyCost, ...]:
+    """Times preparation and an epoch of each family of Γ per crop, including exemplars and validation."""
+    return tuple(
+        _family_cost(model, family, side, device, timer)
+        for family in sorted({family_of(config) for config in configs})
+    )
+
+
+def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer: Timer) -> FamilyCost:
+    trained = round(_TRAINING_CROPS * (1 + REPLAY_RATIO))
+    validation = round(_TRAINING_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+    config = RetrainConfig(_EPOCHS, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+
+    def made() -> Retraining:
+        return Retraining(
+            model,
+            config,
+            _labelled(trained, side, len(model.classes)),
+            _labelled(validation, side, len(model.classes)),
+            memory=ExemplarMemory(),
+            classes=model.classes,
+            seed=0,
+            device=device,
+        )
+
+    unprepared = iter([made(), made()])
+    prepare_s = timer.seconds(lambda: next(unprepared).prepare(), 1)
+    training = made()
+    training.prepare()
+    epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
+    steps = steps_in_epoch(trained, family.batch_size)
+    timer.longest_s = max(timer.longest_s, epoch_s / steps)
+    return FamilyCost(family, prepare_s / _TRAINING_CROPS, epoch_s / _TRAINING_CROPS)
+
+
+def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
+    """Times the golden model on a few pictures with objects; returns seconds per object."""
+    height, width = picture.shape[:2]
+    box = np.array([[0.2 * width, 0.2 * height, 0.4 * width, 0.5 * height]], np.float32)
+    asked = [Question(np.repeat(box, _LABELLED_OBJECTS, axis=0), picture)] * _LABELLED_PICTURES
+    took_s = timer.batch_s(lambda: golden.label(asked))
+    return took_s / (_LABELLED_PICTURES * _LABELLED_OBJECTS)
+
+
+def _crops(count: int, side: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), np.uint8)
+
+
+def _labelled(count: int, side: int, classes: int) -> LabelledCrops:
+    order = np.arange(count)
+    return LabelledCrops(_crops(count, side), order % classes, order, order)

@@ -1,0 +1,300 @@
+"""Selects the objects of a window that the golden model labels, and makes training labels of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.models.golden.detections import Question
+from ekya.models.training.labelled import (
+    VALIDATION_FRACTION,
+    LabelledCrops,
+    no_crops,
+    split_by_track_and_time,
+)
+from ekya.pipeline.collector import CollectedFrame, WindowMaterial
+from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, UNIFORM, Candidates, LabelPolicy, Order
+
+UNIFORM_POLICY = LABEL_POLICIES[UNIFORM]
+
+LABELLED_TRACKS = 0.6
+"""Part of a window's objects that may be labelled; labelled objects never count in accuracy."""
+
+
+LABELLED_PICTURES = 12
+"""Pictures of a window that a detector analyses for labels. It is charged per picture, not per object.
+Pictures that its network analysed already, to propose their objects, cost nothing more."""
+
+
+class Labels(Protocol):
+    """The part of a golden model that labelling needs."""
+
+    @property
+    def background(self) -> int | None:
+        """The class of boxes that are no object; None if every box is one."""
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """Returns the class of each box in each picture, an index into the fleet's; -1 for unusable."""
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the counted operations of labelling these items."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledPart:
+    """Labelled objects with their positions, for the record and for scoring.
+
+    Attributes:
+        crops: for training or validation; labels index the fleet's classes.
+        frames: (N,) int64, index in the stream.
+        boxes: (N, 4) float32.
+    """
+
+    crops: LabelledCrops
+    frames: NDArray[np.int64]
+    boxes: NDArray[np.float32]
+
+    def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
+        """Returns these rows, in this order."""
+        return LabelledPart(self.crops.take(rows), self.frames[rows], self.boxes[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamLabels:
+    """The labels of one stream's window, split into training and validation by track and time."""
+
+    window: int
+    training: LabelledPart
+    validation: LabelledPart
+
+    @property
+    def can_train(self) -> bool:
+        """True if there are enough crops to train and to validate on."""
+        return len(self.training.crops) > 1 and len(self.validation.crops) > 0
+
+    def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
+        """Returns the number of labelled objects of each of the fleet's classes, without background."""
+        labelled = np.concatenate([self.training.crops.classes, self.validation.crops.classes])
+        counts = np.bincount(labelled[labelled != background], minlength=classes)
+        return tuple(counts.tolist())
+
+
+Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
+"""Frames with the rows of the boxes that were chosen in them."""
+
+Look = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Serving model as a function of crops: returns confidences (N,) and features (N, F)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Objects that the golden model is asked about, and how the policy chose them.
+
+    Attributes:
+        chosen: the objects, by frame.
+        rank: (N,) int64, place of each in the policy's order; in the order of ``chosen``.
+        by_chance: (N,) bool, whether an object was chosen by chance alone.
+        looked_at: number of crops that the serving model classified for the choice.
+    """
+
+    chosen: Chosen
+    rank: NDArray[np.int64]
+    by_chance: NDArray[np.bool_]
+    looked_at: int
+
+    @property
+    def questions(self) -> list[Question]:
+        """The objects as questions to a golden model."""
+        return [frame.take(rows).question for frame, rows in self.chosen]
+
+
+def choose(
+    material: WindowMaterial,
+    limit: int,
+    seed: int,
+    policy: LabelPolicy = UNIFORM_POLICY,
+    look: Look | None = None,
+) -> Selection:
+    """Chooses at most ``limit`` crops in the policy's order.
+
+    Objects are drawn first and their crops second, so that two fifths of the window's objects stay unlabelled
+    and count in accuracy under every policy.
+    """
+    rng = np.random.default_rng((seed, material.window))
+    places = _places(material, rng)
+    order, looked_at = _ordered(material, places, POOL * limit, policy, look, rng)
+    return _selection(material, places, order, np.sort(order.rows[:limit]), looked_at)
+
+
+def choose_pictures(
+    material: WindowMaterial,
+    limit: int,
+    seed: int,
+    policy: LabelPolicy = UNIFORM_POLICY,
+    look: Look | None = None,
+    pool: int = 0,
+) -> Selection:
+    """Chooses the objects of all pictures with known detections and of ``limit`` others.
+
+    As in ``choose``, only part of the window's objects may be labelled. A policy that uses the serving model
+    classifies at most ``pool`` objects with it.
+    """
+    rng = np.random.default_rng((seed, material.window))
+    places = _places(material, rng)
+    if policy.asks_model:
+        order, looked_at = _ordered(material, places, pool, policy, look, rng)
+        shown = order.pictures(_candidates(material, places, None))
+    else:
+        # Every picture is equally likely, independent of its number of objects.
+        shown, looked_at = rng.permutation(np.unique([at for at, _ in places])), 0
+        order = Order(np.arange(len(places)), np.ones(len(places), np.bool_))
+    known = [at for at in shown if material.sample[at].found is not None]
+    pictures = {*known, *[at for at in shown if material.sample[at].found is None][:limit]}
+    rows = np.array([row for row, (at, _) in enumerate(places) if at in pictures], np.int64)
+    return _selection(material, places, order, rows, looked_at)
+
+
+def _ordered(
+    material: WindowMaterial,
+    places: Sequence[tuple[int, int]],
+    pool: int,
+    policy: LabelPolicy,
+    look: Look | None,
+    rng: np.random.Generator,
+) -> tuple[Order, int]:
+    """Returns the policy's order of the objects, and the number that the serving model classified.
+
+    If the policy uses the model, a random pool is classified; the other objects follow it in random order.
+    """
+    if not policy.asks_model or look is None:
+        return policy.order(_candidates(material, places, None), rng), 0
+    drawn = rng.permutation(len(places))
+    asked, others = np.sort(drawn[:pool]), drawn[pool:]
+    order = policy.order(_candidates(material, [places[row] for row in asked.tolist()], look), rng)
+    rows = np.concatenate([asked[order.rows], others])
+    return Order(rows, np.concatenate([order.by_chance, np.ones(len(others), np.bool_)])), len(asked)
+
+
+def _candidates(material: WindowMaterial, places: Sequence[tuple[int, int]], look: Look | None) -> Candidates:
+    pictures = np.array([at for at, _ in places], np.int64)
+    if look is None or not places:
+        return Candidates(pictures, np.zeros(len(places), np.float32), np.zeros((len(places), 0), np.float32))
+    return Candidates(pictures, *look(np.stack([material.sample[at].crops[row] for at, row in places])))
+
+
+def _selection(
+    material: WindowMaterial,
+    places: Sequence[tuple[int, int]],
+    order: Order,
+    rows: NDArray[np.int64],
+    looked_at: int,
+) -> Selection:
+    """Builds a selection of these rows of ``places``, in rising order."""
+    rank = np.empty(len(places), np.int64)
+    rank[order.rows] = np.arange(len(places))
+    return Selection(
+        _by_frame(material, [places[row] for row in rows.tolist()]),
+        rank[rows],
+        order.by_chance[rank[rows]],
+        looked_at,
+    )
+
+
+def _places(material: WindowMaterial, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Returns the positions of objects that may be labelled: index of the frame, row of the box."""
+    tracks = np.unique(np.concatenate([np.zeros(0, np.int64), *(frame.tracks for frame in material.sample)]))
+    chosen = rng.permutation(tracks)[: int(len(tracks) * LABELLED_TRACKS)]
+    return [
+        (at, int(row))
+        for at, frame in enumerate(material.sample)
+        for row in np.flatnonzero(np.isin(frame.tracks, chosen))
+    ]
+
+
+def _by_frame(material: WindowMaterial, places: Sequence[tuple[int, int]]) -> Chosen:
+    rows: dict[int, list[int]] = {}
+    for at, row in places:
+        rows.setdefault(at, []).append(row)
+    return [(material.sample[at], np.array(of, np.int64)) for at, of in sorted(rows.items())]
+
+
+def label_window(
+    material: WindowMaterial, selection: Selection, golden: Labels, side: int, limit: int, seed: int
+) -> StreamLabels:
+    """Labels the chosen objects, keeps the usable ones, and splits them 80/20 by track and time.
+
+    Background is used only for training: accuracy counts objects, so validation accuracy must too.
+
+    Args:
+        material: of the window.
+        selection: objects to label.
+        golden: the golden model.
+        side: of the crops, in pixels.
+        limit: upper bound on the objects that are kept.
+        seed: of the random choice among more than ``limit`` objects.
+    """
+    chosen = selection.chosen
+    classes = golden.label(selection.questions) if chosen else []
+    crops = [frame.crops[rows] for frame, rows in chosen]
+    everything = LabelledPart(
+        crops=_labelled(chosen, crops, classes, side),
+        frames=np.concatenate(
+            [np.zeros(0, np.int64), *(np.full(len(rows), frame.frame, np.int64) for frame, rows in chosen)]
+        ),
+        boxes=np.concatenate([np.zeros((0, 4), np.float32), *(frame.boxes[rows] for frame, rows in chosen)]),
+    )
+    rng = np.random.default_rng((seed, material.window))
+    rows = _of_use(everything.crops.classes, golden.background, limit, selection, rng)
+    kept, by_chance = everything.take(rows), selection.by_chance[rows]
+    objects = np.ones(len(kept.crops), np.bool_)
+    if golden.background is not None:
+        objects = kept.crops.classes != golden.background
+    may_validate = objects & by_chance
+    # Only objects chosen by chance validate, so a larger part of them makes up for the others.
+    part = VALIDATION_FRACTION * (int(objects.sum()) / max(int(may_validate.sum()), 1))
+    _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(may_validate)), min(part, 0.5))
+    validates = np.isin(kept.crops.tracks, held_out.tracks)
+    return StreamLabels(
+        material.window,
+        kept.take(np.flatnonzero(~validates)),
+        kept.take(np.flatnonzero(validates & may_validate)),
+    )
+
+
+def _of_use(
+    classes: NDArray[np.int64],
+    background: int | None,
+    limit: int,
+    selection: Selection,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Returns rows of at most ``limit`` objects, the first in order, and at most as many of background.
+
+    Most proposals on a street are background; a model trained on their natural frequency would learn to
+    predict nothing else.
+    """
+    objects = np.flatnonzero((classes >= 0) & (classes != background))
+    if selection.looked_at:
+        objects = objects[np.argsort(selection.rank[objects])][:limit]
+    else:
+        objects = rng.permutation(objects)[:limit]
+    others = np.flatnonzero(classes == background) if background is not None else objects[:0]
+    return np.sort(np.concatenate([objects, rng.permutation(others)[: len(objects)]]))
+
+
+def _labelled(
+    chosen: Chosen,
+    crops: Sequence[NDArray[np.uint8]],
+    classes: Sequence[NDArray[np.int64]],
+    side: int,
+) -> LabelledCrops:
+    if not chosen:
+        return no_crops(side)
+    return LabelledCrops(
+        crops=np.concatenate(crops),
+        classes=np.concatenate(classes).astype(np.int64),
+        tracks=np.concatenate([frame.tracks[rows] for frame, rows in chosen]),
+        t_us=np.concatenate([np.full(len(rows), frame.t_us, np.int64) for frame, rows in chosen]),
+    )

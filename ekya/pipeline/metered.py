@@ -1,0 +1,63 @@
+"""Golden model with a meter: predicts the cost of questions from the measured cost of earlier ones."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.models.golden.detections import FramePlace, Question
+from ekya.pipeline.collector import UNNAMED
+from ekya.pipeline.labels import Labels
+
+_TRIED_ON = (360, 640, 3)
+
+
+class MeteredGolden:
+    """The part of a golden model that labelling needs, with measured costs in place of a cost card."""
+
+    def __init__(self, golden: Labels, clock: Callable[[], float]) -> None:
+        """Wraps a golden model.
+
+        Args:
+            golden: the golden model.
+            clock: seconds of GPU time that it has used.
+        """
+        self._golden = golden
+        self._clock = clock
+        self._operations = 0
+        self._took_s = 0.0
+
+    @property
+    def took_s(self) -> float:
+        """GPU-seconds of all questions so far."""
+        return self._took_s
+
+    @property
+    def background(self) -> int | None:
+        """The background class of the golden model."""
+        return self._golden.background
+
+    def try_out(self) -> None:
+        """Labels a grey picture twice; only the second call is metered, since the first is a warm-up."""
+        boxes = np.array([[100, 100, 200, 200]], np.float32)
+        question = Question(boxes, np.full(_TRIED_ON, 114, np.uint8), None, FramePlace(UNNAMED, 0))
+        self._golden.label([question])
+        self.label([question])
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """Labels as the golden model does, and meters the call."""
+        began_s = self._clock()
+        labels = self._golden.label(items)
+        self._took_s += self._clock() - began_s
+        self._operations += self._golden.operations(items)
+        return labels
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the golden model's operation count."""
+        return self._golden.operations(items)
+
+    def gpu_s(self, items: Sequence[Question]) -> float:
+        """Returns the expected GPU-seconds of these questions at the average speed so far; 0.0 before any."""
+        if not self._operations:
+            return 0.0
+        return self._golden.operations(items) * self._took_s / self._operations

@@ -1,0 +1,251 @@
+"""`ekya golden label`: labels a fleet's recordings before a run."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ekya.config.fleet_file import FleetConfig, StreamConfig
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId, seconds_to_us
+from ekya.models.golden.classifier import GoldenClassifier
+from ekya.models.golden.detections import Detections, Detector, Question
+from ekya.models.golden.detectors import PROPOSAL_SCORE
+from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resumed
+from ekya.models.golden.opening import open_classifier_of, open_detector_of
+from ekya.models.golden.spec import FILE, detector_of
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess
+
+TRUTH = "truth"
+"""``LabelHead.by`` for labels that came with the data."""
+
+_LOG = logging.getLogger(__name__)
+_KEEP_EVERY_S = 30.0
+_MOST_PART_WRITING = 0.05
+
+
+class Teacher(Protocol):
+    """Labels the objects in a whole frame."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names; the classes of ``see`` index them."""
+
+    def see(self, frame: Frame, truth: Truth | None) -> Detections:
+        """Returns the objects of a frame."""
+
+
+class Progress(Protocol):
+    """Receives the progress of labelling."""
+
+    def expect(self, stream: StreamId, frames: int | None) -> None:
+        """Called when a stream begins; ``frames`` is its length, None if it is not known."""
+
+    def labelled(self, frames: int) -> None:
+        """Called when this many more frames are labelled, now or by an earlier run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of one labelled stream.
+
+    Attributes:
+        labelled: frames labelled in this run.
+        known: frames labelled before.
+        objects: boxes in all of these frames.
+    """
+
+    labelled: int
+    known: int
+    objects: int
+
+
+def label_ahead(
+    fleet: FleetConfig,
+    streams: Sequence[StreamId],
+    from_truth: bool,
+    before: LabelFile | None,
+    keep: Callable[[LabelTable], None],
+    progress: Progress,
+) -> dict[StreamId, Counts]:
+    """Labels every frame of a fleet up to the end of its windows and saves the labels on the way.
+
+    Args:
+        fleet: the fleet file's content; ``classes`` may be None (``auto``) with a golden detector.
+        streams: ids of the streams to label; empty for all.
+        from_truth: take the data's own labels instead of the golden model's.
+        before: labels to continue from; frames that they contain are not labelled again.
+        keep: saves all labels; called periodically, at the end, and on Ctrl-C.
+        progress: receives the progress.
+
+    Raises:
+        UserError: a stream is unknown, has no labels of its own (``from_truth``) or is live; the golden model
+            cannot be opened; or ``before`` was made by another model or with other classes.
+    """
+    chosen = _chosen(fleet, streams, from_truth)
+    teacher = _Told(fleet.classes or ()) if from_truth else _teacher(fleet, chosen)
+    by = TRUTH if from_truth else detector_of(fleet.golden) or fleet.golden.model
+    head = LabelHead(by=by, names=teacher.names, finds=isinstance(teacher, _Found))
+    table = LabelTable(head) if before is None else resumed(_of_the_same(before, head))
+    counts: dict[StreamId, Counts] = {}
+    keeper = _Keeper(table, keep)
+    try:
+        for stream in chosen:
+            counts[stream.id] = _label_stream(fleet, stream, teacher, table, keeper, progress)
+    finally:
+        keeper.now()
+    return counts
+
+
+def _label_stream(
+    fleet: FleetConfig,
+    stream: StreamConfig,
+    teacher: Teacher,
+    table: LabelTable,
+    keeper: "_Keeper",
+    progress: Progress,
+) -> Counts:
+    done = table.frames.setdefault(stream.id, {})
+    known = len(done)
+    until_us = None if fleet.windows is None else fleet.windows * seconds_to_us(fleet.window_s)
+    if stream.id in table.head.frames:
+        progress.expect(stream.id, known)
+        progress.labelled(known)
+        return _counts(done, known)
+    with SourceProcess(stream.unbroken, fleet.classes or ()) as source:
+        try:
+            fps = source.wait_open()
+        except SourceDiedError as error:
+            _LOG.warning("%s: it is left without labels: %s", stream.id, error)
+            return _counts(done, known)
+        progress.expect(stream.id, None if until_us is None else round(fps * until_us / 1e6))
+        frames, to_the_end = 0, True
+        for frame, truth in source.frames():
+            if until_us is not None and frame.t_us >= until_us:
+                to_the_end = False
+                break
+            if frame.index not in done:
+                done[frame.index] = teacher.see(frame, truth)
+                keeper.sometimes()
+            frames += 1
+            progress.labelled(1)
+        if source.died:
+            _LOG.warning("%s: its source died (%s); its labels end there", stream.id, source.died)
+        elif to_the_end:
+            table.finish(stream.id, frames)
+    return _counts(done, known)
+
+
+def _counts(done: dict[int, Detections], known: int) -> Counts:
+    return Counts(len(done) - known, known, sum(len(found.boxes) for found in done.values()))
+
+
+class _Keeper:
+    """Saves labels every 30 s, or less often if saving takes more than 5 % of the time."""
+
+    def __init__(self, table: LabelTable, keep: Callable[[LabelTable], None]) -> None:
+        self._table = table
+        self._keep = keep
+        self._wait_s = _KEEP_EVERY_S
+        self._kept_s = time.monotonic()
+
+    def sometimes(self) -> None:
+        """Saves the labels if it is time to."""
+        if time.monotonic() - self._kept_s >= self._wait_s:
+            self.now()
+
+    def now(self) -> None:
+        """Saves the labels now."""
+        began_s = time.monotonic()
+        self._keep(self._table)
+        self._kept_s = time.monotonic()
+        self._wait_s = max(_KEEP_EVERY_S, (self._kept_s - began_s) / _MOST_PART_WRITING)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Told:
+    """Teacher that returns the data's own labels."""
+
+    names: tuple[str, ...]
+
+    def see(self, frame: Frame, truth: Truth | None) -> Detections:
+        if truth is None:
+            return Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+        return Detections(truth.boxes, truth.classes, np.ones(len(truth.boxes), np.float32))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Teacher that runs a golden detector, with detections down to the proposal threshold."""
+
+    detector: Detector
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.detector.names
+
+    def see(self, frame: Frame, truth: Truth | None) -> Detections:
+        return self.detector.detect(frame.image)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Named:
+    """Teacher that classifies the boxes that came with the frame."""
+
+    golden: GoldenClassifier
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.golden.classes
+
+    def see(self, frame: Frame, truth: Truth | None) -> Detections:
+        boxes = frame.boxes if frame.boxes is not None else np.zeros((0, 4), np.float32)
+        classes, confidences = self.golden.judge([Question(boxes, frame.image)])
+        return Detections(boxes, classes, confidences)
+
+
+def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:
+    if fleet.golden.model == FILE:
+        raise UserError("key 'golden.model': the labels are in a file already; name a model to make others.")
+    if detector_of(fleet.golden) is not None:
+        return _Found(open_detector_of(fleet.golden, PROPOSAL_SCORE))
+    for stream in streams:
+        if not stream.source.gives_truth:
+            raise UserError(
+                f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
+                "in which they must be found; use a detector, such as onnx."
+            )
+    return _Named(open_classifier_of(fleet.golden, fleet.classes or ()))
+
+
+def _chosen(fleet: FleetConfig, streams: Sequence[StreamId], from_truth: bool) -> list[StreamConfig]:
+    unknown = sorted(set(streams) - {stream.id for stream in fleet.streams})
+    if unknown:
+        names = ", ".join(stream.id for stream in fleet.streams)
+        raise UserError(f"--streams: the fleet has no '{unknown[0]}'; choose from {names}.")
+    chosen = [stream for stream in fleet.streams if not streams or stream.id in streams]
+    for stream in chosen:
+        if stream.source.live:
+            raise UserError(
+                f"stream {stream.id}: what a live camera will show cannot be labelled before; leave it out "
+                "(--streams)."
+            )
+        if from_truth and not stream.source.gives_truth:
+            raise UserError(
+                f"--from-truth: {stream.id} comes without labels; leave it out (--streams), or let the "
+                "golden model label it."
+            )
+    return chosen
+
+
+def _of_the_same(before: LabelFile, head: LabelHead) -> LabelFile:
+    if (before.head.by, before.head.names) != (head.by, head.names):
+        raise UserError(
+            f"--resume: {before.path} was made by {before.head.by}, and this would be {head.by}, or other "
+            "classes; name another file with --out."
+        )
+    return before

@@ -1,0 +1,154 @@
+"""Measures the costs of a fleet's work on this machine, in a separate process before a run.
+
+The process (``probe_child.py``) imports torch, so that its parent need not, and exits before the run begins.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.core.errors import UserError
+from ekya.core.host import HostCosts
+from ekya.core.profile import Family
+from ekya.models.edge.forward import SelfTest
+from ekya.streams.ingest.credentials import masked
+from ekya.system.host import instruction_set, processor_name
+
+_LAST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedHost:
+    """Result of the measurement.
+
+    Attributes:
+        classes: the fleet's classes; those that occur, if the fleet leaves them open.
+        costs: costs of the fleet's work.
+        self_test: how forward passes are run here, and why.
+    """
+
+    classes: tuple[str, ...]
+    costs: HostCosts
+    self_test: SelfTest
+
+    def summary(self) -> dict[str, object]:
+        """Returns JSON values for ``host`` in ``summary.json``."""
+        return {
+            "processor": processor_name(),
+            "instruction_set": instruction_set(),
+            "cores": self.costs.cores,
+            "forward": _forward(self.self_test),
+            "frame_ms": {
+                stream: {str(side): round(gpu_s * 1e3, 3) for side, gpu_s in costs.frame_gpu_s.items()}
+                for stream, costs in self.costs.streams.items()
+            },
+            "label_ms": round(self.costs.label_gpu_s * 1e3, 3),
+            "training_ms_per_crop": {
+                _family_name(of.family): {
+                    "prepare": round(of.prepare_gpu_s * 1e3, 4),
+                    "epoch": round(of.epoch_gpu_s * 1e3, 4),
+                }
+                for of in self.costs.families
+            },
+        }
+
+
+def _family_name(family: Family) -> str:
+    return f"{family.trainable_blocks} blocks, head of {family.head_width}, batches of {family.batch_size}"
+
+
+def _forward(test: SelfTest) -> dict[str, object]:
+    return {
+        "way": str(test.way),
+        "plain_ms": round(test.plain_ms, 3),
+        "chosen_ms": round(test.chosen_ms, 3),
+        "tried": {
+            str(tried.way): {"times": list(tried.times), "refused": tried.refused or None}
+            for tried in test.tried
+        },
+    }
+
+
+_PROBED = TypeAdapter(ProbedHost)
+
+
+class Probe:
+    """Starts the measurement in the background; ``result`` waits for it. A context manager that ends it.
+
+    Args:
+        fleet: its sources are opened and its models loaded.
+        device: torch device of the models.
+        cores: number of cores that this process may use.
+        seed: of the run.
+        again: repeat the self-test even if an earlier result is cached.
+        popen: starts the process.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetConfig,
+        device: str,
+        cores: float,
+        seed: int = 0,
+        again: bool = False,
+        popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
+        self._answer = Path(self._folder.name) / "answer.json"
+        self._errors = (Path(self._folder.name) / "errors").open("wb+")
+        order = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
+        self._process = popen(
+            [sys.executable, "-m", "ekya.pipeline.probe_child", str(self._answer)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+        )
+        # If the process has already died, ``result`` reports the error.
+        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as asked:
+            asked.write(json.dumps(order).encode())
+
+    def result(self) -> ProbedHost:
+        """Waits for the result.
+
+        Raises:
+            UserError: a file of the fleet cannot be read, or the process died.
+        """
+        self._process.wait()
+        try:
+            answer: dict[str, Any] = json.loads(self._answer.read_text(encoding="utf-8"))
+            if "refused" in answer:
+                raise UserError(str(answer["refused"]))
+            return _PROBED.validate_python(answer)
+        except (OSError, ValueError, ValidationError) as error:
+            why = self._last_words() or str(error)
+            raise UserError(
+                f"this machine could not be measured ({why}); `ekya doctor` says what is missing"
+            ) from error
+
+    def close(self) -> None:
+        """Kills the process. May be called twice."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return masked(lines[-1].strip())[:_LAST_WORDS] if lines else ""

@@ -1,0 +1,111 @@
+"""Records of a stream in the run folder: answers to frames, labels and models."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
+from ekya.core.units import ModelVersion, StreamId
+from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
+from ekya.results.storage.run_tables import (
+    PredictionAppender,
+    ReferenceAppender,
+    merge_predictions,
+    merge_reference,
+)
+from ekya.system.files import write_bytes_atomic
+
+
+class FrameRecord:
+    """Writes the answers to a stream's frames and, if the source has it, their ground truth."""
+
+    def __init__(self, folder: RunFolder, stream: StreamId) -> None:
+        self._predictions = PredictionAppender(folder.predictions(stream))
+        self._reference = ReferenceAppender(folder.reference(stream))
+        self._shadow = PredictionAppender(folder.without_retraining(stream))
+
+    def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
+        """Adds rows in rising order of frames; they are written to disk window by window."""
+        for answer in answers:
+            self._predictions.add(answer)
+        for truth in truths:
+            self._reference.add(truth)
+
+    def add_shadow(self, answers: Iterable[FramePrediction]) -> None:
+        """Writes the base model's answers to the sampled frames, when the run is over."""
+        for answer in answers:
+            self._shadow.add(answer)
+        self._shadow.flush()
+
+    def flush(self) -> None:
+        """Writes everything to disk."""
+        self._predictions.flush()
+        self._reference.flush()
+
+
+class ModelRecord:
+    """Writes a stream's models and the labels that they were made from."""
+
+    def __init__(self, folder: RunFolder, store: StateStore, stream: StreamId) -> None:
+        self._folder = folder
+        self._store = store
+        self._stream = stream
+
+    def add_labels(self, labels: StreamLabels) -> None:
+        """Records the positions of a window's labels, and whether they are for training or validation."""
+        self._add_part(labels.window, "training", labels.training)
+        self._add_part(labels.window, "validation", labels.validation)
+
+    def add_model(
+        self,
+        version: ModelVersion,
+        weights: bytes,
+        window: int,
+        config: RetrainConfig | None,
+        validation_accuracy: float | None,
+        served_from_us: int,
+    ) -> None:
+        """Records a model that serves from now on, with its weights as the bytes of a file."""
+        write_bytes_atomic(self._folder.model(self._stream, version), weights)
+        self.note_model(version, window, config, validation_accuracy, served_from_us)
+
+    def note_model(
+        self,
+        version: ModelVersion,
+        window: int,
+        config: RetrainConfig | None,
+        validation_accuracy: float | None,
+        served_from_us: int,
+    ) -> None:
+        """Records a model that serves from now on, whose file is written elsewhere."""
+        self._store.put_model(
+            ModelRow(
+                stream=self._stream,
+                version=version,
+                window=window,
+                path=self._folder.relative(self._folder.model(self._stream, version)),
+                gamma=config,
+                validation_accuracy=validation_accuracy,
+                served_from_us=served_from_us,
+            )
+        )
+
+    def serve_again(self, version: ModelVersion, of: ModelVersion, served_from_us: int) -> None:
+        """Records that weights of version ``of`` serve again as ``version``; their file exists already."""
+        for row in self._store.models(self._stream):
+            if row.version == of:
+                self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
+
+    def _add_part(self, window: int, part: LabelPart, labelled: LabelledPart) -> None:
+        boxes = LabelledBoxes(labelled.frames, labelled.boxes)
+        self._store.add_labels(self._stream, window, part, boxes, labelled.crops.classes)
+
+
+def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
+    """Merges the parts written during the run into one file of answers and one of truths per stream."""
+    for stream in streams:
+        merge_predictions(folder.predictions(stream))
+        merge_predictions(folder.without_retraining(stream))
+        merge_reference(folder.reference(stream))

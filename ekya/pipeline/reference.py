@@ -1,0 +1,59 @@
+"""Reference labels for streams without ground truth: the golden detector's result on every frame.
+
+Accuracy on real video is measured against them. They are made after the run and not charged (paper §6.1).
+"""
+
+import logging
+
+import numpy as np
+
+from ekya.config.fleet_file import StreamConfig
+from ekya.core.records import FrameReference
+from ekya.core.units import StreamId
+from ekya.models.golden.detections import FramePlace
+from ekya.models.golden.opening import GoldenModel
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import ReferenceAppender, merge_reference
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.ingest.process import SourceProcess
+from ekya.streams.ingest.tracking import IouTracker
+
+_LOG = logging.getLogger(__name__)
+_TELL_EVERY = 500
+
+
+class Referee:
+    """Labels the frames of one stream, in order, with the golden detector."""
+
+    def __init__(self, golden: GoldenModel, stream: StreamId) -> None:
+        self._golden = golden
+        self._stream = stream
+        self._tracker = IouTracker()
+
+    def judge(self, frame: Frame) -> FrameReference | None:
+        """Returns the next frame's objects; None if the golden model cannot detect objects."""
+        found = self._golden.detect(frame.image, FramePlace(self._stream, frame.index))
+        if found is None:
+            return None
+        boxes, classes = found
+        tracks = self._tracker.update(boxes)
+        return FrameReference(frame.index, frame.t_us, boxes, classes.astype(np.int16), tracks)
+
+
+def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel, until_us: int) -> None:
+    """Writes ``reference/<stream>.parquet`` for the frames that arrived before ``until_us``."""
+    path = folder.reference(stream.id)
+    rows = ReferenceAppender(path)
+    referee = Referee(golden, stream.id)
+    with SourceProcess(stream.first_pass, golden.classes) as source:
+        for count, (frame, _) in enumerate(source.frames(), start=1):
+            if frame.t_us >= until_us:
+                break
+            judged = referee.judge(frame)
+            if judged is None:
+                return
+            rows.add(judged)
+            if count % _TELL_EVERY == 0:
+                _LOG.info("%s: %d frames have their reference labels", stream.id, count)
+    rows.flush()
+    merge_reference(path)

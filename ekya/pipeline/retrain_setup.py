@@ -1,0 +1,92 @@
+"""Prepares a stream's retraining from the serving model, its labels and its exemplars."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from ekya.core.configs import RetrainConfig
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.precision import training_precision
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.preparation import in_classes, memory_in_classes, outputs_of
+from ekya.pipeline.settings import PreparationSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RetrainingData:
+    """Data that a retraining learns from; labels index ``classes``.
+
+    Attributes:
+        classes: outputs of the retrained model.
+        training: crops to learn from.
+        validation: crops that accuracy is measured on.
+        memory: exemplars of earlier windows.
+        seed: of all random choices.
+    """
+
+    classes: tuple[str, ...]
+    training: LabelledCrops
+    validation: LabelledCrops
+    memory: ExemplarMemory
+    seed: int
+
+
+def data_of(
+    start: EdgeModel,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+) -> RetrainingData:
+    """Returns the data of ``retraining_of`` for the same arguments."""
+    fleet = settings.classes
+    classes = outputs_of(start, labels, fleet)
+    return RetrainingData(
+        classes,
+        in_classes(labels.training.crops, classes, fleet),
+        in_classes(labels.validation.crops, classes, fleet),
+        memory_in_classes(memory, classes, fleet),
+        settings.seed + window,
+    )
+
+
+def retraining_of(
+    start: EdgeModel,
+    config: RetrainConfig,
+    labels: StreamLabels,
+    memory: ExemplarMemory,
+    settings: PreparationSettings,
+    window: int,
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+    passed: ActivationCache | None = None,
+) -> Retraining:
+    """Returns the retraining that every world runs; the same arguments train the same weights.
+
+    Args:
+        start: the model that serves.
+        config: γ.
+        labels: of the window before; their classes index the fleet's.
+        memory: exemplars of earlier windows.
+        settings: of the stream.
+        window: in which it runs.
+        scope: context of every batch.
+        passed: the micro-profiler's forward passes of the same model; None if there are none.
+    """
+    data = data_of(start, labels, memory, settings, window)
+    return Retraining(
+        start,
+        config,
+        data.training,
+        data.validation,
+        memory=data.memory,
+        classes=data.classes,
+        seed=data.seed,
+        device=settings.device,
+        scope=scope,
+        precision=training_precision(settings.device, scope),
+        passed=passed,
+    )

@@ -1,0 +1,41 @@
+"""Constant settings of a stream's workers; importing them does not need torch."""
+
+from dataclasses import dataclass
+
+from ekya.core.profile import Profiler
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
+from ekya.planning.profiling.label_policy import UNIFORM
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSettings:
+    """Settings that are the same for all preparations of a stream.
+
+    Attributes:
+        classes: the fleet's.
+        side: of the crops, in pixels.
+        fps: of the camera.
+        labels_per_window: upper bound on labelled crops.
+        seed: of the stream.
+        device: torch's name of the device of the models.
+        profiler: method of profiling γ.
+        label_policy: policy that selects objects to label, a key of ``LABEL_POLICIES``.
+        label_gpu_s: GPU-seconds that the golden model may use in a window; None for no limit.
+        inference_speed: of inference at a share.
+        roll_back_margin: of the shadow gate.
+        only_analysed: keep only frames that λ analyses for the golden model.
+    """
+
+    classes: tuple[str, ...]
+    side: int
+    fps: float
+    labels_per_window: int
+    seed: int
+    device: str = "cpu"
+    profiler: Profiler = Profiler.EKYA
+    label_policy: str = UNIFORM
+    label_gpu_s: float | None = None
+    inference_speed: SpeedCurve = LINEAR
+    roll_back_margin: float = ROLL_BACK_MARGIN
+    only_analysed: bool = False

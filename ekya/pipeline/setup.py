@@ -1,0 +1,277 @@
+"""Builds from a fleet file the inputs that all worlds share."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.config.fleet_file import FleetConfig, KeptFrames, StreamConfig
+from ekya.control.options import LoopOptions, StreamTerms
+from ekya.core.errors import UserError
+from ekya.core.events import StreamBack, StreamLost
+from ekya.core.gpus import GpuGroups
+from ekya.core.objects import BACKGROUND
+from ekya.core.profile import FamilyCost
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
+from ekya.core.view import InferenceOption
+from ekya.models.golden.classes import classes_in, occurring_classes
+from ekya.models.golden.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
+from ekya.models.golden.from_file import BoxesBefore
+from ekya.models.golden.label_file import read_labels
+from ekya.models.golden.opening import label_file_of, open_detector_of
+from ekya.models.golden.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
+from ekya.models.golden.spec import FILE, detector_of
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.placement.homes import PREPARATION_GPU, deal
+from ekya.planning.profiling.inference_profile import inference_options
+from ekya.results.metrics.cues import Cue, Happening
+from ekya.results.metrics.energy import JobPlaces
+from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.motion import MotionRegions
+from ekya.streams.ingest.process import SourceProcess
+from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
+
+_LOG = logging.getLogger(__name__)
+
+CHECKPOINT_DELAY_US = 250_000
+"""Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
+them takes about this much time of one core, which the retraining loses."""
+
+
+LOOK_S = 10.0
+"""Seconds for which a live camera is watched to find the classes it shows."""
+
+
+def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
+    """Returns the fleet's classes; ``auto`` must have been resolved before."""
+    if fleet.classes is None:
+        raise UserError("key 'classes': is auto, and the classes that occur are not known yet.")
+    return fleet.classes
+
+
+def with_classes(fleet: FleetConfig) -> FleetConfig:
+    """Returns the fleet with its classes complete.
+
+    A golden detector needs the class ``background``, last; if the file leaves the classes open, they are
+    those that the videos show, and the cameras within ``LOOK_S``.
+
+    Raises:
+        UserError: there is no detector to find the classes, or the cameras show none.
+    """
+    if fleet.golden.model == FILE:
+        return _with_classes_of_file(fleet)
+    name = detector_of(fleet.golden)
+    if fleet.classes is not None:
+        if name is None or BACKGROUND in fleet.classes:
+            return fleet
+        return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
+    if name is None:
+        raise UserError("key 'classes': only a golden detector can find them; list the names.")
+    if fleet.golden.class_map is not None:
+        raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
+    with ExitStack() as stack:
+        sources: list[SourceProcess | LiveLook] = []
+        for stream in fleet.streams:
+            if stream.source.live:
+                sources.append(stack.enter_context(LiveLook(stream.source, LOOK_S)))
+            else:
+                sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
+        found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)
+    if found == (BACKGROUND,) and any(stream.source.live for stream in fleet.streams):
+        raise UserError(
+            f"key 'classes': the cameras showed nothing in {LOOK_S:g} s that {name} knows; list the names."
+        )
+    _LOG.info("classes that occur: %s", ", ".join(found))
+    return fleet.model_copy(update={"classes": found})
+
+
+def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
+    """Completes the classes from a label file; ``background`` is added if its objects were detected."""
+    path = label_file_of(fleet.golden)
+    labels = read_labels(path, [stream.id for stream in fleet.streams])
+    for stream in fleet.streams:
+        if stream.id not in labels.streams:
+            raise UserError(
+                f"{path}: holds no labels of {stream.id}; add them with `ekya golden label --resume`, or "
+                "leave the stream out of the fleet."
+            )
+    finds = labels.head.finds
+    if finds is None:
+        finds = not all(stream.source.gives_truth for stream in fleet.streams)
+    classes = fleet.classes if fleet.classes is not None else classes_in(labels, GOLDEN_SCORE)
+    if finds and BACKGROUND not in classes:
+        classes = (*classes, BACKGROUND)
+    return fleet.model_copy(update={"classes": classes})
+
+
+def loop_options(
+    fleet: FleetConfig,
+    family_costs: tuple[FamilyCost, ...],
+    seed: int,
+    share_step_milli: int,
+    capacity_milli: int,
+    training_groups: GpuGroups | None = None,
+) -> LoopOptions:
+    """Returns the loop's constants for a fleet; preparation trains too, so it gets whole GPU groups."""
+    window_us = seconds_to_us(fleet.window_s)
+    preparation_milli = fleet.preparation.share_milli
+    return LoopOptions(
+        window_us=window_us,
+        windows=fleet.windows,
+        capacity_milli=min(fleet.capacity_milli, capacity_milli),
+        quantum_milli=fleet.quantum_milli,
+        steal_milli=fleet.steal_milli,
+        min_accuracy=fleet.min_accuracy,
+        preparation_share_milli=training_groups.down(preparation_milli)
+        if training_groups
+        else preparation_milli,
+        preparation_us=int(window_us * fleet.preparation.fraction),
+        checkpoint_delay_us=CHECKPOINT_DELAY_US,
+        retrain_configs=fleet.retrain_configs(),
+        inference_configs=fleet.inference_configs(),
+        family_costs=family_costs,
+        share_step_milli=share_step_milli,
+        training_groups=training_groups,
+        packing=fleet.placement,
+        seed=seed,
+        objective=fleet.objective,
+        terms=tuple(terms for stream in fleet.streams if (terms := _terms(stream)) != StreamTerms(stream.id)),
+        profiler=fleet.preparation.profiler,
+        serve_margin=fleet.shadow_gate.margin,
+        roll_back_margin=fleet.shadow_gate.roll_back,
+        prepared_streams=fleet.preparation.streams,
+        last_join_us=max(stream.play.joins_us for stream in fleet.streams),
+    )
+
+
+def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
+    """Returns the GPU of each job of a live run; ``capacity_milli`` is the run's capacity over all GPUs."""
+    homes = deal(len(fleet.streams), capacity_milli)
+    streams = {stream.id: gpu for stream, gpu in zip(fleet.streams, homes, strict=True)}
+    return JobPlaces(streams, PREPARATION_GPU)
+
+
+def _terms(stream: StreamConfig) -> StreamTerms:
+    limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
+    return StreamTerms(stream.id, stream.weight, limit_us)
+
+
+def crop_side(fleet: FleetConfig) -> int:
+    """Returns the side in pixels of the stored crops: enough for training and for every λ."""
+    return max(fleet.edge.resolution, *fleet.inference.resolutions)
+
+
+def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
+    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion."""
+    if stream.source.gives_truth:
+        return GivenBoxes()
+    if fleet.golden.model == FILE:
+        return BoxesBefore(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
+    if detector_of(fleet.golden) is None:
+        raise UserError(
+            f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
+            "in which they must be found; use a detector, such as fastestdet."
+        )
+    return DetectorAndMotion(
+        open_detector_of(fleet.golden, PROPOSAL_SCORE),
+        MotionRegions() if stream.objects.find is Find.DETECTOR_AND_MOTION else None,
+        every=stream.objects.every,
+    )
+
+
+def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:
+    """Returns the camera outages of a stream's script as events, in order."""
+    return tuple(
+        event
+        for from_us, until_us in stream.play.outages_us
+        for event in (StreamLost(from_us, stream.id, LOST_BY_SCRIPT), StreamBack(until_us, stream.id))
+    )
+
+
+def script_cues(fleet: FleetConfig) -> tuple[Cue, ...]:
+    """Returns the events of a fleet's scripts, in run time."""
+    return tuple(cue for stream in fleet.streams for cue in _cues(stream))
+
+
+def _cues(stream: StreamConfig) -> Iterator[Cue]:
+    play = stream.play
+    for event in play.script:
+        at_us = play.run_us(seconds_to_us(event.at_s))
+        if isinstance(event, Joins):
+            yield Cue(at_us, stream.id, Happening.JOINS)
+            continue
+        until_us = play.run_us(seconds_to_us(event.at_s + event.for_s))
+        yield Cue(at_us, stream.id, Happening(event.event), until_us)
+        if isinstance(event, Lost):
+            yield Cue(until_us, stream.id, Happening.BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSetup:
+    """Constants of a stream."""
+
+    config: StreamConfig
+    settings: PreparationSettings
+    window_us: int
+
+    def collector(self) -> WindowCollector:
+        """Returns a collector that keeps frames for the golden model."""
+        settings = self.settings
+        return WindowCollector(
+            settings.seed,
+            settings.fps,
+            self.window_us,
+            settings.side,
+            self.config.id,
+            only_analysed=settings.only_analysed,
+        )
+
+
+def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:
+    """Returns a stream's constants; ``place`` is its position among the fleet's streams."""
+    drawn = np.random.SeedSequence((seed, place)).generate_state(1)[0]
+    return StreamSetup(
+        config=fleet.streams[place],
+        settings=PreparationSettings(
+            classes=fleet_classes(fleet),
+            side=crop_side(fleet),
+            fps=fps,
+            labels_per_window=fleet.golden.labels_per_window,
+            label_policy=fleet.golden.policy,
+            label_gpu_s=fleet.golden.gpu_s_per_window,
+            seed=int(drawn),
+            profiler=fleet.preparation.profiler,
+            roll_back_margin=fleet.shadow_gate.roll_back,
+            only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
+        ),
+        window_us=seconds_to_us(fleet.window_s),
+    )
+
+
+def first_inference_options(
+    fleet: FleetConfig,
+    stream: StreamId,
+    fps: float,
+    frame_gpu_s: Mapping[int, float],
+    speed: SpeedCurve = LINEAR,
+) -> tuple[InferenceOption, ...]:
+    """Returns Λ before anything is profiled: costs are measured, the accuracy of skipping frames is a guess.
+
+    Raises:
+        UserError: no λ keeps the stream's ``max_age_s`` at any share.
+    """
+    options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps, speed)
+    limit_s = fleet.stream(stream).max_age_s
+    youngest_s = us_to_seconds(min(option.age_us for option in options))
+    if limit_s is not None and youngest_s > limit_s:
+        raise UserError(
+            f"key 'streams.{stream}.max_age_s': {limit_s:g} is too little, since at {fps:g} frames a second "
+            f"results of the fleet's inference.every get {youngest_s:.3g} s old; use at least "
+            f"{math.ceil(youngest_s * 1000) / 1000:g}, or a smaller inference.every."
+        )
+    return options

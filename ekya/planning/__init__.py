@@ -1,0 +1,1 @@
+"""Pure decisions of a window: schedulers, profiling and placement."""

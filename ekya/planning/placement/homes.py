@@ -1,0 +1,119 @@
+"""Shares on GPUs where no job can move: a process that has begun to use a GPU stays there while it lives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.planning.placement.pack import Packing, Placed, pack, rooms_milli
+from ekya.planning.placement.pool import Steps
+
+JobT = TypeVar("JobT")
+
+PREPARATION_GPU = 0
+"""Home of the preparation: no GPU has more capacity than this one."""
+
+
+class Processes(StrEnum):
+    """Sharing of processes by the streams of a live run; inferences and retrainings never share one."""
+
+    AUTO = "auto"
+    """``stream`` on GPUs under MPS, where there is memory for it; ``gpu`` elsewhere."""
+
+    STREAM = "stream"
+    """No sharing: each stream has two processes, so that a fault ends one stream's only."""
+
+    GPU = "gpu"
+    """All streams at home on a GPU (or on a core where cores stand for GPUs) share; their models run in one
+    batch."""
+
+
+def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
+    """Returns the home GPU of every stream: each in turn goes where most capacity is left for one more.
+
+    Args:
+        streams: number of streams.
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
+    """
+    rooms = rooms_milli(max(capacity_milli, 1), ())
+    living = [0] * len(rooms)
+    homes = []
+    for _ in range(streams):
+        gpu = max(range(len(rooms)), key=lambda one: (rooms[one] / (living[one] + 1), -one))
+        living[gpu] += 1
+        homes.append(gpu)
+    return tuple(homes)
+
+
+def guests_gpu(capacity_milli: int) -> int:
+    """Returns the home GPU of other servers' jobs: the last one of those with most capacity.
+
+    So lent capacity comes off one GPU, no guest runs on two, and with several GPUs it is not the
+    preparation's.
+
+    Args:
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
+    """
+    rooms = rooms_milli(max(capacity_milli, 1), ())
+    return max(range(len(rooms)), key=lambda gpu: (rooms[gpu], gpu))
+
+
+class AtHome(Generic[JobT]):
+    """Granted shares, packed on each GPU for the jobs at home there; they grow only on that GPU."""
+
+    def __init__(
+        self,
+        packing: Packing,
+        shares: Mapping[JobT, int],
+        home: Callable[[JobT], int],
+        gpus_milli: Sequence[int],
+        steps: Steps[JobT],
+    ) -> None:
+        """Packs the shares.
+
+        Args:
+            packing: method, on each GPU.
+            shares: the share asked for by each job, in thousandths of a GPU; equal ones keep their order.
+            home: returns the GPU of a job, also of one that is not in ``shares``.
+            gpus_milli: capacity of each GPU, 0 to 1000.
+            steps: what can be granted.
+
+        Raises:
+            ValueError: a negative share, or a GPU of more than 1000.
+        """
+        if any(milli > FULL_GPU_MILLI for milli in gpus_milli):
+            raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
+        self._home = home
+        self._jobs = tuple(shares)
+        self._gpus: list[Placed[JobT]] = [
+            pack(
+                packing,
+                {job: share for job, share in shares.items() if home(job) == gpu},
+                capacity_milli=milli,
+                held_milli=(),
+                steps=steps,
+            )
+            for gpu, milli in enumerate(gpus_milli)
+        ]
+
+    @property
+    def spare_milli(self) -> int:
+        """Spare capacity over all GPUs."""
+        return sum(gpu.spare_milli for gpu in self._gpus)
+
+    @property
+    def gpus(self) -> Mapping[JobT, int]:
+        """The GPU of every job that holds a share."""
+        return {job: self._home(job) for job in self._jobs if self.share_milli(job) > 0}
+
+    def share_milli(self, job: JobT) -> int:
+        """Returns the share of a job; 0 for a job that was not asked for."""
+        return self._gpus[self._home(job)].share_milli(job)
+
+    def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
+        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
+        return self._gpus[self._home(job)].fitting_milli(job, wanted_milli)
+
+    def grow(self, job: JobT, share_milli: int) -> None:
+        """Gives a job a share that ``fitting_milli`` returned."""
+        self._gpus[self._home(job)].grow(job, share_milli)

@@ -1,0 +1,169 @@
+"""Inference profiler (paper §3.1): relative accuracy, needed share and age of results for each λ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.objects import iou_matrix
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
+from ekya.core.view import InferenceOption
+
+HEADROOM = 1.15
+"""Slack of a needed share: frames differ in how many objects they show, and crowded ones would be dropped
+without it."""
+
+KEEPS_UP_PART = 0.95
+"""Part of its frames that a λ must be able to analyse to keep up, once their real cost is measured."""
+
+PRIOR_OBJECTS = 2.0
+"""Weight of a guess about λ, in objects of a burst: two cars that stand at a light show how those two move,
+and not how the street does."""
+
+_SAME_OBJECT_IOU = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BurstFrame:
+    """One of a run of consecutive labelled frames.
+
+    Attributes:
+        boxes: (N, 4) float32.
+        labels: (N,) class of each box by the golden model.
+        answers: per resolution, (N,) class of each box by the serving model.
+    """
+
+    boxes: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    answers: Mapping[int, NDArray[np.int64]]
+
+
+def prior_relative_accuracy(config: InferenceConfig, finest: int) -> float:
+    """Returns a guess, used until a burst is measured.
+
+    Every halving of the frame rate costs about a fifth. A model that was trained at one resolution answers
+    much worse at another: a quarter less costs about half.
+    """
+    return float(config.every**-0.35 * (config.resolution / finest) ** 2.5)
+
+
+def measured_relative_accuracy(config: InferenceConfig, finest: int, burst: Sequence[BurstFrame]) -> float:
+    """Returns the relative accuracy of λ on a burst with objects.
+
+    A burst of k frames shows only λ that leave out at most k - 1. Of any other λ it shows the first part,
+    and the rest is guessed.
+    """
+    shown = min(config.every, len(burst))
+    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest)
+    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest)
+    return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution, finest)
+
+
+def inference_options(
+    configs: Sequence[InferenceConfig],
+    burst: Sequence[BurstFrame],
+    frame_gpu_s: Mapping[int, float],
+    fps: float,
+    speed: SpeedCurve = LINEAR,
+) -> tuple[InferenceOption, ...]:
+    """Returns Λ: for each λ its accuracy relative to the most demanding one, needed share and age of results.
+
+    A burst shows few objects, and a model that has drifted gets most of them wrong, so the number of correct
+    answers would mostly be luck, and say nothing of the model that is about to be retrained. Relative
+    accuracy is therefore the product of two parts that a burst shows well for any model: how many objects
+    are still where an earlier frame's box of their class was, and how many are classified the same at a
+    lower resolution. Results of few objects or few frames are mixed with a guess.
+
+    Args:
+        configs: Λ.
+        burst: consecutive labelled frames; empty gives guesses.
+        frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
+        fps: frames a second of the camera.
+        speed: of inference at a share.
+    """
+    finest = max(config.resolution for config in configs)
+    objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
+    weight = objects / (objects + PRIOR_OBJECTS)
+    options = []
+    for config in configs:
+        relative = prior_relative_accuracy(config, finest)
+        if objects:
+            relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
+        needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
+        share_milli = speed.share_for(needed)
+        age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
+        options.append(InferenceOption(config, relative, share_milli, age_us))
+    return tuple(options)
+
+
+def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
+    """Returns the share that a λ uses to analyse all its frames; above 1000 where one GPU is not enough."""
+    return speed.share_for(frame_gpu_s * fps / config.every)
+
+
+def at_measured_use(
+    options: tuple[InferenceOption, ...],
+    config: InferenceConfig,
+    share_milli: int,
+    speed: SpeedCurve = LINEAR,
+) -> tuple[InferenceOption, ...]:
+    """Returns Λ with their needed shares, after one λ was measured to use another share than was profiled.
+
+    The cause of its dearer or cheaper frames, jobs beside it or a fuller street, affects those of the other
+    λ equally. ``HEADROOM`` then only determines the ample share: a λ that misses a frame in twenty for want
+    of share is still better than one that leaves out every other.
+
+    Args:
+        options: as profiled.
+        config, share_milli: the measured λ and its share. A λ outside the options changes nothing.
+        speed: of inference at a share.
+    """
+    profiled = next((option.share_needed_milli for option in options if option.config == config), 0)
+    if profiled == 0:
+        return options
+    times = speed.speed_needed(share_milli) / speed.speed_needed(profiled)
+
+    def seen(option: InferenceOption) -> InferenceOption:
+        used = speed.speed_needed(option.share_needed_milli) * times
+        needed_milli = speed.share_for(used * KEEPS_UP_PART)
+        return replace(option, share_needed_milli=needed_milli, ample_milli=speed.share_for(used * HEADROOM))
+
+    return tuple(seen(option) for option in options)
+
+
+def oldest_result_us(
+    config: InferenceConfig, share_milli: int, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR
+) -> int:
+    """Returns the highest age of a result that still stands, in microseconds, where λ keeps up.
+
+    A result is as old as its frame, and stands until that of the next analysed frame is there: ``every``
+    frames later, plus the time to analyse one at the share that λ needs (at one GPU, if it needs more).
+    """
+    usable_milli = min(share_milli, FULL_GPU_MILLI)
+    analysing_s = frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
+    return seconds_to_us(config.every / fps + analysing_s)
+
+
+def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
+    """Returns the part of the objects that a box of their class in the answering frame overlaps enough.
+
+    Counted over all phases in which λ may start; 1 for a λ of every frame.
+    """
+    there = counted = 0
+    for start in range(min(every, len(burst))):
+        for at in range(start, len(burst)):
+            answering = burst[at - (at - start) % every]
+            overlaps = iou_matrix(burst[at].boxes, answering.boxes) >= _SAME_OBJECT_IOU
+            same_class = burst[at].labels[:, None] == answering.labels[None, :]
+            there += int(np.any(overlaps & same_class, axis=1).sum())
+            counted += len(burst[at].labels)
+    return there / counted if counted else 1.0
+
+
+def _as_sharp(burst: Sequence[BurstFrame], resolution: int, finest: int) -> float:
+    """Returns the part of the objects with the same class at a resolution as at the finest."""
+    alike = sum(int((frame.answers[resolution] == frame.answers[finest]).sum()) for frame in burst)
+    return alike / sum(len(frame.labels) for frame in burst)

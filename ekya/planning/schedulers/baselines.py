@@ -1,0 +1,177 @@
+"""Baselines: no retraining, the uniform baseline (paper §3.2, §6.1), and true results (paper §6.4)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.plan import Assignment, Plan
+from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
+from ekya.core.view import RetrainOption, WindowView
+from ekya.planning.schedulers.allocation import (
+    Job,
+    JobKind,
+    choices_by_stream,
+    even_inference,
+    fair_shares_milli,
+    largest_share_milli,
+)
+from ekya.planning.schedulers.ekya import Ekya
+from ekya.planning.schedulers.pick import RetrainChoice, StreamChoices, fixed_retraining
+from ekya.planning.schedulers.reasons import assignment, one_phase_plan, plan_of
+from ekya.planning.schedulers.scheduler import Needs
+
+
+@dataclass(frozen=True, slots=True)
+class NoRetrain:
+    """Gives equal shares to inference and none to retraining; a retraining that runs already is paused."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "no-retrain"
+
+    @property
+    def needs(self) -> Needs:
+        """Preparation that the scheduler needs."""
+        return Needs(
+            labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
+        )
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
+        choices = choices_by_stream(view)
+        return one_phase_plan(
+            view, choices, even_inference(view, choices), why_not="this scheduler never does"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Splits the GPUs evenly over streams, and each part between retraining and inference.
+
+    The allocation is static: the share of a finished retraining stays idle until the window ends.
+
+    Attributes:
+        inference_part_milli: thousandths of a stream's share for inference, 0 to 1000.
+        fixed_gamma: the γ it always uses. None takes the most expensive one that its share can finish in
+            what is left of the window: the strongest choice that can be fixed without today's profiles. One
+            that never finishes would be no baseline.
+
+    Raises:
+        UserError: the part is out of range.
+    """
+
+    inference_part_milli: int = 500
+    fixed_gamma: RetrainConfig | None = None
+
+    def __post_init__(self) -> None:
+        check_part(self.inference_part_milli)
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "uniform"
+
+    @property
+    def needs(self) -> Needs:
+        """Preparation that the scheduler needs."""
+        return Needs(
+            labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
+        )
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns one phase; λ is the most accurate that keeps up at its share."""
+        choices = choices_by_stream(view)
+        shares = uniform_shares(view, choices, self.inference_part_milli)
+        return plan_of(view, [self._assignment(view, stream, shares) for stream in choices.values()])
+
+    def _assignment(self, view: WindowView, stream: StreamChoices, shares: Mapping[Job, int]) -> Assignment:
+        inference_share = shares[Job(stream.stream.stream, JobKind.INFERENCE)]
+        retrain_share = shares[Job(stream.stream.stream, JobKind.RETRAINING)]
+        return assignment(
+            stream,
+            self._retraining(view, stream, retrain_share),
+            retrain_share,
+            stream.inference(inference_share),
+            inference_share,
+            forecast=False,
+            why_not="its fixed configuration is not offered" if retrain_share else "it has no share",
+        )
+
+    def _retraining(self, view: WindowView, stream: StreamChoices, share_milli: int) -> RetrainChoice:
+        if stream.stream.running is not None:
+            return stream.retraining(share_milli)
+        option = affordable_option(view, stream.stream.retrain_options, share_milli, self.fixed_gamma)
+        return fixed_retraining(view, stream.stream, option, share_milli)
+
+
+def check_part(inference_part_milli: int) -> None:
+    """Raises UserError unless the part is between 0 and 1000 thousandths."""
+    if not 0 <= inference_part_milli <= FULL_GPU_MILLI:
+        raise UserError(
+            f"scheduler: an inference part of {inference_part_milli} thousandths is out of range; "
+            "choose 0 to 1000"
+        )
+
+
+def uniform_shares(
+    view: WindowView, streams: Iterable[StreamId], inference_part_milli: int
+) -> dict[Job, int]:
+    """Returns equal shares in multiples of δ, streams in the order of their ids, each split in the same way.
+
+    Args:
+        view: capacity and δ.
+        streams: all streams of the view, sorted.
+        inference_part_milli: thousandths of a stream's share that inference gets.
+    """
+    names = list(streams)
+    largest = largest_share_milli(view.quantum_milli)
+    shares: dict[Job, int] = {}
+    for name, share in zip(
+        names, fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names)), strict=True
+    ):
+        quanta = share // view.quantum_milli
+        part = (quanta * inference_part_milli + FULL_GPU_MILLI // 2) // FULL_GPU_MILLI
+        shares[Job(name, JobKind.INFERENCE)] = min(part * view.quantum_milli, largest)
+        shares[Job(name, JobKind.RETRAINING)] = min(share - part * view.quantum_milli, largest)
+    return shares
+
+
+def affordable_option(
+    view: WindowView, options: Sequence[RetrainOption], share_milli: int, fixed: RetrainConfig | None
+) -> RetrainOption | None:
+    """Returns the fixed γ, if it is offered; without one, the most expensive that the share can finish."""
+    if fixed is not None:
+        return next((option for option in options if option.config == fixed), None)
+    affordable_gpu_s = view.training_speed.speed(share_milli) * us_to_seconds(
+        view.window_end_us - view.now_us
+    )
+    finishing = [option for option in options if option.gpu_s <= affordable_gpu_s]
+    return max(finishing, key=lambda option: (option.gpu_s, option.config), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Plans as ``ekya`` does, with the truth in place of every estimate.
+
+    The truth about γ, λ and models is what counts later: on all objects, of every γ and in every window.
+    Measuring it costs nothing, but labels are charged, since retrainings use them. So the gap between
+    ``ekya`` and this baseline is the price of estimation.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "oracle"
+
+    @property
+    def needs(self) -> Needs:
+        """Full preparation, with true profiles."""
+        return Needs(
+            labels=True, inference_profile=True, micro_profile=True, true_profile=True, early_parts=True
+        )
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns the plan of ``ekya``."""
+        return Ekya().plan(view)

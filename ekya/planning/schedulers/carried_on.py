@@ -1,0 +1,117 @@
+"""Remainder of the plan in progress, as seen from a later moment of its window.
+
+If estimates hold, a plan made again at a completion can do at least what the old plan would have done from
+there on, provided the old plan is considered. So executed windows are never worth less than forecast.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.units import StreamId
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.phases import DraftPhase, StreamDraft, plan_of_draft
+from ekya.planning.schedulers.pick import StreamChoices
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """Rest of a plan, valid from now on.
+
+    Attributes:
+        phases: without reasons.
+        options: the γ of each stream, by id.
+        score: the objective.
+    """
+
+    phases: tuple[Phase, ...]
+    options: tuple[RetrainOption | None, ...]
+    score: float
+
+
+def best_remainder(view: WindowView) -> Remainder | None:
+    """Returns the best way to continue ``view.previous``; None where it does not fit the view any more.
+
+    Its first phase either goes on, or has ended with a completion just now.
+    """
+    found = [_remainder(view, view.previous[skipped:]) for skipped in (0, 1)]
+    fitting = [remainder for remainder in found if remainder is not None]
+    return max(fitting, key=lambda remainder: remainder.score, default=None)
+
+
+def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
+    """Returns the remainder as a plan, with updated reasons."""
+    streams = sorted(view.streams, key=lambda stream: stream.stream)
+    ends = dict(evaluate(view, remainder.phases).completions_us)
+    drafts = [
+        StreamDraft(stream, option, _after(view, ends.get(stream.stream)))
+        for stream, option in zip(streams, remainder.options, strict=True)
+    ]
+    starts_us = [0, *sorted({end - view.now_us for end in ends.values()})]
+    phases = [
+        DraftPhase(
+            start_us,
+            np.array(
+                [a.inference_share_milli for a in phase.assignments]
+                + [a.retrain_share_milli for a in phase.assignments]
+            ),
+        )
+        for start_us, phase in zip(starts_us, remainder.phases, strict=False)
+    ]
+    return plan_of_draft(view, drafts, phases)
+
+
+def _after(view: WindowView, end_us: int | None) -> int | None:
+    return None if end_us is None else end_us - view.now_us
+
+
+def _remainder(view: WindowView, phases: Sequence[Phase]) -> Remainder | None:
+    streams = sorted(view.streams, key=lambda stream: stream.stream)
+    given = [{a.stream: a for a in phase.assignments} for phase in phases]
+    if not given or any(stream.stream not in phase for phase in given for stream in streams):
+        return None
+    choices = [StreamChoices(view, stream) for stream in streams]
+    options = tuple(_option(stream, given) for stream in streams)
+    renewed = tuple(
+        Phase(
+            tuple(
+                _renewed(choice, option, phase[choice.stream.stream])
+                for choice, option in zip(choices, options, strict=True)
+            )
+        )
+        for phase in given
+    )
+    if not all(_fits(view, phase) for phase in renewed):
+        return None
+    return Remainder(renewed, options, evaluate(view, renewed).score)
+
+
+def _option(stream: StreamView, given: Sequence[Mapping[StreamId, Assignment]]) -> RetrainOption | None:
+    if stream.running is not None:
+        return stream.running.option
+    offered = {option.config: option for option in stream.retrain_options}
+    named = (phase[stream.stream].retrain for phase in given)
+    return next((offered[config] for config in named if config is not None and config in offered), None)
+
+
+def _renewed(choice: StreamChoices, option: RetrainOption | None, old: Assignment) -> Assignment:
+    inference = choice.inference(old.inference_share_milli)
+    same = option is not None and old.retrain == option.config
+    locked = choice.stream.running is not None
+    return Assignment(
+        stream=old.stream,
+        retrain=option.config if option is not None and (same or locked) else None,
+        retrain_share_milli=old.retrain_share_milli if same else 0,
+        inference=inference.option.config,
+        inference_share_milli=old.inference_share_milli,
+        below_min=inference.below_min,
+        reason="",
+    )
+
+
+def _fits(view: WindowView, phase: Phase) -> bool:
+    shares = [share for a in phase.assignments for share in (a.retrain_share_milli, a.inference_share_milli)]
+    return sum(shares) <= view.capacity_milli and all(share % view.quantum_milli == 0 for share in shares)

@@ -1,0 +1,161 @@
+"""The best plan of one phase: a dynamic programme over quanta.
+
+The paper calls its problem NP-hard (§4.1), as a knapsack is. With shares in quanta of δ it is only a
+knapsack with small weights: the streams' shares add up to C quanta, so the best of the first s streams with
+c quanta follows from the best of the first s − 1 with fewer, in S · C · U steps where a stream can use U.
+
+The first step computes each stream's best value for u quanta over γ, λ and the split between its two jobs,
+from its tables (``tables.py``); the max-plus convolution of the streams and the backtracking through it
+follow. Diminishing returns of a share are not assumed: any non-decreasing speed curve will do.
+
+a_MIN and the latency limits are kept for as many streams as the capacity allows, and the best of the plans
+that do so is taken. For max-min the worst stream's value is maximised, and the weighted mean among the plans
+that reach it. Quanta that gain nothing stay idle. No plan of one phase in multiples of δ that keeps as many
+streams scores higher, the thief's included.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.plan import Plan
+from ekya.core.view import Objective, WindowView
+from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream, kept_floors
+from ekya.planning.schedulers.reasons import one_phase_plan
+from ekya.planning.schedulers.scheduler import Needs
+from ekya.planning.schedulers.tables import Floats, Ints, ValueTables, value_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Finds the best static allocation in multiples of δ."""
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "exact"
+
+    @property
+    def needs(self) -> Needs:
+        """Preparation that the scheduler needs."""
+        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns one phase, held until the window's end or the next planning."""
+        tables = value_tables(view)
+        capacity = max(view.capacity_milli, 0) // view.quantum_milli
+        best = _best_of_all(view, tables, capacity)
+        shares: dict[Job, int] = {}
+        for row, quanta in enumerate(share_out(best.values, capacity)):
+            inference = int(best.inference[row, quanta])
+            shares[Job(tables.streams[row], JobKind.INFERENCE)] = inference * view.quantum_milli
+            shares[Job(tables.streams[row], JobKind.RETRAINING)] = (quanta - inference) * view.quantum_milli
+        return one_phase_plan(view, choices_by_stream(view), shares)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BestByQuanta:
+    """Best value of each stream for u quanta, S streams by U.
+
+    Attributes:
+        values: (S, U) value of the best split of exactly u quanta; minus infinity where there is none, or
+            where fewer quanta give as much.
+        inference: (S, U) quanta of the inference in it; the rest is the retraining's.
+    """
+
+    values: Floats
+    inference: Ints
+
+
+def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestByQuanta:
+    """Returns the values that the convolution adds up, so that their largest sum is the best plan.
+
+    Where the capacity keeps the constraints of all streams that any share keeps, nothing less is allowed.
+    Where it does not, each stream that is kept counts for more than all accuracy together. For max-min the
+    kept streams are then those of ``kept_floors``.
+    """
+    floors = np.maximum(tables.floors, 0)
+    max_min = view.objective is Objective.MAX_MIN
+    if floors.sum() > capacity and max_min:
+        kept = kept_floors(view, capacity * view.quantum_milli)
+        milli = [kept.get(Job(stream, JobKind.INFERENCE), 0) for stream in tables.streams]
+        floors = np.array(milli, np.intp) // view.quantum_milli
+    if floors.sum() > capacity:
+        return best_by_quanta(tables, floors, 1.0 + tables.weights.sum())
+    best = best_by_quanta(tables, floors)
+    if max_min and tables.streams:
+        worst = _best_worst(best.values / tables.weights[:, None], capacity)
+        enough = best.values >= worst * tables.weights[:, None]
+        return BestByQuanta(np.where(enough, best.values, -np.inf), best.inference)
+    return best
+
+
+def best_by_quanta(tables: ValueTables, floors: Ints, bonus: float | None = None) -> BestByQuanta:
+    """Returns the best split of every number of quanta, by weight.
+
+    Args:
+        tables: of the view.
+        floors: (S,) quanta that each stream's inference should have.
+        bonus: value of having these quanta; None allows nothing less.
+    """
+    count, levels = tables.serving.shape
+    values = np.full((count, 2 * levels - 1), -np.inf)
+    inference = np.zeros(values.shape, np.intp)
+    has_job = tables.retrains[:, None] | (np.arange(levels) == 0)
+    for quanta in range(levels):
+        kept = (quanta >= floors)[:, None]
+        allowed = has_job & (kept | (bonus is not None))
+        worth = tables.weights[:, None] * (tables.serving * tables.part[:, quanta, None])
+        split = np.where(allowed, worth + (bonus or 0.0) * kept, -np.inf)
+        here = values[:, quanta : quanta + levels]
+        better = split > here
+        np.copyto(here, split, where=better)
+        np.copyto(inference[:, quanta : quanta + levels], quanta, where=better)
+    below = np.maximum.accumulate(values, axis=1)[:, :-1]
+    values[:, 1:][values[:, 1:] <= below] = -np.inf
+    return BestByQuanta(values, inference)
+
+
+def share_out(values: Floats, capacity: int) -> list[int]:
+    """Returns the quanta of each stream with the largest sum of values.
+
+    Args:
+        values: (S, U) value of a stream with u quanta; minus infinity where it cannot have u.
+        capacity: quanta in all. Every stream's fewest must fit.
+    """
+    offers = [np.flatnonzero(np.isfinite(row)) for row in values]
+    capacity = min(capacity, sum(int(offer[-1]) for offer in offers))
+    widest = values.shape[1]
+    reached = np.full((len(offers) + 1, widest + capacity + 1), -np.inf)
+    reached[0, widest:] = 0.0
+    totals = reached[:, widest:]
+    before = np.lib.stride_tricks.sliding_window_view(reached, capacity + 1, axis=1)
+    for row, offer in enumerate(offers):
+        np.max(before[row, widest - offer] + values[row, offer, None], axis=0, out=totals[row + 1])
+    return _way_back(values, offers, totals, capacity)
+
+
+def _way_back(values: Floats, offers: list[NDArray[np.intp]], totals: Floats, capacity: int) -> list[int]:
+    """Returns the choices behind the largest sum; ties take the fewest quanta, from the last stream on."""
+    chosen: list[int] = []
+    left = capacity
+    for row in range(len(offers) - 1, -1, -1):
+        offer = offers[row][offers[row] <= left]
+        sums = totals[row, left - offer] + values[row, offer]
+        chosen.append(int(offer[sums.argmax()]))
+        left -= chosen[-1]
+    return chosen[::-1]
+
+
+def _best_worst(values: Floats, capacity: int) -> float:
+    """Returns the largest value that all streams can reach together."""
+    rising = np.maximum.accumulate(values, axis=1)
+    candidates = np.unique(values[np.isfinite(values)])
+    low, high = 0, len(candidates) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        enough = rising >= candidates[middle]
+        needed = np.where(enough.any(axis=1), enough.argmax(axis=1), capacity + 1)
+        low, high = (middle, high) if needed.sum() <= capacity else (low, middle - 1)
+    return float(candidates[low])

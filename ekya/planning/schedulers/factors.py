@@ -1,0 +1,90 @@
+"""Ekya with one of its two halves removed (paper Figure 8, factor analysis)."""
+
+from dataclasses import dataclass, replace
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.plan import Plan
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream
+from ekya.planning.schedulers.baselines import affordable_option, check_part, uniform_shares
+from ekya.planning.schedulers.reasons import one_phase_plan
+from ekya.planning.schedulers.scheduler import Needs
+from ekya.planning.schedulers.thief import Thief
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRes:
+    """Ekya-FixedRes: the uniform baseline's shares, with γ and λ picked from profiles.
+
+    Attributes:
+        inference_part_milli: as in ``Uniform``.
+
+    Raises:
+        UserError: the part is out of range.
+    """
+
+    inference_part_milli: int = 500
+
+    def __post_init__(self) -> None:
+        check_part(self.inference_part_milli)
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "fixed-res"
+
+    @property
+    def needs(self) -> Needs:
+        """Preparation that the scheduler needs."""
+        return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns one phase; the share of a finished retraining stays idle until the window ends."""
+        choices = choices_by_stream(view)
+        return one_phase_plan(view, choices, uniform_shares(view, choices, self.inference_part_milli))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConfig:
+    """Ekya-FixedConfig: the thief's shares, with the γ that the uniform baseline fixes.
+
+    Attributes:
+        inference_part_milli, fixed_gamma: as in ``Uniform``. Where no γ is named, the part only determines
+            which γ its share could finish.
+
+    Raises:
+        UserError: the part is out of range.
+    """
+
+    inference_part_milli: int = 500
+    fixed_gamma: RetrainConfig | None = None
+
+    def __post_init__(self) -> None:
+        check_part(self.inference_part_milli)
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "fixed-config"
+
+    @property
+    def needs(self) -> Needs:
+        """Preparation that the scheduler needs; profiles give the thief the value of γ for each stream."""
+        return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_gamma=True)
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns the thief's plan, with the fixed γ as the only one offered."""
+        choices = choices_by_stream(view)
+        shares = uniform_shares(view, choices, self.inference_part_milli)
+        streams = tuple(
+            replace(
+                stream,
+                retrain_options=self._offered(view, stream, shares[Job(stream.stream, JobKind.RETRAINING)]),
+            )
+            for stream in view.streams
+        )
+        return Thief().plan(replace(view, streams=streams))
+
+    def _offered(self, view: WindowView, stream: StreamView, share_milli: int) -> tuple[RetrainOption, ...]:
+        option = affordable_option(view, stream.retrain_options, share_milli, self.fixed_gamma)
+        return () if option is None else (option,)

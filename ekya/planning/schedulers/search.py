@@ -1,0 +1,121 @@
+"""Searches for the best course of a window: streams that retrain, their γ, their order and their concurrency.
+
+A few initial courses differ in how much work they take on and in the part of the GPUs that they give to it.
+Each is played, its worths are settled and its γ chosen again at these worths; the best result is then
+changed in small ways as long as it improves. Effort is limited by the number of courses played, never by
+time, so the same view gives the same course.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.view import Objective
+from ekya.planning.schedulers.changes import beginnings, chosen_again, small_changes
+from ekya.planning.schedulers.pick import SAME
+from ekya.planning.schedulers.schedule_simulation import Courses, settled_worths, simulate_schedule
+from ekya.planning.schedulers.window_arrays import WindowArrays
+
+Floats = NDArray[np.float64]
+
+TOWARDS_THE_WORST = 8.0
+"""Max-min: how fast a stream's weight in the next round falls with its lead over the worst stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Effort of a search.
+
+    Attributes:
+        paces: of the initial courses (``changes.beginnings``).
+        kept: initial courses that are continued after the first play.
+        settlings: how often worths are settled and γ chosen again.
+        rounds: maximum of rounds of small changes.
+        changes: approximate number of small changes in one round.
+        worst_rounds: max-min: how often the weights of streams are changed.
+        at_once: maximum of completions between two fillings (``course.play``).
+    """
+
+    paces: tuple[float, ...]
+    kept: int
+    settlings: int
+    rounds: int
+    changes: int
+    worst_rounds: int
+    at_once: int
+
+
+def effort_for(streams: int) -> Effort:
+    """Returns the effort for a number of streams: less for each course where courses are long.
+
+    With many streams on few GPUs inference leaves little to retraining, so paces are lower.
+    """
+    if streams <= 16:
+        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
+    paces = (0.03, 0.1, 0.3)
+    if streams <= 160:
+        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
+    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A course (the only one in ``courses``), the weights by which it gave out quanta, and its score."""
+
+    courses: Courses
+    weight: Floats
+    score: float
+
+
+def best_course(board: WindowArrays, objective: Objective, effort: Effort) -> Found:
+    """Returns the best course found."""
+    best = _best_for(board, objective, effort, board.weight)
+    if objective is not Objective.MAX_MIN:
+        return best
+    latest = best
+    for _ in range(effort.worst_rounds):
+        values = latest.courses.values[0]
+        weight = latest.weight * np.exp(-TOWARDS_THE_WORST * (values - values.min()))
+        latest = _best_for(board, objective, effort, weight / weight.sum())
+        best = _better(best, latest)
+    return best
+
+
+def _best_for(board: WindowArrays, objective: Objective, effort: Effort, weight: Floats) -> Found:
+    courses = simulate_schedule(board, *beginnings(board, weight, effort.paces), weight, effort.at_once)
+    best = _best_of(courses, objective, board, weight)
+    order = np.argsort(-_scores(courses, objective, board), kind="stable")[: effort.kept]
+    courses = courses.only(order)
+    for _ in range(effort.settlings):
+        worths = settled_worths(courses)
+        courses = simulate_schedule(
+            board, chosen_again(board, courses, worths, weight), worths, weight, effort.at_once
+        )
+        best = _better(best, _best_of(courses, objective, board, weight))
+    for _ in range(effort.rounds):
+        states, worths = small_changes(board, best.courses, weight, effort.changes)
+        tried = _best_of(
+            simulate_schedule(board, states, worths, weight, effort.at_once), objective, board, weight
+        )
+        if tried.score <= best.score + SAME:
+            break
+        best = tried
+    return best
+
+
+def _scores(courses: Courses, objective: Objective, board: WindowArrays) -> Floats:
+    if objective is Objective.MAX_MIN:
+        worst: Floats = courses.values.min(axis=1)
+        return worst
+    return courses.values @ board.weight
+
+
+def _best_of(courses: Courses, objective: Objective, board: WindowArrays, weight: Floats) -> Found:
+    scores = _scores(courses, objective, board)
+    index = int(scores.argmax())
+    return Found(courses.only(slice(index, index + 1)), weight, float(scores[index]))
+
+
+def _better(first: Found, second: Found) -> Found:
+    return second if second.score > first.score + SAME else first

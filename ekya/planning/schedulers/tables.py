@@ -1,0 +1,154 @@
+"""PickConfigs (paper Algorithm 2) for all streams and all shares together, as arrays.
+
+With one phase a stream's value is the product of a term in (γ, R) and a term in (λ, I) (``objective.py``).
+So all its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ.
+The numbers equal those of ``pick.py`` to the last bit, since the same operations are done in the same order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.checkpoint_gain import bends_of, mean_parts
+from ekya.planning.schedulers.pick import (
+    SAME,
+    inference_floor_milli,
+    inference_order,
+    is_young,
+    retraining_order,
+)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+NO_FLOOR = -1
+"""In ``ValueTables.floors``: no share keeps the stream's constraints."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueTables:
+    """Value of every stream of a view at each share; S streams by id, shares of 0 to L − 1 quanta of δ.
+
+    Attributes:
+        streams: the streams' ids, sorted.
+        quantum_milli: δ.
+        serving: (S, L) mean accuracy of the serving model at the best γ for a retraining share.
+        part: (S, L) part of it that the chosen λ leaves at an inference share.
+        floors: (S,) quanta from which on a_MIN and the latency limit are kept, or ``NO_FLOOR``.
+        weights: (S,) weight of a stream in the mean.
+        retrains: (S,) whether there is a retraining to give a share to.
+    """
+
+    streams: tuple[StreamId, ...]
+    quantum_milli: int
+    serving: Floats
+    part: Floats
+    floors: Ints
+    weights: Floats
+    retrains: NDArray[np.bool_]
+
+    @property
+    def levels(self) -> int:
+        """L: a job holds 0 to L − 1 quanta, at most one GPU."""
+        return int(self.serving.shape[1])
+
+
+def value_tables(view: WindowView) -> ValueTables:
+    """Returns the tables of a view."""
+    streams = sorted(view.streams, key=lambda stream: stream.stream)
+    shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
+    floors = [inference_floor_milli(view, stream) for stream in streams]
+    return ValueTables(
+        streams=tuple(stream.stream for stream in streams),
+        quantum_milli=view.quantum_milli,
+        serving=_serving(view, streams, shares),
+        part=analysed_parts(view, streams),
+        floors=np.array([NO_FLOOR if f is None else f // view.quantum_milli for f in floors], np.intp),
+        weights=np.array([stream.weight for stream in streams]),
+        retrains=np.array([s.running is not None or bool(s.retrain_options) for s in streams], np.bool_),
+    )
+
+
+def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> Floats:
+    """Returns (S, L) ``ValueTables.serving``; γ are tried in the order of ``pick_retraining``."""
+    speeds = np.array([view.training_speed.speed(int(share)) for share in shares])
+    accuracy = np.array([stream.accuracy for stream in streams])[:, None]
+    best = np.broadcast_to(accuracy, (len(streams), len(shares))).copy()
+    left_us = view.window_end_us - view.now_us
+    if left_us <= 0:
+        return best
+    offered: list[Sequence[RetrainOption]] = [
+        (stream.running.option,) if stream.running else retraining_order(stream) for stream in streams
+    ]
+    work = _columns([[o.gpu_s for o in options] for options in offered], np.inf)
+    after = _columns([[o.accuracy_after for o in options] for options in offered], 0.0)
+    # The γ of a running retraining is locked, even if it gains nothing.
+    least_gain = np.array([-1.0 if stream.running else SAME for stream in streams])[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        took_us = np.ceil(work.T[:, :, None] / speeds * US_PER_S)
+        gains = np.maximum(after.T[:, :, None] - accuracy, 0.0)
+        values = accuracy + gains * ((left_us - took_us) / left_us)
+    counts = (speeds > 0.0) & (took_us < left_us)
+    early = _columns([[o.early_part for o in options] for options in offered], 0.0)
+    place = np.nonzero(early.T)
+    if len(place[0]):
+        parts = _parts_served(early.T[place], work.T[place], took_us[place], speeds, left_us)
+        values[place] = accuracy[place[1]] + gains[place] * parts
+        counts[place] = speeds > 0.0
+    for value, counted in zip(values, counts, strict=True):
+        np.copyto(best, value, where=counted & (value > best + least_gain))
+    return best
+
+
+def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats, left_us: int) -> Floats:
+    """Returns (N, L) the mean part of its gain that each of N γ brings if its checkpoints serve.
+
+    Args:
+        early, gpu_s: (N,) early part and GPU-seconds of the γ.
+        took_us: (N, L) time until it is done.
+        speeds: (L,) training speeds; results at speed 0 are not used.
+        left_us: time left in the window.
+    """
+    with np.errstate(invalid="ignore"):
+        parts: Floats = (left_us - took_us + early[:, None] * took_us) / left_us
+    late, share = np.nonzero((took_us >= left_us) & (speeds > 0.0))
+    done = np.minimum(speeds[share] * left_us / US_PER_S / gpu_s[late], 1.0)
+    parts[late, share] = mean_parts(bends_of(early)[late], np.zeros(len(done)), done)
+    return parts
+
+
+def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+    """Returns (S, L) the part of the accuracy that ``pick_inference``'s λ leaves, at shares in quanta of δ.
+
+    λ are tried from the worst on, so the last one that fits is the best.
+    """
+    shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
+    ranked: list[Sequence[InferenceOption]] = []
+    cheapest: list[InferenceOption] = []
+    for stream in streams:
+        rising = inference_order(stream)[::-1]
+        ranked.append(sorted(rising, key=partial(is_young, stream)))
+        cheapest.append(min(rising, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
+    needed = _columns([[float(o.share_needed_milli) for o in options] for options in ranked], np.inf)
+    relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
+    speed = view.inference_speed
+    reached = np.array([speed.linear_milli(int(share)) for share in shares])
+    least = np.array([speed.linear_milli(max(o.share_needed_milli, 1)) for o in cheapest])[:, None]
+    starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, reached / least)
+    parts: Floats = np.array(starved, np.float64).reshape(len(streams), len(shares))
+    for need, rho in zip(needed.T, relative.T, strict=True):
+        np.copyto(parts, rho[:, None], where=need[:, None] <= shares)
+    return parts
+
+
+def _columns(rows: Sequence[Sequence[float]], fill: float) -> Floats:
+    """Returns rows of different lengths as one array, with ``fill`` behind the short ones."""
+    width = max((len(row) for row in rows), default=0)
+    return np.array([[*row, *[fill] * (width - len(row))] for row in rows], np.float64).reshape(
+        len(rows), width
+    )

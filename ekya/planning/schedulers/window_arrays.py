@@ -1,0 +1,196 @@
+"""A view as arrays, so that many courses of a window are played in one batch.
+
+V streams have 2·V jobs: job v < V is the inference of stream v, job V + v its retraining. A stream is in
+state 0 now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a whole GPU;
+time counts whole microseconds from now.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.checkpoint_gain import bends_of
+from ekya.planning.schedulers.hull import Hulls, hulls
+from ekya.planning.schedulers.pick import SAME, is_young
+from ekya.planning.schedulers.tables import analysed_parts
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowArrays:
+    """One view in numbers.
+
+    Attributes:
+        streams: sorted by id; index v everywhere.
+        options: per stream, by state: None, then the γ worth considering, cheapest first.
+        locked: (V,) whether the stream has a retraining in progress, whose γ is its only one.
+        quanta: the capacity.
+        left_us: until the window's end, at least 1.
+        weight: (V,) weights of the streams; they add up to 1.
+        accuracy: (V, states) of the serving model, every frame analysed.
+        work_gpu_s: (V, states) to reach the state from now; infinite for states that a stream does not have.
+        early_part, bend: (V, states) of the gain from checkpoints on the way (``rising``); 0 for none.
+        value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or the
+            speed of a retraining.
+        enough: (2·V, shares) the smallest share with that value.
+        hulls: concave hulls of the values, each from a floor on.
+        hull: (V, states) index of the hull that inference has in that state: its floor keeps a_MIN and the
+            latency limit (``pick.inference_floor_milli``).
+        floorless: (V,) index of the hull where that cannot be kept.
+        training_hull: index of the hull of all retrainings.
+        tie_breaks: (2·V · segments,) factors just above 1 that put equal segments in order.
+    """
+
+    streams: tuple[StreamView, ...]
+    options: tuple[tuple[RetrainOption | None, ...], ...]
+    locked: NDArray[np.bool_]
+    quanta: int
+    left_us: int
+    weight: Floats
+    accuracy: Floats
+    work_gpu_s: Floats
+    early_part: Floats
+    bend: Floats
+    value: Floats
+    enough: Ints
+    hulls: Hulls
+    hull: Ints
+    floorless: Ints
+    training_hull: int
+    tie_breaks: Floats
+
+    def places(self, states: Ints) -> Ints:
+        """Returns (C, V) flat indices with which ``take`` reads these states from arrays (V, states)."""
+        places: Ints = states + np.arange(len(self.accuracy)) * self.accuracy.shape[1]
+        return places
+
+
+def window_arrays_of(view: WindowView) -> WindowArrays:
+    """Returns the board of a view with at least one stream, and a window that is not over."""
+    streams = tuple(sorted(view.streams, key=lambda stream: stream.stream))
+    offered = [worthwhile(stream) for stream in streams]
+    states = 1 + max(len(known) for known in offered)
+    accuracy = np.zeros((len(streams), states))
+    work_gpu_s = np.full((len(streams), states), np.inf)
+    early_part = np.zeros((len(streams), states))
+    accuracy[:] = [[stream.accuracy] for stream in streams]
+    work_gpu_s[:, 0] = 0.0
+    for v, known in enumerate(offered):
+        at = slice(1, len(known) + 1)
+        accuracy[v, at] = [max(option.accuracy_after, streams[v].accuracy) for option in known]
+        work_gpu_s[v, at] = [option.gpu_s for option in known]
+        early_part[v, at] = [option.early_part for option in known]
+    value = _values(view, streams)
+    weight = np.array([stream.weight for stream in streams])
+    rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
+    known_hulls = hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
+    segments = len(value) * known_hulls.size.shape[1]
+    return WindowArrays(
+        streams=streams,
+        options=tuple((None, *known) for known in offered),
+        locked=np.array([stream.running is not None for stream in streams]),
+        quanta=view.capacity_milli // view.quantum_milli,
+        left_us=max(view.window_end_us - view.now_us, 1),
+        weight=weight / weight.sum(),
+        accuracy=accuracy,
+        work_gpu_s=work_gpu_s,
+        early_part=early_part,
+        bend=bends_of(early_part),
+        value=value,
+        enough=_enough(value),
+        hulls=known_hulls,
+        hull=hull,
+        floorless=floorless,
+        training_hull=len(rows),
+        tie_breaks=1.0 + 1e-12 * np.arange(segments, 0, -1),
+    )
+
+
+def worthwhile(stream: StreamView) -> Sequence[RetrainOption]:
+    """Returns the γ that no other beats in accuracy and GPU-seconds, cheapest first.
+
+    A γ whose checkpoints serve also stays if no other brings as much as soon. A retraining in progress is
+    the only option, even if it gains nothing.
+    """
+    if stream.running is not None:
+        return (stream.running.option,)
+    best = stream.accuracy + SAME
+    kept: list[RetrainOption] = []
+    for option in sorted(stream.retrain_options, key=lambda o: (o.gpu_s, -o.accuracy_after, o.config)):
+        if option.accuracy_after > best:
+            kept.append(option)
+            best = option.accuracy_after + SAME
+        elif _rises(stream, option) and not any(_sooner(other, option) for other in kept):
+            kept.append(option)
+    return kept
+
+
+def _rises(stream: StreamView, option: RetrainOption) -> bool:
+    return option.early_part > 0.0 and option.accuracy_after > stream.accuracy + SAME
+
+
+def _sooner(first: RetrainOption, second: RetrainOption) -> bool:
+    """Returns whether the first brings as much as the second, and no later on average."""
+    return first.accuracy_after >= second.accuracy_after - SAME and _waits_s(first) <= _waits_s(second)
+
+
+def _waits_s(option: RetrainOption) -> float:
+    """Returns the mean delay of an option's gain, in seconds on a whole GPU."""
+    return (1.0 - option.early_part) * option.gpu_s
+
+
+def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+    parts = analysed_parts(view, streams)
+    speeds = [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
+    return np.concatenate([parts, np.broadcast_to(np.array(speeds), parts.shape)])
+
+
+def _enough(value: Floats) -> Ints:
+    share = np.arange(value.shape[1])
+    rises = np.ones(value.shape, dtype=bool)
+    rises[:, 1:] = value[:, 1:] != value[:, :-1]
+    enough: Ints = np.maximum.accumulate(np.where(rises, share, 0), axis=1)
+    return enough
+
+
+def _hulls_by_state(floors: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Returns the hulls that are needed (stream and floor of each), and hull indices by stream and state.
+
+    The third array is (V, states); the last one (V,) is each stream's hull where its floor cannot be kept.
+    """
+    every = np.concatenate([np.zeros((len(floors), 1), np.intp), floors], axis=1)
+    keys = every + np.arange(len(floors))[:, None] * (FULL_GPU_MILLI + 1)
+    known, index = np.unique(keys, return_inverse=True)
+    index = index.reshape(every.shape)
+    stream, floor = np.divmod(known, FULL_GPU_MILLI + 1)
+    return stream, floor, index[:, 1:], index[:, 0]
+
+
+def _floors(view: WindowView, streams: Sequence[StreamView], accuracy: Floats) -> Ints:
+    """Returns (V, states) ``pick.inference_floor_milli`` at these accuracies, in quanta; 0 for no floor."""
+    width = max(len(stream.inference_options) for stream in streams)
+    none = FULL_GPU_MILLI + 1
+    needed_milli = np.full((len(streams), width), 2 * FULL_GPU_MILLI)
+    relative = np.zeros((len(streams), width))
+    young = np.zeros((len(streams), width), dtype=bool)
+    for v, stream in enumerate(streams):
+        offered = stream.inference_options
+        needed_milli[v, : len(offered)] = [option.share_needed_milli for option in offered]
+        relative[v, : len(offered)] = [option.relative_accuracy for option in offered]
+        young[v, : len(offered)] = [is_young(stream, option) for option in offered]
+    quanta = -(-np.maximum(needed_milli, 0) // view.quantum_milli)
+    needed = np.where(quanta * view.quantum_milli <= FULL_GPU_MILLI, quanta, none)
+    limited = np.array([stream.max_age_us is not None for stream in streams])
+    reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
+    floor = np.full(accuracy.shape, none)
+    for pool in (reaching & young[:, None], (young & limited[:, None])[:, None], reaching):
+        least = np.where(pool, needed[:, None], none).min(axis=2)
+        floor = np.where(floor < none, floor, least)
+    floors: Ints = np.where(floor < none, floor, 0)
+    return floors

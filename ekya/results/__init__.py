@@ -1,0 +1,1 @@
+"""Results of a run: what it stores, measures and reports."""

@@ -1,0 +1,271 @@
+"""Builds ``summary.json``, the numbers of a run; ``docs/summary.md`` describes each field."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import StreamId
+from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none
+from ekya.results.metrics.health import WindowHealth, health_values
+
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOutcome:
+    """Outcome of a stream in one window.
+
+    Attributes:
+        stream, index: the stream, and the index of the window.
+        retrained: a model that was retrained in this window came into service.
+        gamma: γ of the retraining that ran, None if none ran.
+        inference: λ that held longest, None if the stream did not serve.
+        retrain_share_milli, inference_share_milli: averaged over the window.
+        reason: of the scheduler's decision, in one sentence.
+        validation_accuracy: of the model that served when the labels of the window before were ready, on
+            their validation part; None if there were none.
+    """
+
+    stream: StreamId
+    index: int
+    retrained: bool
+    gamma: RetrainConfig | None
+    inference: InferenceConfig | None
+    retrain_share_milli: int
+    inference_share_milli: int
+    reason: str
+    validation_accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """Facts of a stream besides its score.
+
+    Attributes:
+        stream: the stream.
+        damaged: number of frames that could not be decoded; they did not arrive.
+        set_aside: why the stream was given up, None if it was not.
+        lost_s: seconds without frames from its camera since the stream was added.
+    """
+
+    stream: StreamId
+    damaged: int = 0
+    set_aside: str | None = None
+    lost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """Measurements by the host's clock.
+
+    Attributes:
+        planning_ms: duration of each call of the scheduler.
+        swap_ms: time for which inference could not take a frame, for each hot swap.
+        swap_delay_ms: time from the command to serve new weights until they served, for each hot swap; None
+            in a world in which the host's clock cannot measure it.
+        others: further JSON values by name, for example ``wall_s`` or ``cpu``.
+    """
+
+    planning_ms: tuple[float, ...] = ()
+    swap_ms: tuple[float, ...] = ()
+    swap_delay_ms: tuple[float, ...] | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningTold:
+    """Warning of a run's processes, and the names of those that issued it."""
+
+    text: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Facts of the whole run.
+
+    Attributes:
+        world: ``live``, ``emulated`` or ``trace``.
+        scheduler: its name.
+        seed: of the run.
+        gpus: number of GPUs.
+        window_s: length of a window.
+        streams: one entry each, in any order.
+        retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
+            the others; the rest were stopped by the end of their window.
+        profiling_gpu_s, labelling_gpu_s: cost of these over the whole run.
+        golden_gpu_s: part of both that the golden model took.
+        label_budget_gpu_s: budget of the golden model for the windows that were labelled, bursts included;
+            None without a limit.
+        host: measurements by the host's clock.
+        health: of each stream in its windows.
+        warnings: of the run's processes.
+    """
+
+    world: str
+    scheduler: str
+    seed: int
+    gpus: float
+    window_s: float
+    streams: tuple[StreamFacts, ...]
+    retrainings_started: int
+    retrainings_finished: int
+    retrainings_failed: int
+    profiling_gpu_s: float
+    labelling_gpu_s: float
+    golden_gpu_s: float = 0.0
+    label_budget_gpu_s: float | None = None
+    host: HostFacts = field(default_factory=HostFacts)
+    health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
+    warnings: tuple[WarningTold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledAccuracy:
+    """Accuracies on the same frames, those sampled for labelling.
+
+    Attributes:
+        base: of the base model, with every frame analysed.
+        served: of the actual answers, skipped frames included.
+    """
+
+    base: float | None
+    served: float | None
+
+    @property
+    def gain(self) -> float | None:
+        """Accuracy of the actual answers minus that of the base model."""
+        return None if self.base is None or self.served is None else self.served - self.base
+
+
+def build_summary(
+    facts: RunFacts,
+    outcomes: Sequence[WindowOutcome],
+    scores: Mapping[StreamId, StreamScore],
+    sampled: Mapping[StreamId, SampledAccuracy],
+) -> dict[str, Any]:
+    """Builds the summary as JSON values. The same input gives the same bytes when it is dumped.
+
+    Args:
+        facts: of the run.
+        outcomes: in any order; a window without one is not listed and does not count.
+        scores: of every stream in ``facts``.
+        sampled: accuracies on sampled frames, for the streams that have them.
+
+    Raises:
+        KeyError: a stream has no score.
+    """
+    ordered = sorted(facts.streams, key=lambda stream: stream.stream)
+    scored = [scores[stream.stream] for stream in ordered]
+    own = {
+        stream.stream: sorted((o for o in outcomes if o.stream == stream.stream), key=lambda o: o.index)
+        for stream in ordered
+    }
+    plain = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.accuracy) for s in ordered]
+    balanced = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.balanced_accuracy) for s in ordered]
+    return {
+        "world": facts.world,
+        "scheduler": facts.scheduler,
+        "seed": facts.seed,
+        "gpus": facts.gpus,
+        "window_s": facts.window_s,
+        "mean_accuracy": _rounded(mean_or_none(plain)),
+        "balanced_accuracy": _rounded(mean_or_none(balanced)),
+        "streams": {
+            stream.stream: _stream(
+                stream,
+                own[stream.stream],
+                scores[stream.stream],
+                sampled.get(stream.stream, SampledAccuracy(None, None)),
+            )
+            for stream in ordered
+        },
+        "frames": {
+            name: sum(getattr(score.frames, name) for score in scored)
+            for name in ("arrived", "analysed", "skipped", "lost")
+        },
+        "retrainings": {
+            "started": facts.retrainings_started,
+            "finished": facts.retrainings_finished,
+            "failed": facts.retrainings_failed,
+        },
+        "profiling_gpu_s": _rounded(facts.profiling_gpu_s),
+        "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
+        "golden_gpu_s": _rounded(facts.golden_gpu_s),
+        "label_budget_gpu_s": _rounded(facts.label_budget_gpu_s),
+        "health": health_values({stream.stream: facts.health.get(stream.stream, ()) for stream in ordered}),
+        "warnings": [{"text": one.text, "from": list(one.sources)} for one in facts.warnings],
+        "host": {
+            **facts.host.others,
+            "planning_ms": _spread(facts.host.planning_ms),
+            "swap_ms": _spread(facts.host.swap_ms),
+            **_delays(facts.host),
+        },
+    }
+
+
+def _delays(host: HostFacts) -> dict[str, Any]:
+    return {} if host.swap_delay_ms is None else {"swap_delay_ms": _spread(host.swap_delay_ms)}
+
+
+def _stream(
+    facts: StreamFacts,
+    outcomes: Sequence[WindowOutcome],
+    score: StreamScore,
+    sampled: SampledAccuracy,
+) -> dict[str, Any]:
+    windows = {window.index: window for window in score.windows}
+    return {
+        "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
+        "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
+        "validation_accuracy": _rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
+        "without_retraining": _rounded(sampled.base),
+        "gain": _rounded(sampled.gain),
+        "false_alarm_share": _rounded(score.false_alarm_share),
+        "counted_objects": sum(window.counted for window in score.windows),
+        "excluded_objects": score.excluded_objects,
+        "damaged_frames": facts.damaged,
+        "lost_s": round(facts.lost_s, 3),
+        "set_aside": facts.set_aside,
+        "windows": [
+            window_values(o, windows[o.index].accuracy if o.index in windows else None)
+            | {"validation_accuracy": _rounded(o.validation_accuracy)}
+            for o in outcomes
+        ],
+    }
+
+
+def _mean_of(
+    outcomes: Sequence[WindowOutcome],
+    score: StreamScore,
+    measure: Callable[[WindowScore], float | None],
+) -> float | None:
+    """Returns the mean over the listed windows, so that the numbers of a summary are consistent."""
+    windows = {window.index: window for window in score.windows}
+    return mean_or_none([measure(windows[o.index]) for o in outcomes if o.index in windows])
+
+
+def window_values(outcome: WindowOutcome, accuracy: float | None) -> dict[str, Any]:
+    """Returns an entry of a stream's ``windows``."""
+    return {
+        "index": outcome.index,
+        "accuracy": _rounded(accuracy),
+        "retrained": outcome.retrained,
+        "gamma": asdict(outcome.gamma) if outcome.gamma else None,
+        "lambda": asdict(outcome.inference) if outcome.inference else None,
+        "retrain_share_milli": outcome.retrain_share_milli,
+        "inference_share_milli": outcome.inference_share_milli,
+        "reason": outcome.reason,
+    }
+
+
+def _spread(values_ms: Sequence[float]) -> dict[str, float | None]:
+    if not values_ms:
+        return {"p50": None, "max": None}
+    return {"p50": round(median(values_ms), 3), "max": round(max(values_ms), 3)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

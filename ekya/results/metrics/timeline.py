@@ -1,0 +1,191 @@
+"""Timeline of a run: shares of each stream over time, and the data of its figures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.step_record import StepRecord
+from ekya.core.units import ModelVersion, StreamId
+from ekya.results.metrics.accuracy import ScoreSeries
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSample:
+    """Shares of a stream's jobs from ``t_us`` until its next sample or the run's end."""
+
+    t_us: int
+    stream: StreamId
+    retrain_share_milli: int
+    inference_share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetrainSpan:
+    """One retraining.
+
+    Attributes:
+        stream: the stream of the retrained model.
+        start_us, end_us: run time.
+        gamma_name: γ, for display.
+        finished: True if it completed; False if it failed or the window ended first.
+    """
+
+    stream: StreamId
+    start_us: int
+    end_us: int
+    gamma_name: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSpan:
+    """Labelling and profiling of all streams together, and the share reserved for them."""
+
+    start_us: int
+    end_us: int
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Hot swap: from ``t_us`` on a stream serves another model."""
+
+    t_us: int
+    stream: StreamId
+    version: ModelVersion
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpan:
+    """Start and end of a window, in run time."""
+
+    index: int
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Accuracy of a stream in one run: by second, and its mean as in the summary."""
+
+    series: ScoreSeries
+    mean_accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamCurves:
+    """Curves of one stream in a figure.
+
+    Attributes:
+        stream: the stream.
+        measured: in this run.
+        without_retraining: of the base model on the sampled frames, if measured.
+    """
+
+    stream: StreamId
+    measured: Curve
+    without_retraining: Curve | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimeline:
+    """Data of a figure of a run.
+
+    Attributes:
+        windows: in order.
+        streams: in the order of drawing.
+        shares, retrainings, swaps, preparations: in rising order of time.
+        capacity_milli: total share of all GPUs.
+    """
+
+    windows: tuple[WindowSpan, ...]
+    streams: tuple[StreamCurves, ...]
+    shares: tuple[ShareSample, ...]
+    retrainings: tuple[RetrainSpan, ...]
+    swaps: tuple[Swap, ...]
+    capacity_milli: int
+    preparations: tuple[PreparationSpan, ...] = ()
+
+    @property
+    def end_us(self) -> int:
+        """End of the last window; 0 without windows."""
+        return self.windows[-1].end_us if self.windows else 0
+
+
+def mean_shares(
+    samples: Sequence[ShareSample], stream: StreamId, start_us: int, end_us: int
+) -> tuple[int, int]:
+    """Returns a stream's mean shares of retraining and inference over a span, in whole thousandths.
+
+    Args:
+        samples: of any streams, in rising order of time. Before its first a stream has no share.
+        stream: the stream.
+        start_us, end_us: the span; end after start.
+    """
+    own = [sample for sample in samples if sample.stream == stream and sample.t_us < end_us]
+    retrain = inference = 0
+    for i, sample in enumerate(own):
+        until_us = own[i + 1].t_us if i + 1 < len(own) else end_us
+        held_us = until_us - max(sample.t_us, start_us)
+        if held_us > 0:
+            retrain += held_us * sample.retrain_share_milli
+            inference += held_us * sample.inference_share_milli
+    span_us = end_us - start_us
+    return (2 * retrain + span_us) // (2 * span_us), (2 * inference + span_us) // (2 * span_us)
+
+
+class ShareBook:
+    """Tracks every stream's shares, as last commanded, or as released by events."""
+
+    def __init__(self) -> None:
+        self._inference: dict[StreamId, int] = {}
+        self._retraining: dict[StreamId, int] = {}
+
+    def now(self) -> dict[StreamId, tuple[int, int]]:
+        """Returns all streams' shares of retraining and inference, in thousandths, if they ever had any."""
+        streams = sorted({*self._inference, *self._retraining})
+        return {
+            stream: (self._retraining.get(stream, 0), self._inference.get(stream, 0)) for stream in streams
+        }
+
+    def follow(self, turn: StepRecord) -> list[ShareSample]:
+        """Applies a step of the loop and returns the shares that it changes."""
+        changed = {*self._after_events(turn), *self._after_commands(turn)}
+        now = self.now()
+        return [ShareSample(turn.now_us, stream, *now[stream]) for stream in sorted(changed)]
+
+    def _after_events(self, turn: StepRecord) -> Iterator[StreamId]:
+        for event in turn.events:
+            match event:
+                case ev.RetrainFinished() | ev.RetrainFailed() | ev.WorkerDied(role=ev.Role.RETRAINING):
+                    self._retraining[event.stream] = 0
+                case ev.StreamLost() | ev.WorkerDied():
+                    self._inference[event.stream] = 0
+                case ev.StreamEnded():
+                    self._retraining[event.stream] = self._inference[event.stream] = 0
+                case _:
+                    continue
+            yield event.stream
+
+    def _after_commands(self, turn: StepRecord) -> Iterator[StreamId]:
+        for command in turn.commands:
+            match command:
+                case cmd.SetInference():
+                    self._inference[command.stream] = command.share_milli
+                case cmd.StartRetraining() | cmd.ResizeRetraining():
+                    self._retraining[command.stream] = command.share_milli
+                case cmd.StopRetraining():
+                    self._retraining[command.stream] = 0
+                case cmd.SetAside():
+                    self._retraining[command.stream] = self._inference[command.stream] = 0
+                case _:
+                    continue
+            yield command.stream
+
+
+def share_samples(turns: Sequence[StepRecord]) -> Iterator[ShareSample]:
+    """Yields all changes of shares in a run."""
+    book = ShareBook()
+    for turn in turns:
+        yield from book.follow(turn)

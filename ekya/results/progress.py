@@ -1,0 +1,119 @@
+"""Turns the state of the control loop into what a person sees during a run."""
+
+import logging
+from collections.abc import Sequence
+
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import StepResult
+from ekya.core.events import Warned
+from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.step_record import StepRecord
+from ekya.core.units import StreamId
+from ekya.results.metrics.cues import Cue, CueFollower
+from ekya.results.metrics.health import WELL, Health
+from ekya.results.metrics.health_follower import HealthFollower
+from ekya.results.report.screen import Screen, ScreenRow, ScreenState
+from ekya.results.report.tables import cue_line
+
+_LOG = logging.getLogger(__name__)
+
+
+class ProgressObserver:
+    """Shows every step of the loop on a screen."""
+
+    def __init__(self, screen: Screen, options: LoopOptions, note: str = "") -> None:
+        self._screen = screen
+        self._options = options
+        self._note = note
+        self._seen: dict[StreamId, _Mean] = {}
+        self._health = HealthFollower()
+        self._shown_us = 0
+
+    def __call__(self, batch: Batch, turn: StepResult) -> None:
+        """Shows the state after a step."""
+        fleet = turn.state.fleet
+        passed_us = batch.now_us - self._shown_us
+        self._shown_us = batch.now_us
+        for stream in fleet.streams:
+            if stream.accuracy is not None:
+                self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
+        self._health.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+        self._screen.show(self._state(batch.now_us, fleet))
+
+    def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
+        health = self._health.now()
+        return ScreenState(
+            now_us=now_us,
+            window=max(fleet.window, 0),
+            window_count=self._options.windows,
+            window_start_us=fleet.window_open_us,
+            window_end_us=fleet.window_end_us,
+            capacity_milli=self._options.capacity_milli,
+            rows=tuple(
+                self._row(stream, fleet.preparing, health.get(stream.stream, WELL))
+                for stream in fleet.streams
+            ),
+            note=self._note,
+        )
+
+    def _row(self, stream: StreamState, preparing: bool, health: Health) -> ScreenRow:
+        job = stream.job
+        mean = self._seen.get(stream.stream)
+        status = "preparing" if preparing and stream.status is Status.SERVING else str(stream.status)
+        return ScreenRow(
+            stream=stream.stream,
+            status=status,
+            accuracy_now=stream.accuracy,
+            accuracy_mean=None if mean is None else mean.value,
+            training=None if job is None else job.config,
+            training_progress=None if job is None else len(job.accuracies) / job.config.epochs,
+            inference=stream.inference,
+            retrain_share_milli=0 if job is None else job.share_milli,
+            inference_share_milli=stream.inference_share_milli,
+            health=health,
+        )
+
+
+class WarningTeller:
+    """Logs the warnings of the run's processes, each text once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, batch: Batch) -> None:
+        """Logs the new warnings of a step."""
+        for event in batch.events:
+            if isinstance(event, Warned) and event.text not in self._said:
+                self._said.add(event.text)
+                _LOG.warning("%s: %s", event.source, event.text)
+
+
+class ScriptTeller:
+    """Logs the events of a fleet's script as they occur, and the shares before and after."""
+
+    def __init__(self, cues: Sequence[Cue]) -> None:
+        self._follower = CueFollower(cues)
+
+    def __call__(self, batch: Batch, turn: StepResult) -> None:
+        """Logs the script events of a step."""
+        for told in self._follower.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands)):
+            _LOG.info("%s", cue_line(told))
+
+
+class _Mean:
+    """Time-weighted mean of a piecewise constant value."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._time_us = 0
+
+    def add(self, value: float, passed_us: int) -> None:
+        """Adds a value that held for ``passed_us``."""
+        self._sum += value * max(passed_us, 1)
+        self._time_us += max(passed_us, 1)
+
+    @property
+    def value(self) -> float:
+        """The mean so far."""
+        return self._sum / self._time_us

@@ -1,0 +1,219 @@
+"""Progress display of a run: a live table, or log lines without a terminal."""
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import StreamId, us_to_seconds
+from ekya.results.metrics.health import WELL, Health
+from ekya.results.report.words import NONE, percent, share
+
+_LOG = logging.getLogger(__name__)
+
+_REFRESH_PER_S = 4
+_GOOD, _FAIR = 0.85, 0.70
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenRow:
+    """One stream at one moment.
+
+    Attributes:
+        stream: its id.
+        status: one or two words, for example ``serving``, ``labelling`` or ``set aside``.
+        accuracy_now: estimated accuracy of the serving model; None before the first labels.
+        accuracy_mean: mean of the estimates over time so far.
+        training: γ in training, or None.
+        training_progress: finished part of that retraining, in [0, 1]; None if unknown.
+        inference: λ; None before the first plan.
+        retrain_share_milli, inference_share_milli: as granted.
+        health: health of the stream so far.
+    """
+
+    stream: StreamId
+    status: str
+    accuracy_now: float | None
+    accuracy_mean: float | None
+    training: RetrainConfig | None
+    training_progress: float | None
+    inference: InferenceConfig | None
+    retrain_share_milli: int
+    inference_share_milli: int
+    health: Health = WELL
+
+
+@dataclass(frozen=True, slots=True)
+class ScreenState:
+    """The whole screen at one moment.
+
+    Attributes:
+        now_us: run time.
+        window, window_count: the open window, from 0, and the number of windows; None if unknown.
+        window_start_us, window_end_us: of the open window.
+        capacity_milli: share of all GPUs together.
+        rows: in the order of display.
+        note: one line below, for example the dashboard's address; empty for none.
+    """
+
+    now_us: int
+    window: int
+    window_count: int | None
+    window_start_us: int
+    window_end_us: int
+    capacity_milli: int
+    rows: tuple[ScreenRow, ...]
+    note: str = ""
+
+    @property
+    def window_progress(self) -> float:
+        """Part of the window that is over, in [0, 1]."""
+        length_us = self.window_end_us - self.window_start_us
+        return min(1.0, max(0.0, (self.now_us - self.window_start_us) / length_us)) if length_us > 0 else 0.0
+
+
+class Screen(Protocol):
+    """Context manager that shows one state after the other."""
+
+    def __enter__(self) -> "Screen": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: ScreenState) -> None:
+        """Shows this state. Cheap enough for several calls per second."""
+
+
+def open_screen(console: Console) -> Screen:
+    """Returns a live table on a terminal, plain log lines elsewhere."""
+    return LiveScreen(console) if console.is_terminal else PlainScreen()
+
+
+class LiveScreen:
+    """Table that is redrawn in place. Log lines through the same console appear above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=_REFRESH_PER_S)
+
+    def __enter__(self) -> "LiveScreen":
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, state: ScreenState) -> None:
+        """Shows this state at the next refresh."""
+        self._live.update(draw(state))
+
+
+class PlainScreen:
+    """Logs changes: a line for each window, each start or end of a retraining, and each new status."""
+
+    def __init__(self) -> None:
+        self._window: int | None = None
+        self._rows: dict[StreamId, ScreenRow] = {}
+
+    def __enter__(self) -> "PlainScreen":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def show(self, state: ScreenState) -> None:
+        """Logs the differences from the previous state."""
+        at = f"{us_to_seconds(state.now_us):.1f} s"
+        if state.window != self._window:
+            now = ", ".join(f"{row.stream} {percent(row.accuracy_now)}" for row in state.rows)
+            _LOG.info("%s: %s; accuracy %s", at, _window_name(state), now)
+            self._window = state.window
+        for row in state.rows:
+            for line in _changes(self._rows.get(row.stream), row):
+                _LOG.info("%s: %s %s", at, row.stream, line)
+            self._rows[row.stream] = row
+
+
+def draw(state: ScreenState) -> RenderableType:
+    """Returns the screen as a rich renderable."""
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        Text(_window_name(state), style="bold"),
+        ProgressBar(total=1.0, completed=state.window_progress, width=30),
+        f"{us_to_seconds(max(0, state.window_end_us - state.now_us)):.0f} s left",
+        _shares_in_use(state),
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, justify in (("Stream", "left"), ("Now", "right"), ("Mean", "right"), ("Inference", "left")):
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=name != "Inference")
+    table.add_column("Share", justify="right")
+    table.add_column("Training", ratio=1)
+    table.add_column("Share", justify="right")
+    for row in state.rows:
+        table.add_row(
+            Text(row.stream),
+            Text(percent(row.accuracy_now), style=_color(row.accuracy_now)),
+            Text(percent(row.accuracy_mean), style=_color(row.accuracy_mean)),
+            Text(row.inference.name if row.inference else NONE),
+            share(row.inference_share_milli),
+            _training(row),
+            share(row.retrain_share_milli) if row.training else "",
+        )
+    parts: list[RenderableType] = [head, Text(), table]
+    unwell = [row for row in state.rows if row.health != WELL]
+    if unwell:
+        parts += [Text(), *(Text(f"{row.stream} is {row.health.line}", style="yellow") for row in unwell)]
+    if state.note:
+        parts += [Text(), Text(state.note, style="dim")]
+    return Group(*parts)
+
+
+def _training(row: ScreenRow) -> Text:
+    if row.training is None:
+        return Text(row.status, style="dim")
+    done = "" if row.training_progress is None else f"{100 * row.training_progress:3.0f}%  "
+    return Text(done + row.training.name)
+
+
+def _shares_in_use(state: ScreenState) -> Text:
+    used = sum(row.inference_share_milli + row.retrain_share_milli for row in state.rows)
+    return Text(f"{used / 1000:.2f} of {state.capacity_milli / 1000:g} GPUs given out", style="dim")
+
+
+def _window_name(state: ScreenState) -> str:
+    # Windows are named by index, as in the summary and in the report.
+    last = "" if state.window_count is None else f" (last: {state.window_count - 1})"
+    return f"window {state.window}{last}"
+
+
+def _changes(before: ScreenRow | None, now: ScreenRow) -> list[str]:
+    lines = []
+    earlier = before.training if before else None
+    if earlier is not None and now.training != earlier:
+        lines.append(f"stopped training {earlier.name}; accuracy now {percent(now.accuracy_now)}")
+    if now.training is not None and now.training != earlier:
+        shares = f"share {share(now.retrain_share_milli)}, inference {share(now.inference_share_milli)}"
+        lines.append(f"trains {now.training.name}; {shares}")
+    if before is not None and now.status not in (before.status, now.health.state):
+        lines.append(f"is {now.status}")
+    earlier_health = before.health if before else WELL
+    if now.health.state is not earlier_health.state:
+        lines.append(f"is {now.health.line}" if now.health != WELL else f"is {earlier_health.state} no more")
+    return lines
+
+
+def _color(accuracy: float | None) -> str:
+    if accuracy is None:
+        return "dim"
+    return "green" if accuracy >= _GOOD else "yellow" if accuracy >= _FAIR else "red"

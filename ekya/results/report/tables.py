@@ -1,0 +1,165 @@
+"""Result tables of a run, of a comparison, and of the events of a script."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ekya.core.units import us_to_seconds
+from ekya.results.metrics.cues import CueTold, Happening
+from ekya.results.metrics.health import HealthState
+from ekya.results.report.words import mean_share, percent, points, share
+
+_OK = str(HealthState.OK)
+
+
+def run_table(summary: Mapping[str, Any]) -> Table:
+    """Builds a table with a row per stream and a row for all of them.
+
+    Args:
+        summary: as built by ``results.metrics.summary``.
+    """
+    table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
+    table.add_column("Stream")
+    # A live camera's frames cannot be scored afterwards; only the labels of its windows are available.
+    unscored = any(values["mean_accuracy"] is None for values in summary["streams"].values())
+    second = ("On its\nlabels", "validation_accuracy") if unscored else ("Balanced", "balanced_accuracy")
+    for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
+        table.add_column(name, justify="right")
+    table.add_column("Inference\nshare", justify="right")
+    table.add_column("Ok", justify="right", no_wrap=True)
+    for stream, values in summary["streams"].items():
+        windows = values["windows"]
+        table.add_row(
+            Text(stream),
+            percent(values["mean_accuracy"]),
+            percent(values[second[1]]),
+            percent(values["without_retraining"]),
+            points(values["gain"]),
+            str(sum(window["retrained"] for window in windows)),
+            share(round(mean_share(windows, "retrain_share_milli"))),
+            share(round(mean_share(windows, "inference_share_milli"))),
+            _windows_ok(summary["health"]["streams"][stream]),
+        )
+    table.add_section()
+    all_windows = [values["windows"] for values in summary["streams"].values()]
+    table.add_row(
+        "all",
+        percent(summary["mean_accuracy"]),
+        percent(_mean(summary, "validation_accuracy") if unscored else summary["balanced_accuracy"]),
+        percent(_mean(summary, "without_retraining")),
+        points(_mean(summary, "gain")),
+        str(sum(window["retrained"] for windows in all_windows for window in windows)),
+        share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
+        share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
+        _windows_ok([one for windows in summary["health"]["streams"].values() for one in windows]),
+        style="bold",
+    )
+    frames = summary["frames"]
+    table.caption = (
+        f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
+        f"{frames['lost']} lost"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def health_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Returns one line per stream and state other than ``ok``, and one per warning."""
+    lines = []
+    for stream, windows in summary["health"]["streams"].items():
+        for state in dict.fromkeys(one["state"] for one in windows if one["state"] != _OK):
+            such = [one for one in windows if one["state"] == state]
+            where = f"window{'' if len(such) == 1 else 's'} {', '.join(str(one['index']) for one in such)}"
+            lines.append(f"{stream} was {state} in {where}: {such[-1]['reason']}; {such[-1]['remedy']}")
+    lines += [f"warning of {', '.join(one['from'])}: {one['text']}" for one in summary["warnings"]]
+    return lines
+
+
+def _windows_ok(windows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{sum(one['state'] == _OK for one in windows)}/{len(windows)}"
+
+
+def _mean(summary: Mapping[str, Any], name: str) -> float | None:
+    """Returns the mean over all streams; None if a stream lacks the value, since means would not compare."""
+    values = [stream[name] for stream in summary["streams"].values()]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """Builds a table with a row per scheduler in the given order; the best value per column is bold.
+
+    Args:
+        summaries: of runs over the same frames. A stream that a run lacks shows a dash.
+    """
+    streams = sorted({stream for summary in summaries for stream in summary["streams"]})
+    table = Table()
+    table.add_column("Scheduler")
+    for name in ("Mean accuracy", "Balanced", *streams, "Retrainings", "Lost"):
+        table.add_column(Text(name), justify="right")
+    rows = [
+        [
+            summary["mean_accuracy"],
+            summary["balanced_accuracy"],
+            *(summary["streams"].get(stream, {}).get("mean_accuracy") for stream in streams),
+        ]
+        for summary in summaries
+    ]
+    best = [max((v for v in column if v is not None), default=None) for column in zip(*rows, strict=True)]
+    for summary, row in zip(summaries, rows, strict=True):
+        accuracies = (
+            Text(percent(value), style="bold" if value is not None and value == top else "")
+            for value, top in zip(row, best, strict=True)
+        )
+        retrainings = summary["retrainings"]
+        table.add_row(
+            Text(summary["scheduler"]),
+            *accuracies,
+            f"{retrainings['finished']} of {retrainings['started']}",
+            str(summary["frames"]["lost"]),
+        )
+    return table
+
+
+_WORDS = {
+    Happening.JOINS: "joins",
+    Happening.LOST: "is lost",
+    Happening.BACK: "is back",
+    Happening.NIGHT: "has night",
+    Happening.BURST: "has a burst",
+}
+
+
+def cue_line(told: CueTold) -> str:
+    """Returns the log line of an event."""
+    return f"{us_to_seconds(told.t_us):.1f} s: {told.cue.stream} {_what(told)}; {share_changes(told)}"
+
+
+def cue_table(told: Sequence[CueTold]) -> Table:
+    """Builds a table of all events with the share changes."""
+    table = Table(title="The script, and shares in thousandths of a GPU (inference + retraining)")
+    table.add_column("At", justify="right")
+    for name in ("Stream", "What happens", "Shares"):
+        table.add_column(name)
+    for one in told:
+        at = f"{us_to_seconds(one.t_us):.1f} s"
+        table.add_row(at, one.cue.stream, _what(one), share_changes(one))
+    return table
+
+
+def share_changes(told: CueTold) -> str:
+    """Returns the streams whose share (inference and retraining) changed, before and after."""
+    changes = []
+    for stream in sorted({*told.before, *told.after}):
+        before, after = sum(told.before.get(stream, (0, 0))), sum(told.after.get(stream, (0, 0)))
+        if before != after:
+            changes.append(f"{stream} {before} → {after}")
+    return ", ".join(changes) or "shares stay"
+
+
+def _what(told: CueTold) -> str:
+    until_us = told.cue.until_us
+    how_long = "" if until_us is None else f" for {us_to_seconds(until_us - told.cue.t_us):g} s"
+    return _WORDS[told.cue.happens] + how_long

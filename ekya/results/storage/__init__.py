@@ -1,0 +1,1 @@
+"""Files of a run: journal, folder, state, tables and traces."""

@@ -1,0 +1,166 @@
+"""Folder of a run and the paths of its files."""
+
+import itertools
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.core.errors import UserError
+from ekya.core.units import ModelVersion, StreamId
+from ekya.system.files import user_errors
+
+FREE_BYTES_NEEDED = 64 * 1024 * 1024
+"""A run is not started on a disk with less free space than this."""
+
+_FOLDERS = ("models", "predictions", "reference", "without_retraining", "figures")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths in one run's folder. Holds no open files."""
+
+    path: Path
+
+    @staticmethod
+    def create(root: Path, name: str) -> "RunFolder":
+        """Creates ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
+
+        Raises:
+            UserError: see ``make_folder``.
+        """
+        return RunFolder(make_folder(root, name))._with_folders()
+
+    @staticmethod
+    def open(path: Path) -> "RunFolder":
+        """Opens the folder of an existing run.
+
+        Raises:
+            UserError: the folder holds no run.
+        """
+        folder = RunFolder(path)
+        if not folder.fleet.is_file():
+            raise UserError(f"{path}: no fleet.yaml, so this is not a run folder; name one under runs/")
+        return folder._with_folders()
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, for display."""
+        return self.path.name
+
+    @property
+    def fleet(self) -> Path:
+        """The fleet file as resolved."""
+        return self.path / "fleet.yaml"
+
+    @property
+    def journal(self) -> Path:
+        """Every event and command, one JSON object a line."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def state(self) -> Path:
+        """Streams, windows, models and labels; see ``runstate``."""
+        return self.path / "state.sqlite"
+
+    @property
+    def profiles(self) -> Path:
+        """Predicted and achieved accuracy per configuration; see ``runtables``."""
+        return self.path / "profiles.parquet"
+
+    @property
+    def summary(self) -> Path:
+        """Metrics of the run, described in ``docs/summary.md``."""
+        return self.path / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.path / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """Folder of the figures."""
+        return self.path / "figures"
+
+    def predictions(self, stream: StreamId) -> Path:
+        """Returns the path of a stream's predictions, one row per frame that arrived; see ``runtables``."""
+        return self.path / "predictions" / f"{stream}.parquet"
+
+    def reference(self, stream: StreamId) -> Path:
+        """Returns the path of a stream's reference labels, one row per frame; see ``runtables``."""
+        return self.path / "reference" / f"{stream}.parquet"
+
+    def without_retraining(self, stream: StreamId) -> Path:
+        """Returns the path of the base model's predictions on sampled frames; same columns."""
+        return self.path / "without_retraining" / f"{stream}.parquet"
+
+    def model(self, stream: StreamId, version: ModelVersion) -> Path:
+        """Returns the path of a model's weights, and creates the stream's folder.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        folder = self.path / "models" / stream
+        with user_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{version}.safetensors"
+
+    def relative(self, path: Path) -> str:
+        """Returns the path of a file in ``state.sqlite``, relative so that the folder can be moved."""
+        return path.relative_to(self.path).as_posix()
+
+    def _with_folders(self) -> "RunFolder":
+        for folder in _FOLDERS:
+            with user_errors(self.path):
+                (self.path / folder).mkdir(exist_ok=True)
+        return self
+
+
+def make_folder(root: Path, name: str) -> Path:
+    """Creates a folder ``root/name``, or ``name-2``, ``name-3``, ... if the name is taken.
+
+    Raises:
+        UserError: no permission, a disk with less than ``FREE_BYTES_NEEDED``, or a name that cannot name a
+            folder. No folder ``root/name`` is left behind then.
+    """
+    _require_plain(name, "run name")
+    with user_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(root).free
+    if free < FREE_BYTES_NEEDED:
+        raise UserError(
+            f"{root}: only {free // 2**20} MiB are free and a run needs {FREE_BYTES_NEEDED // 2**20}; "
+            "free some space or choose another folder"
+        )
+    for number in itertools.count(1):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        with user_errors(path):
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+        return path
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def check_stream_name(stream: StreamId) -> None:
+    """Refuses a stream id that cannot be a file name, such as ``../cam``.
+
+    Raises:
+        UserError: names the id and the allowed characters.
+    """
+    _require_plain(stream, "stream id")
+
+
+def plain_name(text: str) -> str:
+    """Returns the text with ``-`` for every character that is not allowed in a run's name."""
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)
+
+
+def _require_plain(name: str, what: str) -> None:
+    plain = name and name[0] not in ".-" and all(c.isalnum() or c in "._-" for c in name) and len(name) <= 100
+    if not plain:
+        raise UserError(
+            f"{what} {name!r}: use letters, digits, '-', '_' and '.' only, not '.' or '-' first, "
+            "and at most 100 of them"
+        )

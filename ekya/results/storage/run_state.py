@@ -1,0 +1,244 @@
+"""SQLite store ``state.sqlite`` of a run's streams, windows, models and labels."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.records import LabelledBoxes
+from ekya.core.units import ModelVersion, StreamId
+
+LabelPart = Literal["training", "validation", "inference_profile"]
+"""Use of a label."""
+
+USED_FOR_A_MODEL: tuple[LabelPart, ...] = ("training", "validation")
+"""An object with such a label never counts in accuracy."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS streams (
+    stream TEXT PRIMARY KEY, decoded INTEGER NOT NULL, damaged INTEGER NOT NULL, set_aside TEXT
+);
+CREATE TABLE IF NOT EXISTS windows (
+    "window" INTEGER PRIMARY KEY, start_us INTEGER NOT NULL, end_us INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS models (
+    stream TEXT NOT NULL, version INTEGER NOT NULL, "window" INTEGER NOT NULL, path TEXT NOT NULL,
+    epochs INTEGER, batch_size INTEGER, head_width INTEGER, trainable_blocks INTEGER, data_fraction REAL,
+    validation_accuracy REAL, served_from_us INTEGER NOT NULL,
+    PRIMARY KEY (stream, version)
+);
+CREATE TABLE IF NOT EXISTS labels (
+    stream TEXT NOT NULL, "window" INTEGER NOT NULL, frame INTEGER NOT NULL,
+    x0 REAL NOT NULL, y0 REAL NOT NULL, x1 REAL NOT NULL, y1 REAL NOT NULL,
+    class INTEGER NOT NULL,
+    part TEXT NOT NULL CHECK (part IN ('training', 'validation', 'inference_profile')),
+    UNIQUE (stream, "window", part, frame, x0, y0, x1, y1)
+);
+"""
+
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space or choose another folder",
+    sqlite3.SQLITE_READONLY: "no permission to write; change the permissions or choose another folder",
+    sqlite3.SQLITE_PERM: "no permission; change the permissions or choose another folder",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that the folder exists and may be written to",
+    sqlite3.SQLITE_NOTADB: "this is not a database; restore the file or start a new run",
+    sqlite3.SQLITE_CORRUPT: "the database is damaged; restore the file or start a new run",
+}
+_PRIMARY_CODE = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """Frame counts of a stream.
+
+    Attributes:
+        stream: its id.
+        decoded: frames that arrived.
+        damaged: frames that could not be decoded.
+        set_aside: why the stream was given up; None if it was not.
+    """
+
+    stream: StreamId
+    decoded: int = 0
+    damaged: int = 0
+    set_aside: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRow:
+    """Start and end of a window, in run time."""
+
+    window: int
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model that served.
+
+    Attributes:
+        stream: its stream.
+        version: counted per stream; 0 is the base model.
+        window: window in which it was trained.
+        path: path of its weights, relative to the run folder.
+        gamma: its retraining configuration; None for the base model.
+        validation_accuracy: in [0, 1]; None if it was not measured.
+        served_from_us: run time.
+    """
+
+    stream: StreamId
+    version: ModelVersion
+    window: int
+    path: str
+    gamma: RetrainConfig | None
+    validation_accuracy: float | None
+    served_from_us: int
+
+
+class StateStore:
+    """Reads and writes ``state.sqlite``. Every call is one transaction; writing a row again replaces it.
+
+    Must be used in the thread that created it. Any call raises ``UserError`` on a full disk, a missing
+    permission or a damaged file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._user_errors():
+            self._connection = sqlite3.connect(path)
+        try:
+            with self._user_errors():
+                self._connection.executescript(_TABLES)
+        except UserError:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> "StateStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the database. May be called twice."""
+        self._connection.close()
+
+    def put_stream(self, row: StreamRow) -> None:
+        """Adds or replaces a stream."""
+        self._write(
+            "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)",
+            [(row.stream, row.decoded, row.damaged, row.set_aside)],
+        )
+
+    def streams(self) -> list[StreamRow]:
+        """Returns all streams, sorted by id."""
+        rows = self._read("SELECT stream, decoded, damaged, set_aside FROM streams ORDER BY stream")
+        return [StreamRow(StreamId(stream), *rest) for stream, *rest in rows]
+
+    def put_window(self, row: WindowRow) -> None:
+        """Adds or replaces a window."""
+        self._write(
+            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", [(row.window, row.start_us, row.end_us)]
+        )
+
+    def windows(self) -> list[WindowRow]:
+        """Returns all windows in order."""
+        rows = self._read('SELECT "window", start_us, end_us FROM windows ORDER BY "window"')
+        return [WindowRow(*row) for row in rows]
+
+    def put_model(self, row: ModelRow) -> None:
+        """Adds or replaces a model."""
+        g = row.gamma
+        gamma = (
+            (None,) * 5
+            if g is None
+            else (g.epochs, g.batch_size, g.head_width, g.trainable_blocks, g.data_fraction)
+        )
+        values = (row.stream, row.version, row.window, row.path, *gamma)
+        self._write(
+            "INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(*values, row.validation_accuracy, row.served_from_us)],
+        )
+
+    def models(self, stream: StreamId) -> list[ModelRow]:
+        """Returns a stream's models by version."""
+        rows = self._read("SELECT * FROM models WHERE stream = ? ORDER BY version", (stream,))
+        return [
+            ModelRow(
+                StreamId(row[0]),
+                ModelVersion(row[1]),
+                row[2],
+                row[3],
+                None if row[4] is None else RetrainConfig(*row[4:9]),
+                row[9],
+                row[10],
+            )
+            for row in rows
+        ]
+
+    def add_labels(
+        self,
+        stream: StreamId,
+        window: int,
+        part: LabelPart,
+        labelled: LabelledBoxes,
+        classes: NDArray[np.integer[Any]],
+    ) -> None:
+        """Adds labels; existing ones are left unchanged.
+
+        Args:
+            stream, window: the stream, and the window in which the labels were taken.
+            part: use of the labels.
+            labelled: (L,) frames and (L, 4) boxes.
+            classes: (L,) index into the fleet's classes, from the golden model.
+        """
+        rows = zip(labelled.frame.tolist(), labelled.boxes.tolist(), classes.tolist(), strict=True)
+        self._write(
+            "INSERT INTO labels VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            'ON CONFLICT (stream, "window", part, frame, x0, y0, x1, y1) DO NOTHING',
+            [(stream, window, frame, *box, label, part) for frame, box, label in rows],
+        )
+
+    def labelled(self, stream: StreamId, parts: Sequence[LabelPart] = USED_FOR_A_MODEL) -> LabelledBoxes:
+        """Returns frames and boxes of a stream's labels of these parts, over all windows, by frame."""
+        rows = [
+            row
+            for part in parts
+            for row in self._read(
+                "SELECT frame, x0, y0, x1, y1 FROM labels WHERE stream = ? AND part = ?", (stream, part)
+            )
+        ]
+        rows.sort()
+        return LabelledBoxes(
+            frame=np.array([row[0] for row in rows], np.int64),
+            boxes=np.array([row[1:] for row in rows], np.float32).reshape(-1, 4),
+        )
+
+    def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        with self._user_errors(), self._connection:
+            self._connection.executemany(statement, rows)
+
+    def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._user_errors():
+            return self._connection.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _user_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+            if code not in _REMEDIES:
+                raise
+            raise UserError(f"{self._path}: {_REMEDIES[code]}") from error

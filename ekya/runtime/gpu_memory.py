@@ -1,0 +1,243 @@
+"""GPU memory of a fleet's jobs: a check before the start, and an executor that refuses what does not fit.
+
+A refused retraining is reported as failed with its γ, and the loop plans without it. A family of γ that does
+not fit is left out of the preparation.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.control.protocols import Batch, Executor
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.gpus import DidNotFit, Footprint
+from ekya.core.profile import Family, family_of
+from ekya.core.units import JobId, StreamId
+from ekya.pipeline.setup import crop_side
+from ekya.planning.placement.homes import Processes
+from ekya.planning.placement.promised_memory import Claim, MemoryBook
+from ekya.planning.profiling.gpu_memory import (
+    CONTEXT_BYTES,
+    JobCrops,
+    MemoryMarks,
+    inference_bytes,
+    retraining_bytes,
+)
+from ekya.results.metrics.energy import JobPlaces
+
+_LOG = logging.getLogger(__name__)
+_PREPARATION = "preparation"
+
+
+class FreeMemory(Protocol):
+    """Source of the free GPU memory."""
+
+    def free_bytes(self, gpu: int) -> int | None:
+        """Returns the free bytes of the GPU at this position; None if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSizes:
+    """Inputs of the memory estimates.
+
+    Attributes:
+        footprint: of a family of γ.
+        labels_per_window: upper bound on the crops that a micro-profile sees.
+        exemplars: upper bound on the crops that a stream remembers.
+    """
+
+    footprint: Callable[[Family], Footprint]
+    labels_per_window: int
+    exemplars: int
+
+    def retraining(self, config: RetrainConfig, crops: JobCrops) -> int:
+        """Returns the estimated bytes of a retraining."""
+        return retraining_bytes(self.footprint(family_of(config)), config, crops)
+
+    def micro_profile(self, family: Family) -> int:
+        """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels."""
+        config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+        return self.retraining(config, JobCrops(self.labels_per_window, 0))
+
+
+class BudgetedExecutor:
+    """An ``Executor`` in front of another one.
+
+    Args:
+        executor: carries commands out.
+        memory: of the GPUs.
+        places: GPUs on which jobs run.
+        sizes: of jobs.
+    """
+
+    def __init__(self, executor: Executor, memory: FreeMemory, places: JobPlaces, sizes: JobSizes) -> None:
+        self._executor = executor
+        self._memory = memory
+        self._places = places
+        self._sizes = sizes
+        self._book = MemoryBook()
+        self._marks = MemoryMarks()
+        self._crops: dict[StreamId, JobCrops] = {}
+        self._begun: dict[JobId, tuple[Family, int]] = {}
+        self._newest: dict[StreamId, JobId] = {}
+        self._have_context: set[StreamId] = set()
+        self._now_us = 0
+        self._refusals: list[ev.Event] = []
+
+    def wait(self, until_us: int) -> Batch:
+        """Waits as the inner executor does; returns immediately if a job was refused."""
+        batch = self._executor.wait(self._now_us if self._refusals else until_us)
+        self._now_us = batch.now_us
+        for event in batch.events:
+            self._hear(event)
+        refusals, self._refusals = self._refusals, []
+        return Batch(batch.now_us, (*refusals, *batch.events))
+
+    def execute(self, commands: Sequence[cmd.Command]) -> None:
+        """Passes commands on, except for jobs that do not fit."""
+        for command in commands:
+            allowed = self._allowed(command)
+            if allowed is not None:
+                self._executor.execute([allowed])
+
+    def _allowed(self, command: cmd.Command) -> cmd.Command | None:
+        match command:
+            case cmd.StartRetraining() if command.elsewhere is None:
+                return command if self._let_in(command) else None
+            case cmd.BeginPreparation():
+                return self._what_can_be_tried(command)
+            case cmd.EndPreparation():
+                self._book = self._book.without(_PREPARATION)
+            case cmd.StopRetraining():
+                self._book = self._book.without(command.job)
+        return command
+
+    def _let_in(self, command: cmd.StartRetraining) -> bool:
+        stream, family = command.stream, family_of(command.config)
+        gpu = self._places.streams[stream]
+        counted = self._sizes.retraining(command.config, self._crops.get(stream, JobCrops(0, 0)))
+        needed = self._marks.refined(family, counted)
+        needed += 0 if stream in self._have_context else CONTEXT_BYTES
+        free = self._memory.free_bytes(gpu)
+        if free is None or self._book.fits(gpu, needed, free):
+            self._book = self._book.with_claim(Claim(command.job, gpu, needed))
+            self._begun[command.job], self._newest[stream] = (family, counted), command.job
+            return True
+        reason = f"retraining ({command.config.name}) {self._too_much(gpu, needed, free)}"
+        what = DidNotFit.of(command.config)
+        self._refuse(ev.MemoryShort(self._now_us, stream, command.window, what, reason, needed, free))
+        self._refusals.append(ev.RetrainFailed(self._now_us, stream, command.job, reason))
+        return False
+
+    def _what_can_be_tried(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
+        """Removes families that do not fit, and claims memory for the largest: trials run one by one."""
+        gpu = self._places.preparation
+        free = self._memory.free_bytes(gpu)
+        if free is None:
+            return command
+        families = sorted({family for asked in command.streams for family in asked.families})
+        needed = {
+            family: self._marks.refined(family, self._sizes.micro_profile(family)) for family in families
+        }
+        fitting = {family for family in families if self._book.fits(gpu, needed[family], free)}
+        for asked in command.streams:
+            for family in asked.families:
+                if family not in fitting:
+                    self._refuse_trial(asked.stream, command.window, family, needed[family], free)
+        largest = max((needed[family] for family in fitting), default=0)
+        self._book = self._book.with_claim(Claim(_PREPARATION, gpu, largest))
+        streams = tuple(
+            replace(asked, families=tuple(family for family in asked.families if family in fitting))
+            for asked in command.streams
+        )
+        return replace(command, streams=streams)
+
+    def _refuse_trial(self, stream: StreamId, window: int, family: Family, needed: int, free: int) -> None:
+        reason = f"a micro-profile {self._too_much(self._places.preparation, needed, free)}"
+        what = DidNotFit(family, 0.0)
+        self._refuse(ev.MemoryShort(self._now_us, stream, window, what, reason, needed, free))
+
+    def _refuse(self, short: ev.MemoryShort) -> None:
+        _LOG.warning("%s: %s", short.stream, short.reason)
+        self._refusals.append(short)
+
+    def _too_much(self, gpu: int, needed: int, free: int) -> str:
+        promised = self._book.promised_bytes(gpu)
+        others = f", {in_mib(promised)} of them promised to jobs that have just begun" if promised else ""
+        return f"needs about {in_mib(needed)}, and {in_mib(free)} of GPU {gpu} are free{others}"
+
+    def _hear(self, event: ev.Event) -> None:
+        match event:
+            case ev.LabelsReady():
+                remembered = self._sizes.exemplars if event.stream in self._have_context else 0
+                self._crops[event.stream] = JobCrops(event.training_crops, event.validation_crops, remembered)
+            case ev.PreparationEnded():
+                self._book = self._book.without(_PREPARATION)
+            case ev.RetrainProgress():
+                # After its first epoch the driver's figures include all memory that it will ever hold.
+                self._have_context.add(event.stream)
+                self._book = self._book.without(event.job)
+            case ev.RetrainFinished() | ev.RetrainFailed():
+                self._book = self._book.without(event.job)
+            case ev.MemoryMeasured() if event.job in self._begun:
+                family, counted = self._begun.pop(event.job)
+                self._marks = self._marks.with_mark(family, counted, event.peak_bytes)
+            case ev.WorkerDied(role=ev.Role.RETRAINING):
+                self._have_context.discard(event.stream)
+                self._book = self._book.without(self._newest.get(event.stream))
+
+
+def in_mib(size_bytes: int) -> str:
+    """Formats bytes as MiB."""
+    return f"{size_bytes / (1 << 20):,.0f} MiB"
+
+
+_ANY_FAMILY = Family(0, 0, 16)
+"""Placeholder for inference, which trains nothing."""
+
+
+def job_sizes(fleet: FleetConfig) -> JobSizes:
+    """Returns the estimates for the fleet's edge model, crops and labels."""
+    from ekya.models.edge.footprint import footprint_of
+    from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+
+    return JobSizes(
+        partial(footprint_of, side=crop_side(fleet), architecture=fleet.edge.model),
+        fleet.golden.labels_per_window,
+        DEFAULT_BUDGET_CROPS,
+    )
+
+
+def require_inference(
+    fleet: FleetConfig, processes: Processes, places: JobPlaces, memory: FreeMemory
+) -> None:
+    """Checks that the inference processes, with a model for each stream, and the micro-profiler fit.
+
+    Raises:
+        UserError: they do not.
+    """
+    from ekya.models.edge.footprint import footprint_of
+
+    footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
+    lent = fleet.hand_over == "cuda-ipc"
+    each_by_itself = processes is Processes.STREAM
+    for gpu in sorted({*places.streams.values(), places.preparation}):
+        streams = sum(place == gpu for place in places.streams.values())
+        # The micro-profiler holds a model of every stream.
+        profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
+        there = streams if each_by_itself else min(streams, 1)
+        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint, lent)
+        needed += profiler if gpu == places.preparation else 0
+        free = memory.free_bytes(gpu)
+        if free is not None and needed > free:
+            raise UserError(
+                f"key 'streams': to serve {streams} of them GPU {gpu} needs about {in_mib(needed)}, and "
+                f"{in_mib(free)} are free; use fewer streams, more 'gpus' or a smaller 'edge.model', or end "
+                "what else uses the GPU."
+            )

@@ -1,0 +1,1 @@
+"""The emulated world: really trains and infers, on virtual time."""

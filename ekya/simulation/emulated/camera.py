@@ -1,0 +1,109 @@
+"""State of one stream of the emulated world."""
+
+from dataclasses import dataclass
+
+from ekya.core import events as ev
+from ekya.core.units import ModelVersion
+from ekya.core.view import InferenceOption
+from ekya.core.weights import CachedModel
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.remote import ArrivingWeights, ComingHome, KeptModels
+from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.training import EmulatedRetraining
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """Weights that served when labels were taken, with their version."""
+
+    version: ModelVersion
+    model: EdgeModel
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedCamera:
+    """State of one stream.
+
+    Attributes:
+        kept: kept models, if the scheduler wants any.
+        joins_us: run time at which the stream is added.
+        misfortunes: losses and returns of its camera, reported at their time.
+        judged: weights that served when labels were last taken.
+        earlier: weights that served before ``judged``, if they were other ones.
+    """
+
+    settings: PreparationSettings
+    inference: EmulatedStream
+    frames: FrameRecord
+    models: ModelRecord
+    model: EdgeModel
+    options: tuple[InferenceOption, ...]
+    version: ModelVersion
+    memory: ExemplarMemory
+    labels: StreamLabels | None = None
+    retraining: EmulatedRetraining | ArrivingWeights | ComingHome | None = None
+    kept: KeptModels | None = None
+    joins_us: int = 0
+    misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()
+    added: bool = False
+    told_of_end: bool = False
+    judged: Served | None = None
+    earlier: Served | None = None
+
+    def judge(self) -> None:
+        """Records the serving weights before new labels are taken, and keeps the previously recorded ones."""
+        before = self.judged
+        self.earlier = before if before is not None and before.version != self.version else None
+        self.judged = Served(self.version, self.model)
+
+    def forget_earlier(self) -> None:
+        """Drops the earlier weights: after the serving ones have been judged, no rollback happens."""
+        self.earlier = None
+
+    def forget_material(self, window: int) -> None:
+        """Drops the frames kept of a window once it is labelled."""
+        if self.labels is not None and self.labels.window == window:
+            self.inference.forget_material()
+
+    def serve_best(self, now_us: int) -> float | None:
+        """Serves the best weights of its retraining; returns their validation accuracy, if any."""
+        retraining = self.retraining
+        if retraining is None or retraining.best is None:
+            return None
+        best = retraining.best
+        self._serve(best.model, now_us)
+        weights = to_bytes(best.model, half=True)
+        self.models.add_model(
+            self.version, weights, retraining.window, retraining.config, best.validation_accuracy, now_us
+        )
+        return best.validation_accuracy
+
+    def roll_back(self, now_us: int) -> ModelVersion | None:
+        """Serves the earlier weights again under a new version; returns their old version, if any."""
+        earlier = self.earlier
+        if earlier is None:
+            return None
+        self._serve(earlier.model, now_us)
+        self.judged, self.earlier = Served(self.version, self.model), None
+        self.models.serve_again(self.version, earlier.version, now_us)
+        return earlier.version
+
+    def remember(self) -> None:
+        """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
+        if self.retraining is not None and self.retraining.best is not None and self.labels is not None:
+            self.memory = self.memory.update(self.retraining.best.model, self.labels.training.crops)
+
+    def keep(self, background: int | None) -> CachedModel | None:
+        """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""
+        if self.kept is None or self.labels is None:
+            return None
+        return self.kept.keep(self.labels, self.settings, background)
+
+    def _serve(self, model: EdgeModel, now_us: int) -> None:
+        self.version, self.model = ModelVersion(self.version + 1), model
+        self.inference.swap(model, self.version, now_us)

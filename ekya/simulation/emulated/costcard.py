@@ -1,0 +1,133 @@
+"""`ekya calibrate`: measures this device's operations per second at the batch sizes that Ekya uses."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.configs import RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.model import build_edge_model
+from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
+from ekya.models.golden.detections import Question
+from ekya.models.golden.detectors import PROPOSAL_SCORE
+from ekya.models.golden.opening import open_detector_of, open_golden
+from ekya.models.golden.spec import detector_of
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.costs import CostCard, EdgeRates
+from ekya.pipeline.self_testing import self_test
+from ekya.pipeline.setup import crop_side, fleet_classes
+
+PLANNING_US = 10_000
+"""Charge for one plan on virtual time: more than any scheduler here takes for a small fleet."""
+
+_REPEATS = 15
+_HEAD_REPEATS = 60
+_CROPS = 96
+_IMAGE = (240, 320, 3)
+
+
+def calibrate(fleet: FleetConfig | None = None) -> CostCard:
+    """Measures this device on one thread: all edge models, and the golden model of ``fleet`` (or shipped)."""
+    fleet = fleet or load_fleet(shipped_path(DEFAULT_FLEET))
+    torch.set_num_threads(1)
+    side = crop_side(fleet)
+    rng = np.random.default_rng(0)
+    crops = rng.integers(0, 256, (_CROPS, side, side, 3), np.uint8)
+    own = _edge_rates(fleet, DEFAULT_ARCHITECTURE, crops)
+    return CostCard(
+        device=f"one core of {platform.machine()}, torch {torch.__version__}",
+        **asdict(own),
+        golden_ops_per_s=_golden_ops_per_s(fleet, rng),
+        detector_ops_per_s=_detector_ops_per_s(fleet, rng, own.batch_inference_ops_per_s),
+        planning_us=PLANNING_US,
+        others={
+            name: _edge_rates(fleet, name, crops) for name in EDGE_MODELS if name != DEFAULT_ARCHITECTURE
+        },
+    )
+
+
+def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> EdgeRates:
+    side = crops.shape[1]
+    way = self_test(architecture, "cpu", fleet.inference.resolutions).way
+    predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture), "cpu", way)
+    objects = round(TYPICAL_OBJECTS)
+    operations = forward_operations(side, architecture=architecture)
+    frame_s = _seconds(lambda: predictor.predict(crops[:objects], side))
+    batch_s = _seconds(lambda: predictor.predict(crops[:FORWARD_BATCH], side))
+    training_ops_per_s, training_step_s = _training(fleet, architecture, crops)
+    return EdgeRates(
+        inference_ops_per_s=objects * operations / frame_s,
+        batch_inference_ops_per_s=FORWARD_BATCH * operations / batch_s,
+        training_ops_per_s=training_ops_per_s,
+        training_step_s=training_step_s,
+    )
+
+
+def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> tuple[float, float]:
+    """Returns operations per second, and the overhead in seconds per step, from two kinds of epochs.
+
+    An epoch of the head alone has almost only overhead, one of blocks almost only operations.
+    """
+    blocks = max(1, *fleet.retraining.trainable_blocks)
+    epochs = [_epoch(fleet, architecture, crops, trained) for trained in (0, blocks)]
+    counted = [[cost.epoch, cost.steps] for cost, _ in epochs]
+    operation_s, step_s = np.linalg.solve(counted, [seconds for _, seconds in epochs])
+    return float(1.0 / operation_s), float(step_s)
+
+
+def _epoch(
+    fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8], blocks: int
+) -> tuple[RetrainingCost, float]:
+    """Returns the counted cost of an epoch that trains ``blocks`` blocks, and its measured seconds."""
+    classes = fleet_classes(fleet)
+    labelled = LabelledCrops(crops, np.arange(_CROPS) % len(classes), np.arange(_CROPS), np.arange(_CROPS))
+    retraining = Retraining(
+        build_edge_model(classes, 0, 0, architecture),
+        RetrainConfig(_REPEATS, fleet.retraining.batch_sizes[0], 0, blocks, 1.0),
+        labelled,
+        labelled.take(np.arange(0, _CROPS, 5)),
+        memory=ExemplarMemory(),
+        classes=classes,
+        seed=0,
+    )
+    retraining.prepare()
+    return retraining_cost(retraining), _seconds(retraining.run_epoch, 4 if blocks else _HEAD_REPEATS)
+
+
+def _golden_ops_per_s(fleet: FleetConfig, rng: np.random.Generator) -> float:
+    golden = open_golden(fleet.golden, fleet_classes(fleet))
+    image = rng.integers(0, 256, _IMAGE, np.uint8)
+    boxes = np.tile(np.array([[40, 40, 80, 90]], np.float32), (8, 1))
+    items = [Question(boxes, image)] * 4
+    return golden.operations(items) / _seconds(lambda: golden.label(items))
+
+
+def _detector_ops_per_s(fleet: FleetConfig, rng: np.random.Generator, otherwise: float) -> float:
+    """Returns the rate of the golden detector's network; ``otherwise`` if the fleet has no detector."""
+    if detector_of(fleet.golden) is None:
+        return otherwise
+    detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
+    image = rng.integers(0, 256, _IMAGE, np.uint8)
+    return detector.operations_per_frame(image.shape) / _seconds(lambda: detector.detect(image))
+
+
+def _seconds(work: Callable[[], object], repeats: int = _REPEATS) -> float:
+    """Returns the median thread time of a call in seconds, without the first two."""
+    took = []
+    for _ in range(repeats + 2):
+        began = time.thread_time()
+        work()
+        took.append(time.thread_time() - began)
+    return float(np.median(took[2:]))

@@ -1,0 +1,150 @@
+"""Scores models of a stream on the objects of one of its windows."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.trace import Standing
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.core.view import InferenceOption
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.shared import SharedTrunk
+from ekya.models.training.labelled import class_mix_weights
+from ekya.pipeline.labels import StreamLabels
+from ekya.planning.profiling.inference_profile import oldest_result_us
+from ekya.results.metrics.accuracy import ScoreSeries
+from ekya.simulation.emulated.seen import SeenFrames
+
+PARTS = 8
+"""Number of equal parts of a window with separate accuracies: a retraining serves only from its middle on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exam:
+    """Objects of a window, and the validation part of the labels that are made when it opens.
+
+    Attributes:
+        frames: of the window; labelled objects do not count.
+        trunk: crops of these frames.
+        labels: of the previous window; None in window 0.
+        validation: crops of the labels' validation part; None without one.
+        classes: the fleet's.
+        window_us: length of the window.
+    """
+
+    frames: SeenFrames
+    trunk: SharedTrunk
+    labels: StreamLabels | None
+    validation: SharedTrunk | None
+    classes: tuple[str, ...]
+    window_us: int
+
+    @property
+    def window(self) -> int:
+        """Index of the window."""
+        return self.frames.window
+
+    def of_heads(self, model: EdgeModel) -> "Exam":
+        """Returns a faster exam for models that differ from ``model`` in their heads only."""
+        validation = None if self.validation is None else self.validation.without_blocks(model)
+        return replace(self, trunk=self.trunk.without_blocks(model), validation=validation)
+
+    def thinned(self, step: int) -> "Exam":
+        """Returns the exam on every ``step``-th frame only: neighbouring frames show the same objects."""
+        trunk = self.trunk.take(self.frames.rows_of_every(step))
+        return replace(self, frames=self.frames.thinned(step), trunk=trunk)
+
+    def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
+        """Scores a model. Runs it on the validation part unless ``validation_accuracy`` is given.
+
+        Without a validation part, the accuracy on the frames stands for it, and vice versa; 0 without both.
+        """
+        answers = in_fleet(self.trunk.predict(model), model, self.classes)
+        score, series = self.frames.score(answers, len(self.classes))
+        accuracy = score.accuracy
+        if validation_accuracy is None:
+            validation_accuracy = self._validate(model)
+        if validation_accuracy is None:
+            validation_accuracy = 0.0 if accuracy is None else accuracy
+        return Standing(self.window, validation_accuracy, accuracy, self._by_part(series, accuracy))
+
+    @property
+    def objects_by_part(self) -> tuple[int, ...]:
+        """Number of objects that count in each of the ``PARTS`` equal parts of the window."""
+        nothing = np.zeros(len(self.frames.boxes), np.int64)
+        _, series = self.frames.score(nothing, len(self.classes))
+        counted = np.bincount(self._parts(series), series.counted, minlength=PARTS)
+        return tuple(int(count) for count in counted)
+
+    def _by_part(self, series: ScoreSeries, accuracy: float | None) -> tuple[float, ...]:
+        """Returns the accuracy in each part; that of the window for a part without objects."""
+        if accuracy is None:
+            return ()
+        parts = self._parts(series)
+        counted = np.bincount(parts, series.counted, minlength=PARTS)
+        correct = np.bincount(parts, series.correct, minlength=PARTS)
+        return tuple(
+            right / count if count else accuracy
+            for right, count in zip(correct.tolist(), counted.tolist(), strict=True)
+        )
+
+    def _parts(self, series: ScoreSeries) -> NDArray[np.int64]:
+        """Returns for each second the part that contains its middle."""
+        middle_us = (series.start_us + US_PER_S // 2) % self.window_us
+        return middle_us * PARTS // self.window_us
+
+    def _validate(self, model: EdgeModel) -> float | None:
+        if self.validation is None or self.labels is None:
+            return None
+        truth = self.labels.validation.crops.classes
+        weights = class_mix_weights(self.labels.training.crops.classes, truth)
+        right = in_fleet(self.validation.predict(model), model, self.classes) == truth
+        return float(np.average(right, weights=weights))
+
+
+def in_fleet(answers: NDArray[np.int64], model: EdgeModel, classes: tuple[str, ...]) -> NDArray[np.int64]:
+    """Maps a model's classes to indices into the fleet's classes."""
+    return np.array([classes.index(name) for name in model.classes], np.int64)[answers]
+
+
+def true_options(
+    configs: tuple[InferenceConfig, ...],
+    frames: SeenFrames,
+    answers: Mapping[int, tuple[NDArray[np.int64], ...]],
+    class_count: int,
+    frame_gpu_s: Mapping[int, float],
+    fps: float,
+) -> tuple[InferenceOption, ...]:
+    """Returns the true Λ of a window: the part of their accuracy that the given models keep under each λ.
+
+    The share is the mean demand of the window's objects, without headroom.
+
+    Args:
+        configs: Λ.
+        frames: all of the window's.
+        answers: per resolution, for each model the class of every box.
+        class_count: number of classes of the fleet.
+        frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
+        fps: frames per second of the camera.
+    """
+    finest = max(config.resolution for config in configs)
+
+    def correct(resolution: int, every: int, from_first_of: int) -> int:
+        return sum(
+            frames.score(of, class_count, every, from_first_of)[0].correct for of in answers[resolution]
+        )
+
+    options = []
+    for config in configs:
+        most = correct(finest, 1, config.every)
+        kept = correct(config.resolution, config.every, config.every)
+        relative = min(kept / most, 1.0) if most else 1.0
+        frame_s = frame_gpu_s[config.resolution]
+        share_milli = math.ceil(frame_s * fps / config.every * FULL_GPU_MILLI)
+        age_us = oldest_result_us(config, share_milli, frame_s, fps)
+        options.append(InferenceOption(config, relative, share_milli, age_us))
+    return tuple(options)

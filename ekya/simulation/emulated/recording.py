@@ -1,0 +1,324 @@
+"""Records one stream of a trace: every γ trained to its end on the crops and labels that a run would see.
+
+An emulated run with the same fleet and seed cuts the same crops, labels and splits the same objects and
+trains with the same seeds, so that simulated and emulated windows can be compared (paper §6.1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.host import TYPICAL_OBJECTS
+from ekya.core.profile import Family
+from ekya.core.records import NO_LABELS, LabelledBoxes
+from ekya.core.trace import (
+    BASE,
+    Epoch,
+    LeftOut,
+    Origin,
+    Start,
+    StreamTrace,
+    StreamWindow,
+    Training,
+    Trial,
+)
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.shared import SharedTrunk
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.operations import retraining_cost
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
+from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
+from ekya.results.metrics.accuracy import labelled_tracks
+from ekya.simulation.emulated.examining import Exam, in_fleet, true_options
+from ekya.simulation.emulated.recording_steps import Common, Course, Labelled, RecordedSteps
+from ekya.simulation.emulated.seen import SeenFrames, SeenWindow
+
+SCORED_PER_S = 4.0
+"""Frames per second on whose objects models with retrained blocks are scored; heads alone: all frames."""
+
+_JUDGES = 2
+"""Number of newest models that measure the accuracy that λ keeps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    """A model that may serve, with its stream's exemplar memory at that point.
+
+    Attributes:
+        needed: whether each retraining on the way to it started from a model that was not accurate enough.
+            Baselines retrain accurate models too.
+    """
+
+    origin: Origin
+    model: EdgeModel
+    memory: ExemplarMemory
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A recorded training and its best weights."""
+
+    training: Training
+    validation_accuracy: float
+    model: EdgeModel
+
+    def would_serve(self, serving: float) -> bool:
+        """Returns whether it would replace a model with this validation accuracy."""
+        return why_not(self.validation_accuracy, serving, SERVE_MARGIN) is None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """Best weights so far; of equals the last."""
+
+    epoch: int
+    validation_accuracy: float
+    model: EdgeModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exams:
+    """Exams of one window: on all frames, and on sampled frames for models that are scored every epoch."""
+
+    whole: Exam
+    sampled: Exam
+
+
+@dataclass(eq=False)
+class StreamRecorder:
+    """Records one stream.
+
+    Args:
+        stream: its id.
+        settings: of the stream.
+        windows: all of its windows.
+        proposer_operations: counted operations of proposing objects in one frame.
+        common: inputs shared by all streams.
+        also_labelled: further objects that do not count, such as those that a run labelled.
+    """
+
+    stream: StreamId
+    settings: PreparationSettings
+    windows: Sequence[SeenWindow]
+    proposer_operations: int
+    common: Common
+    also_labelled: LabelledBoxes = NO_LABELS
+    _candidates: list[_Candidate] = field(init=False, default_factory=list)
+
+    @property
+    def _steps(self) -> RecordedSteps:
+        return RecordedSteps(self.stream, self.settings, self.windows, self.proposer_operations, self.common)
+
+    def record(self) -> StreamTrace:
+        """Records the stream over all its windows."""
+        labelled = [None, *(self._steps.label(window) for window in range(1, len(self.windows)))]
+        left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
+        excluded = self._excluded(left_out)
+        exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
+        self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory(), needed=True)]
+        recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
+        return StreamTrace(
+            self.stream,
+            self.settings.fps,
+            tuple(recorded),
+            self.windows[-1].part,
+            tuple(map(LeftOut, left_out.frame.tolist(), map(tuple, left_out.boxes.tolist()))),
+        )
+
+    def _window(self, labelled: Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
+        """Records the window of the first exam; the others are later windows."""
+        exam, serving = exams[0].whole, self._candidates[-1].model
+        known = StreamWindow(
+            window=exam.window,
+            class_histogram=self._histogram(exam.window),
+            training_crops=0,
+            validation_crops=0,
+            labelling_gpu_s=0.0,
+            inference_gpu_s=0.0,
+            inference=(),
+            inference_profiled=self._guessed_options(),
+            starts=tuple(Start(of.origin, exam.standing(of.model)) for of in self._candidates),
+            trainings=(),
+            trials=(),
+            objects_by_part=exam.objects_by_part,
+        )
+        if labelled is not None:
+            known = self._prepared(known, labelled, serving)
+            if labelled.labels.can_train:
+                known = self._trained(known, labelled.labels, exams)
+        youngest = [of.model for of in self._candidates[-_JUDGES:]]
+        return replace(known, inference=self._true_options(exam.frames, youngest))
+
+    def _prepared(self, known: StreamWindow, labelled: Labelled, serving: EdgeModel) -> StreamWindow:
+        """Adds costs and results of the window's preparation."""
+        labels = labelled.labels
+        profiled, gpu_s = self._steps.inference(known.window, serving)
+        return replace(
+            known,
+            training_crops=len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            labelling_gpu_s=labelled.gpu_s,
+            inference_gpu_s=gpu_s,
+            inference_profiled=profiled,
+        )
+
+    def _trained(self, known: StreamWindow, labels: StreamLabels, exams: Sequence[_Exams]) -> StreamWindow:
+        """Trials and trains every family from every start; the best weights become candidates."""
+        accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
+        trainings: list[Training] = []
+        trials: list[Trial] = []
+        following: dict[Origin, _Candidate] = {}
+        for start in self._starts():
+            passed = ActivationCache()
+            if self.common.every_start or start.needed:
+                trials += self._steps.trials(
+                    known.window, start.model, start.origin, start.memory.size, labels, passed
+                )
+            of_blocks = [exam.sampled for exam in exams]
+            of_heads = [exam.whole.of_heads(start.model) for exam in exams]
+            serving = accuracies[start.origin]
+            for family in self._families(start):
+                runs = []
+                for course in (course for course in self.common.courses if course.family == family):
+                    asked = of_blocks if course.config.trainable_blocks else of_heads
+                    runs.append(self._run(course, start, labels, asked, passed))
+                    self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
+                trainings += [run.training for run in runs]
+                # Validation parts are small and ties are frequent: prefer more data, as a plan does.
+                best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
+                origin, needed = Origin(known.window, family), start.needed and serving < ENOUGH_ACCURACY
+                # Of two candidates with one origin, keep that which more schedulers would have trained.
+                wanted = start is self._youngest(family, needed) and (needed or origin not in following)
+                if wanted and best.would_serve(serving):
+                    memory = start.memory.update(best.model, labels.training.crops)
+                    following[origin] = _Candidate(origin, best.model, memory, needed)
+        self._candidates += following.values()
+        return replace(known, trainings=tuple(trainings), trials=tuple(trials))
+
+    def _starts(self) -> list[_Candidate]:
+        """Returns the models to train from: the newest of each family, or the base model if it has none."""
+        if self.common.every_start:
+            return list(self._candidates)
+        youngest = [
+            self._youngest(family, needed) for family in self.common.families for needed in (True, False)
+        ]
+        return [candidate for candidate in self._candidates if candidate in youngest]
+
+    def _families(self, start: _Candidate) -> tuple[Family, ...]:
+        """Returns the families to train; accurate models only with their own, as only a baseline does."""
+        own = start.origin.family
+        if self.common.every_start or start.needed or own is None:
+            return self.common.families
+        return (own,)
+
+    def _youngest(self, family: Family, needed: bool) -> _Candidate:
+        """Returns the newest model trained with this family; the base model if there is none.
+
+        Args:
+            family: the family.
+            needed: only models that were trained where it was needed; otherwise any.
+        """
+        own = [of for of in self._candidates if of.origin.family == family and (of.needed or not needed)]
+        return own[-1] if own else self._candidates[0]
+
+    def _run(
+        self,
+        course: Course,
+        start: _Candidate,
+        labels: StreamLabels,
+        exams: Sequence[Exam],
+        passed: ActivationCache,
+    ) -> _Run:
+        window = exams[0].window
+        retraining = retraining_of(
+            start.model, course.config, labels, start.memory, self.settings, window, passed=passed
+        )
+        prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
+        retraining.prepare()
+        epochs: list[Epoch] = []
+        best = _Best(0, -1.0, start.model)
+        while not retraining.done:
+            result = retraining.run_epoch()
+            model = retraining.model()
+            standing = exams[0].standing(model, result.validation_accuracy)
+            epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, (standing,)))
+            if result.validation_accuracy >= best.validation_accuracy:
+                best = _Best(result.epoch, result.validation_accuracy, model)
+            serving = epochs[best.epoch - 1]
+            if result.epoch in course.ends and len(serving.standings) == 1:
+                later = tuple(exam.standing(best.model) for exam in exams[1:])
+                epochs[best.epoch - 1] = replace(serving, standings=(*serving.standings, *later))
+        training = Training(course.family, course.config.data_fraction, start.origin, tuple(epochs))
+        return _Run(training, best.validation_accuracy, best.model)
+
+    def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
+        common, classes = self.common, self.settings.classes
+        answers, frame_gpu_s = {}, {}
+        for resolution in sorted({config.resolution for config in common.inference_configs}):
+            trunk = self._trunk(frames.crops, resolution)
+            answers[resolution] = tuple(in_fleet(trunk.predict(model), model, classes) for model in models)
+            frame_gpu_s[resolution] = common.card.frame_gpu_s(
+                frames.mean_objects, resolution, self.proposer_operations
+            )
+        return true_options(
+            common.inference_configs,
+            frames,
+            answers,
+            len(classes),
+            frame_gpu_s,
+            self.settings.fps,
+        )
+
+    def _excluded(self, labelled: LabelledBoxes) -> NDArray[np.int64]:
+        """Returns the tracks of labelled objects, which count in no window."""
+        found = [labelled_tracks(labelled, seen.frames.reference) for seen in self.windows]
+        return np.unique(np.concatenate(found))
+
+    def _guessed_options(self) -> tuple[InferenceOption, ...]:
+        """Returns Λ before anything is profiled, as at the start of a run."""
+        configs = self.common.inference_configs
+        frame_gpu_s = {
+            config.resolution: self.common.card.frame_gpu_s(
+                TYPICAL_OBJECTS, config.resolution, self.proposer_operations
+            )
+            for config in configs
+        }
+        return inference_options(configs, (), frame_gpu_s, self.settings.fps)
+
+    def _histogram(self, window: int) -> tuple[int, ...]:
+        seen = self.windows[window].frames.reference.classes
+        count = len(self.settings.classes)
+        return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
+
+    def _exams(self, seen: SeenWindow, labelled: Labelled | None, excluded: NDArray[np.int64]) -> _Exams:
+        frames, side = seen.frames.without(excluded), self.settings.side
+        validation = None
+        if labelled is not None and len(labelled.labels.validation.crops):
+            validation = self._trunk(labelled.labels.validation.crops.crops, side)
+        whole = Exam(
+            frames=frames,
+            trunk=self._trunk(frames.crops, side),
+            labels=labelled.labels if labelled else None,
+            validation=validation,
+            classes=self.settings.classes,
+            window_us=self.common.window_us,
+        )
+        return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
+
+    def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
+        return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
+
+
+def _boxes_of(labelled: Sequence[Labelled | None]) -> LabelledBoxes:
+    parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
+    return LabelledBoxes.joined(LabelledBoxes(part.frames, part.boxes) for part in parts)

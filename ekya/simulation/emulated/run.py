@@ -1,0 +1,274 @@
+"""`ekya run --clock virtual`: the whole system on virtual time without Ray; two runs give the same bytes."""
+
+import logging
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
+from ekya.control.loop import Observer, run_loop
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.control.step import StepResult
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS
+from ekya.core.plan import Plan
+from ekya.core.units import BASE_VERSION, StreamId
+from ekya.core.view import WindowView
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.golden.opening import open_golden
+from ekya.models.golden.proposer import Proposer
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.setup import (
+    CHECKPOINT_DELAY_US,
+    crop_side,
+    first_inference_options,
+    fleet_classes,
+    loop_options,
+    misfortunes,
+    proposer_for,
+    script_cues,
+    stream_setup,
+    with_classes,
+)
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Scheduler
+from ekya.results.finalize import Finished, RunEnd, finish_run
+from ekya.results.metrics.summary import HostFacts
+from ekya.results.progress import ProgressObserver, ScriptTeller
+from ekya.results.report.screen import open_screen
+from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore, StreamRow
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.executor import EmulatedExecutor
+from ekya.simulation.emulated.remote import KeptModels
+from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.ingest.process import SourceDiedError, SourceProcess
+from ekya.system.files import write_text_atomic
+
+_LOG = logging.getLogger(__name__)
+
+
+def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
+    """Runs a fleet on virtual time, shown on the console, and returns its run folder.
+
+    Ctrl-C ends the run early; what has happened until then is measured and written as usual.
+    """
+    fleet, card = with_classes(fleet), load_card(options.card)
+    folder = RunFolder.create(options.runs, options.name or fleet.name)
+    with open_screen(console) as screen:
+        watcher = ProgressObserver(screen, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
+        tell_script = ScriptTeller(script_cues(fleet))
+
+        def observe(batch: Batch, turn: StepResult) -> None:
+            tell_script(batch, turn)
+            watcher(batch, turn)
+
+        with suppress(KeyboardInterrupt):
+            emulate(folder, fleet, options.scheduler, options.seed, observe, card)
+    return folder.path
+
+
+def emulated_options(fleet: FleetConfig, card: CostCard, seed: int) -> LoopOptions:
+    """Returns the loop's constants: shares in thousandths, and the GPUs of the fleet file."""
+    families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
+    return loop_options(fleet, families, seed, share_step_milli=1, capacity_milli=fleet.capacity_milli)
+
+
+def emulate(
+    folder: RunFolder,
+    fleet: FleetConfig,
+    scheduler: str,
+    seed: int,
+    observe: Observer,
+    card: CostCard | None = None,
+) -> Finished:
+    """Makes one run of the emulated world in a new folder, with ``card`` or the shipped cost card.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C; what happened until then is measured and written.
+    """
+    stopped = False
+    with open_emulated(folder, fleet, scheduler, seed, card) as run:
+        try:
+            run_loop(run.executor, run.journal, run.plan, run.scheduler.needs, run.options, observe)
+        except KeyboardInterrupt:
+            stopped = True
+            _LOG.warning("stopped at %.1f s of virtual time", run.executor.now_us / 1e6)
+    finished = run.finish()
+    if stopped:
+        raise KeyboardInterrupt
+    return finished
+
+
+@contextmanager
+def open_emulated(
+    folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard | None = None
+) -> Iterator["EmulatedRun"]:
+    """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    card = (card or load_card()).of(fleet.edge.model)
+    chosen = make_scheduler(scheduler)
+    constants = emulated_options(fleet, card, seed)
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, scheduler, constants)
+        stack.callback(journal.close)
+        thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
+        kept = thorough if chosen.needs.kept_models else None
+        world = _World.build(folder, fleet, store, card, seed, stack, kept)
+        yield EmulatedRun(folder, fleet, world.executor, journal, chosen, constants, card.planning_us)
+        world.finish(store)
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedRun:
+    """A run of the emulated world, before its first step.
+
+    Attributes:
+        folder, fleet: of the run.
+        executor, journal, scheduler, options: for its loop.
+        planning_us: charge for a plan.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    executor: EmulatedExecutor
+    journal: FileJournal
+    scheduler: Scheduler
+    options: LoopOptions
+    planning_us: int
+    _took_ms: list[float] = field(default_factory=list)
+    _began_s: float = field(default_factory=time.monotonic)
+
+    def plan(self, view: WindowView) -> Plan:
+        """Returns the scheduler's plan and charges it to virtual time; its wall time is only reported."""
+        began_s = time.perf_counter()
+        plan = self.scheduler.plan(view)
+        self._took_ms.append((time.perf_counter() - began_s) * 1000)
+        self.executor.charge(self.planning_us)
+        return plan
+
+    def finish(self) -> Finished:
+        """Scores the run, after the block of ``open_emulated``."""
+        took_s = time.monotonic() - self._began_s
+        others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
+        host = HostFacts(planning_ms=tuple(self._took_ms), others=others)
+        return finish_run(self.folder, self.fleet, RunEnd("emulated", self.options.seed, host))
+
+
+@dataclass(slots=True, eq=False)
+class _World:
+    """The executor with its cameras and their sources."""
+
+    fleet: FleetConfig
+    executor: EmulatedExecutor
+    cameras: dict[StreamId, EmulatedCamera]
+    sources: dict[StreamId, SourceProcess]
+
+    @staticmethod
+    def build(
+        folder: RunFolder,
+        fleet: FleetConfig,
+        store: StateStore,
+        card: CostCard,
+        seed: int,
+        stack: ExitStack,
+        kept: RetrainConfig | None,
+    ) -> "_World":
+        """Builds the world. With ``kept``, a model per window is trained with it at no cost, for reuse."""
+        classes = fleet_classes(fleet)
+        base = base_model(fleet, seed)
+        sources = {
+            stream.id: stack.enter_context(SourceProcess(stream.played, classes)) for stream in fleet.streams
+        }
+        cameras: dict[StreamId, EmulatedCamera] = {}
+        proposer_operations = 0
+        for place, stream in enumerate(fleet.streams):
+            source = sources[stream.id]
+            setup = stream_setup(fleet, place, _fps_of(source), seed)
+            frames = _Peeked(source.frames())
+            proposer = proposer_for(fleet, stream)
+            operations = frames.proposer_operations(proposer)
+            proposer_operations = max(proposer_operations, operations)
+            worker = InferenceWorker(
+                classes, base, proposer, setup.collector(), setup.settings.side, setup.window_us
+            )
+            costs = {
+                resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+                for resolution in fleet.inference.resolutions
+            }
+            models = ModelRecord(folder, store, stream.id)
+            models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
+            cameras[stream.id] = EmulatedCamera(
+                settings=setup.settings,
+                inference=EmulatedStream(iter(frames), worker, card),
+                frames=FrameRecord(folder, stream.id),
+                models=models,
+                model=base,
+                options=first_inference_options(fleet, stream.id, setup.settings.fps, costs),
+                version=BASE_VERSION,
+                memory=ExemplarMemory(),
+                kept=KeptModels(kept, base) if kept is not None else None,
+                joins_us=stream.play.joins_us,
+                misfortunes=misfortunes(stream),
+            )
+        if all(source.died for source in sources.values()):
+            next(iter(sources.values())).wait_open()  # raises the error of the source
+        golden = open_golden(fleet.golden, classes)
+        executor = EmulatedExecutor(
+            cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
+        )
+        return _World(fleet, executor, cameras, sources)
+
+    def finish(self, store: StateStore) -> None:
+        """Writes the streams' records and frame counts."""
+        self.executor.finish()
+        finest = InferenceConfig(1, max(self.fleet.inference.resolutions))
+        for stream, camera in self.cameras.items():
+            source = self.sources[stream]
+            if source.died:
+                _LOG.warning("%s: its source died (%s)", stream, source.died)
+            store.put_stream(StreamRow(stream, camera.inference.arrived, source.damaged, source.died))
+            camera.frames.add_shadow(camera.inference.base_answers(finest))
+
+
+def _fps_of(source: SourceProcess) -> float:
+    """Returns frames per second; a default for a source that died while it was opened."""
+    try:
+        return source.wait_open()
+    except SourceDiedError:
+        return ASSUMED_FPS
+
+
+class _Peeked:
+    """Iterator over frames that allows inspecting the first one."""
+
+    def __init__(self, frames: Iterator[tuple[Frame, Truth | None]]) -> None:
+        self._first = next(frames, None)
+        self._rest = frames
+
+    def proposer_operations(self, proposer: Proposer) -> int:
+        """Returns the operations of proposing objects in one frame of this stream."""
+        return 0 if self._first is None else proposer.operations(self._first[0].image.shape)
+
+    def __iter__(self) -> Iterator[tuple[Frame, Truth | None]]:
+        if self._first is not None:
+            first, self._first = self._first, None
+            yield first
+            yield from self._rest

@@ -1,0 +1,181 @@
+"""One camera and its inference on virtual time: at its frame rate, at its share, newest frame first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.records import FramePrediction, FrameReference
+from ekya.core.speed import LINEAR
+from ekya.core.units import US_PER_S, ModelVersion
+from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.detections import Proposals
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier, InferenceWorker, Proposed
+from ekya.streams.ingest.frame import Frame, Truth
+
+_CLASSIFY_AT_ONCE = 16
+"""Batch size for classifying analysed frames; the batching has no effect on virtual time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Frame to be analysed next, with the operations of proposing its boxes."""
+
+    frame: Frame
+    boxes: NDArray[np.float32]
+    proposer_operations: int
+
+
+class EmulatedStream:
+    """Frames arrive, are analysed within the share, and all get an answer.
+
+    Args:
+        frames: the camera.
+        worker: analyses frames.
+        card: costs of the analysis.
+    """
+
+    def __init__(
+        self,
+        frames: Iterator[tuple[Frame, Truth | None]],
+        worker: InferenceWorker,
+        card: CostCard,
+    ) -> None:
+        self._frames = frames
+        self._next = next(frames, None)
+        self._worker = worker
+        self._card = card
+        self._config = InferenceConfig(1, 0)
+        self._share_milli = 0
+        self._busy_until_us = -1
+        self._waiting: _Waiting | None = None
+        self._to_classify: list[Proposed] = []
+        self._rows: dict[int, FramePrediction] = {}
+        self._references: list[FrameReference] = []
+        self._used_gpu_s = 0.0
+        self.arrived = 0
+
+    @property
+    def ended(self) -> bool:
+        """True after the camera's last frame."""
+        return self._next is None
+
+    @property
+    def classifier(self) -> Classifier:
+        """The serving classifier."""
+        return self._worker.classifier
+
+    def advance(self, now_us: int) -> None:
+        """Processes everything before ``now_us``: arriving frames, and analyses that begin or end."""
+        while self._next is not None and self._next[0].t_us < now_us:
+            frame, truth = self._next
+            self._next = next(self._frames, None)
+            self._work_until(frame.t_us)
+            self._arrive(frame, truth)
+        self._work_until(now_us)
+
+    def configure(self, config: InferenceConfig, share_milli: int, now_us: int) -> None:
+        """Sets λ and share from ``now_us`` on; the frame in analysis keeps the old ones."""
+        self.advance(now_us)
+        if config != self._config:
+            self._classify()
+        if self._share_milli == 0:
+            self._busy_until_us = max(self._busy_until_us, now_us)
+        self._config, self._share_milli = config, share_milli
+
+    def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
+        """Makes a hot swap of the weights, from the next frame on."""
+        self.advance(now_us)
+        self._classify()
+        self._worker.swap(model, version)
+
+    def used_gpu_s(self) -> float:
+        """Returns the GPU-seconds spent since the last call."""
+        used, self._used_gpu_s = self._used_gpu_s, 0.0
+        return used
+
+    def material(self, window: int, now_us: int) -> WindowMaterial:
+        """Returns the material kept of a window that is over at ``now_us``."""
+        self.advance(now_us)
+        return self._worker.material(window)
+
+    def forget_material(self) -> None:
+        """Drops the material of the last closed window."""
+        self._worker.forget_material()
+
+    def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
+        """Returns the base model's predictions on the sampled frames; the stream cannot continue after it."""
+        return self._worker.base_answers(config)
+
+    def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
+        """Returns and drops predictions and references of the frames so far, in order."""
+        if self._waiting is not None:
+            self._pass_over(self._waiting.frame)
+            self._waiting = None
+        self._classify()
+        rows = [self._rows[frame] for frame in sorted(self._rows)]
+        references, self._rows, self._references = self._references, {}, []
+        return rows, references
+
+    def _arrive(self, frame: Frame, truth: Truth | None) -> None:
+        self.arrived += 1
+        if truth is not None:
+            self._references.append(truth.reference(frame))
+        proposals = None if frame.boxes is None else Proposals(frame.boxes)
+        proposer_operations = 0
+        may_be_looked_at = frame.index % self._config.every == 0
+        if proposals is None:
+            wanted = self._worker.wants(frame.t_us)
+            if wanted or may_be_looked_at:
+                proposals = self._worker.propose(frame)
+                operations = proposals.count_operations()
+                if self._waiting is not None and may_be_looked_at:
+                    # If the detector skips frames, it would have run on this frame instead.
+                    operations = max(operations, self._waiting.proposer_operations)
+                if wanted:
+                    self._used_gpu_s += self._card.proposing_gpu_s(operations)
+                else:
+                    # Proposed now, so that tracking sees the frames in order; charged with the analysis, so
+                    # that a skipped frame costs nothing.
+                    proposer_operations = operations
+        if proposals is not None:
+            self._worker.see(frame, proposals)
+        if proposals is None or not may_be_looked_at:
+            self._pass_over(frame)
+            return
+        if self._waiting is not None:
+            self._pass_over(self._waiting.frame)
+        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations)
+        self._work_until(frame.t_us)
+
+    def _work_until(self, t_us: int) -> None:
+        """Ends analyses up to ``t_us`` and begins the next ones."""
+        while self._busy_until_us <= t_us:
+            if self._waiting is None or self._share_milli == 0:
+                return
+            waiting, self._waiting = self._waiting, None
+            self._begin(waiting)
+
+    def _begin(self, waiting: _Waiting) -> None:
+        frame, boxes = waiting.frame, waiting.boxes
+        self._to_classify.append(self._worker.cut(frame, boxes))
+        if len(self._to_classify) >= _CLASSIFY_AT_ONCE:
+            self._classify()
+        gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, waiting.proposer_operations)
+        self._used_gpu_s += gpu_s
+        begun_us = max(frame.t_us, self._busy_until_us)
+        self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
+        self._worker.answered(frame.index)
+
+    def _pass_over(self, frame: Frame) -> None:
+        self._rows[frame.index] = self._worker.skip(frame.index, frame.t_us, self._config)
+
+    def _classify(self) -> None:
+        if self._to_classify:
+            for row in self._worker.classify(self._to_classify, self._config):
+                self._rows[row.frame] = row
+            self._to_classify = []

@@ -1,0 +1,140 @@
+"""Shares on virtual time: work done at the speed of its share, and changes that jobs confirm at once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from ekya.control.resizing import Patience, ShareLedger, ShareOrder
+from ekya.core.commands import BeginPreparation, ResizeRetraining, SetInference, StartRetraining
+from ekya.core.events import ShareResized
+from ekya.core.shares import ShareHolder, Work
+from ekya.core.speed import SpeedCurve
+from ekya.core.units import US_PER_S
+
+
+class ShareWork:
+    """Work in consecutive steps.
+
+    Args:
+        speed: at a share.
+        now_us: start of the first step.
+        share_milli: share of the first step, until it is changed.
+        gpu_s: GPU-seconds of the first step.
+    """
+
+    def __init__(self, speed: SpeedCurve, now_us: int, share_milli: int, gpu_s: float) -> None:
+        self._speed = speed
+        self._since_us = now_us
+        self._share_milli = share_milli
+        self._left_gpu_s = gpu_s
+        self._used_gpu_s = 0.0
+
+    @property
+    def due_us(self) -> int | None:
+        """End of the current step; None while the share is 0."""
+        speed = self._speed.speed(self._share_milli)
+        if speed == 0.0:
+            return None
+        return self._since_us + max(round(self._left_gpu_s / speed * US_PER_S), 1)
+
+    def resize(self, share_milli: int, now_us: int) -> None:
+        """Sets the share from ``now_us`` on; the finished part of the step stays."""
+        self._advance(now_us)
+        self._share_milli = share_milli
+
+    def delay(self, delay_us: int) -> None:
+        """Pauses the work, for example while a checkpoint is taken."""
+        self._since_us += delay_us
+
+    def next_step(self, gpu_s: float, now_us: int) -> None:
+        """Ends the current step and begins the next one."""
+        self._advance(now_us)
+        self._left_gpu_s = gpu_s
+
+    def used_gpu_s(self, now_us: int) -> float:
+        """Returns the GPU-seconds spent since the last call."""
+        self._advance(now_us)
+        used, self._used_gpu_s = self._used_gpu_s, 0.0
+        return used
+
+    def _advance(self, now_us: int) -> None:
+        passed_us = max(now_us - self._since_us, 0)
+        worked = min(self._left_gpu_s, passed_us / US_PER_S * self._speed.speed(self._share_milli))
+        self._left_gpu_s -= worked
+        self._used_gpu_s += worked
+        self._since_us = max(self._since_us, now_us)
+
+
+_IN_NO_TIME = Patience(0, dict.fromkeys(Work, 0))
+
+ShareCommandT = TypeVar("ShareCommandT", BeginPreparation, SetInference, StartRetraining, ResizeRetraining)
+"""Command that gives a job a share."""
+
+GoTo = Callable[[int], None]
+"""Sets a job's share in thousandths; the first call starts the job."""
+
+
+class InstantShares:
+    """Shares of all holders in a world of one process.
+
+    Args:
+        capacity_milli: all GPUs together.
+    """
+
+    def __init__(self, capacity_milli: int) -> None:
+        self._ledger = ShareLedger((capacity_milli,), lambda holder: 0, _IN_NO_TIME)
+        self._jobs: dict[ShareHolder, GoTo] = {}
+        self._told: list[ShareResized] = []
+
+    def change(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int, go_to: GoTo) -> None:
+        """Sets a job's share by an order of the plan with this number (``epoch``).
+
+        Raises:
+            ValueError: other holders occupy the planned share.
+        """
+        self._jobs[holder] = go_to
+        self._carry_out(self._ledger.aim(holder, share_milli, epoch, now_us), now_us)
+        if holder in self._ledger.holders and self._ledger.held_milli(holder) != share_milli:
+            raise ValueError(f"there are not {share_milli} thousandths of a GPU for {holder}")
+
+    def carry_out(
+        self,
+        holder: ShareHolder,
+        command: ShareCommandT,
+        now_us: int,
+        act: Callable[[ShareCommandT], None],
+    ) -> None:
+        """Executes a command that gives a job a share, at the share that is available for it.
+
+        Raises:
+            ValueError: see ``change``.
+        """
+
+        def go_to(share_milli: int) -> None:
+            act(replace(command, share_milli=share_milli))
+
+        self.change(holder, command.share_milli, command.plan_epoch, now_us, go_to)
+
+    def silence(self, holder: ShareHolder, now_us: int) -> None:
+        """Sets the share of a job without work to 0."""
+        if holder in self._ledger.holders:
+            self.change(holder, 0, 0, now_us, self._jobs[holder])
+
+    def leave(self, holder: ShareHolder, now_us: int) -> None:
+        """Removes a job that has ended."""
+        self._carry_out(self._ledger.leave(holder, now_us), now_us)
+        self._jobs.pop(holder, None)
+
+    def take_told(self) -> tuple[ShareResized, ...]:
+        """Returns the events since the last call."""
+        told, self._told = tuple(self._told), []
+        return told
+
+    def _carry_out(self, orders: list[ShareOrder], now_us: int) -> None:
+        for order in orders:
+            # Emit before the change: a job without work ends immediately and emits its own event.
+            if order.changes:
+                self._told.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
+            if not order.leaves:
+                self._jobs[order.holder](order.share_milli)
+            self._carry_out(self._ledger.answer(order, now_us), now_us)

@@ -1,0 +1,1 @@
+"""The trace world: replays recorded accuracies and costs, on virtual time."""

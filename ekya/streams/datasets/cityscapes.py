@@ -1,0 +1,302 @@
+"""Cityscapes: pictures from a car, with the outlines of everything in them (paper §6.1).
+
+A city is a stream. Its labelled pictures are far apart in time, so objects are not tracked from picture to
+picture: each object of each picture has a separate track.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from ekya.core.errors import UserError
+from ekya.core.unique_tuple import UniqueTuple
+from ekya.streams.datasets.dataset import StreamFindings, Survey
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, PictureFiles
+from ekya.streams.datasets.labelled_index import IndexHead, examine_frames, read_frames, read_head
+from ekya.streams.ingest.frame import StreamSource, classes_known
+from ekya.streams.ingest.pictures import UnreadableError, read_bytes, read_values
+from ekya.system.files import FolderPath, user_errors
+
+DATASET = "cityscapes"
+
+PAPER_CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+"""The paper's six classes, in the order of its public implementation."""
+
+_INSTANCES: Mapping[int, str] = {
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    29: "caravan",
+    30: "trailer",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
+}
+"""Labels of single objects, by label id. Groups such as ``cargroup``, of several objects, are left out."""
+
+KNOWN = tuple(_INSTANCES.values())
+
+SECONDS_PER_FRAME = 1.8
+"""A labelled picture stands for its whole snippet: 30 pictures, taken at 17 a second."""
+
+MIN_SIDE = 50.0
+"""As in the paper's public implementation: smaller objects are no useful examples. Pixels."""
+
+PICTURES, LABELS = "leftImg8bit", "gtFine"
+_PICTURE = re.compile(rf"(.+)_(\d+)_(\d+)_{PICTURES}\.png")
+_OUTLINES = re.compile(rf"(.+)_(\d+)_(\d+)_{LABELS}_polygons\.json")
+_PER_INSTANCE = 1000
+
+Split = Literal["train", "val", "test"]
+
+
+class CityscapesSpec(BaseModel):
+    """A city of Cityscapes as a camera in a fleet file.
+
+    Attributes:
+        root: folder with ``leftImg8bit`` and ``gtFine``.
+        city: name of the city's folder.
+        splits: splits to search for the city; the labels of ``test`` are not public.
+        index: index file that ``ekya prepare`` wrote; without it the city's folders are listed and every file
+            of labels is read when its frame is due.
+        seconds_per_frame: stream time from one labelled picture to the next.
+        min_side: objects with a shorter side, in pixels of the full picture, are left out.
+        max_side: larger pictures are scaled down, in proportion, until no side is longer; pixels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    gives_truth: ClassVar[bool] = True
+    live: ClassVar[bool] = False
+
+    kind: Literal["cityscapes"] = "cityscapes"
+    root: FolderPath
+    city: str = Field(pattern=r"^[A-Za-z0-9_.-]+$")
+    splits: UniqueTuple[Split] = ("train", "val")
+    index: Path | None = None
+    seconds_per_frame: float = Field(default=SECONDS_PER_FRAME, gt=0)
+    min_side: float = Field(default=MIN_SIDE, ge=1)
+    max_side: int = Field(default=640, ge=32)
+
+    def open(self, classes: tuple[str, ...]) -> StreamSource:
+        """Opens the city's labelled pictures.
+
+        Raises:
+            UserError: the city is not there, the index belongs to another data set, or Cityscapes does not
+                have one of the classes.
+        """
+        class_of = classes_known(classes, KNOWN, "Cityscapes has")
+        index = self.index
+        if index is None:
+            pairs = city_pairs(self.root, self.city, self.splits)
+            if not pairs:
+                raise UserError(
+                    f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
+                    "the key 'city'; correct the name, or the key 'splits'."
+                )
+        else:
+            read_head(index, DATASET)
+            pairs = ()
+        return LabelledSource(
+            (lambda: described(self.root, pairs)) if index is None else (lambda: read_frames(index)),
+            PictureFiles(self.root, 1.0 / self.seconds_per_frame),
+            class_of,
+            self.max_side,
+            self.min_side,
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """A picture and its labels, either of which may be missing.
+
+    Attributes:
+        sequence, frame: numbers in the file name; they give the order in time.
+        split: folder that both files are in.
+        stem: common beginning of both file names.
+        city: name of the city's folder.
+    """
+
+    sequence: int
+    frame: int
+    split: str
+    stem: str
+    city: str
+
+    @property
+    def picture(self) -> str:
+        """Path of the picture, relative to the root."""
+        return f"{PICTURES}/{self.split}/{self.city}/{self.stem}_{PICTURES}.png"
+
+    def labels(self, ending: str) -> str:
+        """Returns the path of the labels in one of their forms, relative to the root."""
+        return f"{LABELS}/{self.split}/{self.city}/{self.stem}_{LABELS}_{ending}"
+
+
+def city_pairs(root: Path, city: str, splits: tuple[str, ...]) -> tuple[Pair, ...]:
+    """Returns all pictures and outlines of a city, in chronological order.
+
+    Raises:
+        UserError: a folder cannot be read.
+    """
+    found: set[Pair] = set()
+    for split in splits:
+        for top, pattern in ((PICTURES, _PICTURE), (LABELS, _OUTLINES)):
+            folder = root / top / split / city
+            if not folder.is_dir():
+                continue
+            with user_errors(folder):
+                names = [entry.name for entry in folder.iterdir()]
+            for name in names:
+                if match := pattern.fullmatch(name):
+                    sequence, frame = int(match[2]), int(match[3])
+                    found.add(Pair(sequence, frame, split, f"{match[1]}_{match[2]}_{match[3]}", city))
+    return tuple(sorted(found))
+
+
+def described(root: Path, pairs: tuple[Pair, ...]) -> Iterator[LabelledFrame]:
+    """Yields the labels of each picture, read on demand."""
+    for pair in pairs:
+        try:
+            yield _labelled(root, pair)
+        except UnreadableError as error:
+            yield LabelledFrame(pair.picture, problem=str(error))
+
+
+def _labelled(root: Path, pair: Pair) -> LabelledFrame:
+    """Returns a picture's labels, from the outlines or, if those are missing, from the instance map.
+
+    Raises:
+        UnreadableError: both are missing, or the file cannot be read; the message names the file.
+    """
+    outlines, instances = (root / pair.labels(ending) for ending in ("polygons.json", "instanceIds.png"))
+    if outlines.exists():
+        read, file = _from_outlines, outlines
+    elif instances.exists():
+        read, file = _from_instances, instances
+    else:
+        raise UnreadableError(f"{outlines}: is missing, and so is {instances.name} beside it")
+    try:
+        objects, size = read(file)
+    except UnreadableError as error:
+        raise UnreadableError(f"{file}: {error}") from error
+    return LabelledFrame(pair.picture, objects, size)
+
+
+def _from_outlines(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
+    """Reads objects and picture size from a ``polygons.json``, whose outlines include occluded parts."""
+    try:
+        content = json.loads(read_bytes(file))
+        width, height = (_size(content[key]) for key in ("imgWidth", "imgHeight"))
+        objects = tuple(_outlined(one) for one in content["objects"] if _counts(one))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("is not JSON with outlines as Cityscapes has them") from error
+    except (KeyError, TypeError, IndexError, OverflowError) as error:
+        raise UnreadableError(f"is no file of outlines (something is wrong at {error})") from error
+    return objects, (width, height)
+
+
+def _counts(one: Any) -> bool:
+    return one["label"] in KNOWN and not one.get("deleted", 0)
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or not 0 < value < 1 << 16:
+        raise ValueError
+    return value
+
+
+def _outlined(one: Any) -> LabelledObject:
+    across = [float(point[0]) for point in one["polygon"]]
+    down = [float(point[1]) for point in one["polygon"]]
+    if len(across) < 3 or not all(math.isfinite(value) for value in (*across, *down)):
+        raise ValueError
+    return LabelledObject(one["label"], min(across), min(down), max(across), max(down))
+
+
+def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
+    """Reads objects and picture size from an ``instanceIds.png``, which marks only the visible parts."""
+    values = read_values(file)
+    down, across = np.nonzero(values >= min(_INSTANCES) * _PER_INSTANCE)
+    numbers, which = np.unique(values[down, across], return_inverse=True)
+    objects = []
+    for place, number in enumerate(numbers.tolist()):
+        name = _INSTANCES.get(number // _PER_INSTANCE)
+        if name is None:
+            continue
+        mine_x, mine_y = across[which == place], down[which == place]
+        box = (mine_x.min(), mine_y.min(), mine_x.max() + 1, mine_y.max() + 1)
+        objects.append(LabelledObject(name, *(float(value) for value in box)))
+    return tuple(objects), (values.shape[1], values.shape[0])
+
+
+_SPLITS = ("train", "val")
+
+
+class CityscapesDataset:
+    """``Dataset`` of the finely labelled cities, except those of ``test``, whose labels are not public."""
+
+    name = DATASET
+    title = "Cityscapes, fine annotations"
+    licence = (
+        "the Cityscapes licence: free for research, teaching and other non-commercial use by everyone who "
+        "registers; pictures may not be passed on"
+    )
+    had_from = (
+        "the Cityscapes site, cityscapes-dataset.com, after registering: "
+        "leftImg8bit_trainvaltest.zip (11 GB) and gtFine_trainvaltest.zip (241 MB), both unpacked "
+        "into one folder"
+    )
+    layout = (
+        f"{PICTURES}/{{train,val}}/CITY/*_{PICTURES}.png and "
+        f"{LABELS}/{{train,val}}/CITY/*_{LABELS}_polygons.json"
+    )
+    classes: tuple[str, ...] = PAPER_CLASSES
+    index_suffix = ".jsonl"
+
+    def classes_in(self, root: Path) -> tuple[str, ...]:
+        """Returns the paper's six classes."""
+        return self.classes
+
+    def survey(self, root: Path) -> Survey:
+        """Lists the cities of both splits."""
+        missing: list[str] = []
+        cities: set[str] = set()
+        for top, what in ((PICTURES, "pictures"), (LABELS, "labels")):
+            if not (root / top).is_dir():
+                missing.append(f"{root / top}: there are no {what} of the data set")
+                continue
+            for split in _SPLITS:
+                folder = root / top / split
+                if not folder.is_dir():
+                    missing.append(f"{folder}: there are no {what} of this split")
+                    continue
+                with user_errors(folder):
+                    cities |= {entry.name for entry in folder.iterdir() if entry.is_dir()}
+        pairs = {city: len(city_pairs(root, city, _SPLITS)) for city in sorted(cities)}
+        return Survey({city: count for city, count in pairs.items() if count}, tuple(missing))
+
+    def examine(
+        self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+    ) -> StreamFindings:
+        """Decodes every picture of a city and reads all its labels."""
+
+        def counted(one: LabelledObject) -> bool:
+            return one.name in classes and min(one.x1 - one.x0, one.y1 - one.y0) >= MIN_SIDE
+
+        frames = described(root, city_pairs(root, stream, _SPLITS))
+        pictures = PictureFiles(root, 1.0 / SECONDS_PER_FRAME)
+        return examine_frames(IndexHead(DATASET, stream, KNOWN), frames, pictures, counted, index, looked_at)
+
+    def source(self, root: Path, stream: str, index: Path) -> CityscapesSpec:
+        """Returns the specification of a city with its index."""
+        return CityscapesSpec(root=root, city=stream, index=index, seconds_per_frame=SECONDS_PER_FRAME)

@@ -1,0 +1,190 @@
+"""Catalogue of the segments of either version in a folder, and the index of a stream's segments.
+
+A source with an index need not read location and time from the segments again.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFacts, SegmentFiles, Shot
+from ekya.system.files import user_errors, write_text_atomic
+
+_BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Functions that read segments of one version.
+
+    Attributes:
+        describe: returns the facts of a segment.
+        cameras: returns the cameras that it has pictures of.
+        check: raises a ``UserError`` if it lacks pictures or labels of a camera.
+        shots: yields the pictures of a camera in chronological order.
+    """
+
+    describe: Callable[[SegmentFiles], SegmentFacts]
+    cameras: Callable[[SegmentFiles], tuple[Camera, ...]]
+    check: Callable[[SegmentFiles, Camera], None]
+    shots: Callable[[SegmentFiles, Camera], Iterator[Shot | Lost]]
+
+
+def version_of(files: SegmentFiles) -> Version:
+    """Returns the functions that read a segment.
+
+    The version's module is imported only here, as it needs more than everything else that reads a fleet file.
+    """
+    if files.version == 1:
+        from ekya.streams.datasets.waymo import records
+
+        return Version(records.describe, records.cameras, records.check, records.shots)
+    from ekya.streams.datasets.waymo import parquet
+
+    return Version(parquet.describe, parquet.cameras, parquet.check, parquet.shots)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment whose facts have been read."""
+
+    files: SegmentFiles
+    facts: SegmentFacts
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Sort key: segments play in chronological order; ties are broken by name."""
+        return self.facts.first_us, self.files.name
+
+
+def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
+    """Finds the segments of a folder, by name, from file names alone.
+
+    The components of version 2 and the ``.tfrecord`` files of version 1 lie in the root, or in its subfolders
+    (``training``, ``validation``). A segment that exists in both versions is read in version 2; of two
+    files of version 1, the one whose name says that it has labels is read.
+
+    Raises:
+        UserError: the folder cannot be read.
+    """
+    found: dict[str, SegmentFiles] = {}
+    with user_errors(root):
+        folders = [root, *sorted(one for one in root.iterdir() if one.is_dir())]
+        for folder in folders:
+            for file in sorted(folder.glob("*.tfrecord"), key=_labelled_first):
+                found.setdefault(name := _name_of(file), SegmentFiles(name, 1, file))
+        for folder in folders:
+            for file in sorted((folder / "camera_image").glob("*.parquet")):
+                boxes, stats = folder / "camera_box" / file.name, folder / "stats" / file.name
+                found[file.stem] = SegmentFiles(
+                    file.stem,
+                    2,
+                    file,
+                    boxes if boxes.is_file() else None,
+                    stats if stats.is_file() else None,
+                )
+    return found
+
+
+def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
+    """Reads the facts of segments; returns the segments in chronological order.
+
+    Raises:
+        UserError: a segment cannot be read.
+    """
+    looked = (Segment(files, version_of(files).describe(files)) for files in segments)
+    return tuple(sorted(looked, key=lambda one: one.order))
+
+
+def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Returns a folder's readable segments in chronological order, and a sentence for each of the others."""
+    segments: list[Segment] = []
+    problems: list[str] = []
+    for files in find_segments(root).values():
+        try:
+            segments.extend(look_into([files]))
+        except UserError as error:
+            problems.append(str(error))
+    return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)
+
+
+def usable_segments(
+    segments: Sequence[Segment], camera: Camera
+) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+    """Returns the segments with pictures and labels of the camera, and a sentence for each of the others."""
+    usable: list[Segment] = []
+    problems: list[str] = []
+    for segment in segments:
+        try:
+            version_of(segment.files).check(segment.files, camera)
+        except UserError as error:
+            problems.append(str(error))
+        else:
+            usable.append(segment)
+    return tuple(usable), tuple(problems)
+
+
+def _labelled_first(file: Path) -> tuple[bool, Path]:
+    """Returns the sort key of files: those with camera labels first."""
+    return not file.stem.endswith(_AFTER_NAME), file
+
+
+def _name_of(file: Path) -> str:
+    """Returns a segment's name from its file's: ``segment-NAME_with_camera_labels.tfrecord``."""
+    _, _, behind = file.stem.rpartition(_BEFORE_NAME)
+    return behind.removesuffix(_AFTER_NAME)
+
+
+_HEAD = {"index": 1, "dataset": "waymo"}
+_SEGMENT = TypeAdapter(Segment)
+_REMEDY = "make it again with ekya prepare waymo"
+
+
+def write_index(index: Path, root: Path, segments: Sequence[Segment]) -> None:
+    """Writes an index with paths relative to the root.
+
+    Raises:
+        UserError: the index cannot be written.
+    """
+    lines = [json.dumps(_HEAD)]
+    for segment in segments:
+        moved = replace(segment, files=_with_paths(segment.files, lambda path: path.relative_to(root)))
+        lines.append(_SEGMENT.dump_json(moved).decode())
+    write_text_atomic(index, "".join(f"{line}\n" for line in lines))
+
+
+def read_index(index: Path, root: Path) -> tuple[Segment, ...]:
+    """Reads the segments of an index.
+
+    Raises:
+        UserError: the file is no index, a line is damaged, or a file that it names no longer exists.
+    """
+    with user_errors(index):
+        head, *lines = index.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    if head != json.dumps(_HEAD):
+        raise UserError(f"{index}: this is no index of waymo, as this version writes it; {_REMEDY}.")
+    found = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            segment = _SEGMENT.validate_json(line)
+        except ValidationError as error:
+            raise UserError(f"{index}:{number}: this line is damaged; {_REMEDY}.") from error
+        found.append(replace(segment, files=_with_paths(segment.files, root.joinpath)))
+    for segment in found:
+        for path in (segment.files.images, segment.files.boxes):
+            if path is not None and not path.is_file():
+                raise UserError(f"{path}: is not there any more, and {index} names it; {_REMEDY}.")
+    return tuple(sorted(found, key=lambda one: one.order))
+
+
+def _with_paths(files: SegmentFiles, moved: Callable[[Path], Path]) -> SegmentFiles:
+    return replace(
+        files,
+        images=moved(files.images),
+        boxes=moved(files.boxes) if files.boxes else None,
+        stats=moved(files.stats) if files.stats else None,
+    )

@@ -1,0 +1,145 @@
+"""Reads version 1 of the data set: a TFRecord file a segment, with a record for each frame."""
+
+import os
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import google_crc32c
+
+from ekya.core.errors import UserError
+from ekya.streams.datasets.waymo.messages import FrameV1, parse_frame
+from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFacts, SegmentFiles, Shot
+from ekya.system.files import user_errors
+
+_HEAD = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MOVED_BY = 0xA282EAD8
+# A frame of all cameras and lidars is about 5 MB. A much longer record is skipped unread.
+_LONGEST_RECORD_BYTES = 256 * 1024 * 1024
+
+
+def masked_crc(data: bytes) -> int:
+    """Returns the checksum of data in the form that the file stores."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MOVED_BY) & 0xFFFFFFFF
+
+
+def read_records(file: BinaryIO) -> Iterator[bytes | Lost]:
+    """Yields the records of a file, one at a time; memory is that of the longest.
+
+    A record whose data do not match their checksum is lost. If a length does not match its checksum, or the
+    file ends within a record, the next record cannot be found and the rest of the file is lost.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    number, at = 0, 0
+    while at < size:
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            yield Lost(f"record {number} and all behind it: the file ends within the record's length")
+            return
+        length, checksum = _HEAD.unpack(head)
+        if masked_crc(head[:8]) != checksum:
+            yield Lost(f"record {number} and all behind it: the checksum of its length is wrong")
+            return
+        at += _HEAD.size + length + _CHECKSUM.size
+        if at > size:
+            yield Lost(f"record {number} and all behind it: the file ends within the record")
+            return
+        if length > _LONGEST_RECORD_BYTES:
+            file.seek(at)
+            yield Lost(f"record {number}: {length} bytes are too many for a frame")
+        else:
+            data, checksum = file.read(length), file.read(_CHECKSUM.size)
+            if len(checksum) < _CHECKSUM.size:
+                yield Lost(f"record {number} and all behind it: the file became shorter while it was read")
+                return
+            if masked_crc(data) == _CHECKSUM.unpack(checksum)[0]:
+                yield data
+            else:
+                yield Lost(f"record {number}: its checksum is wrong")
+        number += 1
+
+
+def describe(files: SegmentFiles) -> SegmentFacts:
+    """Reads the facts of a segment from its first readable record.
+
+    Raises:
+        UserError: no record can be read, or it belongs to another segment.
+    """
+    first = _first(files)
+    return SegmentFacts(first.location, first.time_of_day, first.timestamp_us)
+
+
+def cameras(files: SegmentFiles) -> tuple[Camera, ...]:
+    """Returns the cameras with a picture in the first readable record.
+
+    Raises:
+        UserError: as ``describe``.
+    """
+    first = _first(files)
+    return tuple(camera for camera in Camera if first.image(camera))
+
+
+def check(files: SegmentFiles, camera: Camera) -> None:
+    """Checks that the first readable record has a picture and labels of the camera.
+
+    Raises:
+        UserError: one of them is missing, or no record can be read.
+    """
+    first = _first(files)
+    if not first.image(camera):
+        raise UserError(f"{files.images}: has no images of camera {camera}; choose another or leave it out.")
+    if first.labels(camera) is None:
+        raise UserError(
+            f"{files.images}: has no labels of camera {camera}; fetch the segment's file whose name ends "
+            "in _with_camera_labels, or leave the segment out."
+        )
+
+
+def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
+    """Yields the camera's pictures in file order, which is chronological.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    for number, frame in _frames(files):
+        if isinstance(frame, Lost):
+            yield frame
+            continue
+        jpeg, labels = frame.image(camera), frame.labels(camera)
+        if frame.segment != files.name:
+            yield Lost(f"record {number}: is of segment '{frame.segment}'")
+        elif not jpeg:
+            yield Lost(f"record {number}: has no image of camera {camera}")
+        elif labels is None:
+            yield Lost(f"record {number}: has no labels of camera {camera}")
+        else:
+            yield Shot(frame.timestamp_us, jpeg, labels)
+
+
+def _first(files: SegmentFiles) -> FrameV1:
+    why = "it is empty"
+    with user_errors(files.images):
+        for _, frame in _frames(files):
+            if isinstance(frame, Lost):
+                why = frame.why
+            elif frame.segment != files.name:
+                raise UserError(
+                    f"{files.images}: holds segment '{frame.segment}' and not the one of its name; rename it."
+                )
+            else:
+                return frame
+    raise UserError(f"{files.images}: no frame can be read ({why}); fetch the file again or leave it out.")
+
+
+def _frames(files: SegmentFiles) -> Iterator[tuple[int, FrameV1 | Lost]]:
+    with files.images.open("rb") as file:
+        for number, record in enumerate(read_records(file)):
+            if isinstance(record, Lost):
+                yield number, record
+            else:
+                yield number, parse_frame(record) or Lost(f"record {number}: is no Frame message")

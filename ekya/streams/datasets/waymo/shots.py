@@ -1,0 +1,158 @@
+"""Common types of both versions of the Waymo Open Dataset: one camera's pictures with labels, and classes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND
+
+
+class Camera(StrEnum):
+    """A camera of the car."""
+
+    FRONT = "FRONT"
+    FRONT_LEFT = "FRONT_LEFT"
+    FRONT_RIGHT = "FRONT_RIGHT"
+    SIDE_LEFT = "SIDE_LEFT"
+    SIDE_RIGHT = "SIDE_RIGHT"
+
+    @property
+    def number(self) -> int:
+        """Number in the data set, from 1."""
+        return tuple(Camera).index(self) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Files of one segment, which is about 20 seconds of driving.
+
+    Attributes:
+        name: name in the data set (``context.name``).
+        version: 1 (one ``.tfrecord``) or 2 (Parquet, a file each for pictures, boxes and statistics).
+        images: file with the pictures; the only one in version 1.
+        boxes, stats: the other files of version 2; None if missing.
+    """
+
+    name: str
+    version: int
+    images: Path
+    boxes: Path | None = None
+    stats: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """Metadata of a segment.
+
+    Attributes:
+        location: location, such as ``location_sf``; empty if not given.
+        time_of_day: ``Day``, ``Dawn/Dusk`` or ``Night``; empty if not given.
+        first_us: time of the first frame, microseconds since 1970.
+        frames: upper bound on the number of frames; None if that takes reading the whole segment.
+    """
+
+    location: str
+    time_of_day: str
+    first_us: int
+    frames: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Human labels of one picture.
+
+    Attributes:
+        boxes: (N, 4) float64, x0 y0 x1 y1 in pixels of the picture; may reach beyond it.
+        types: (N,) int64, the data set's type numbers.
+        objects: N names; an object keeps its name from frame to frame within its segment and camera.
+    """
+
+    boxes: NDArray[np.float64]
+    types: NDArray[np.int64]
+    objects: tuple[str, ...]
+
+
+NO_LABELS = Labels(np.zeros((0, 4)), np.zeros(0, np.int64), ())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shot:
+    """One picture of one camera.
+
+    Attributes:
+        timestamp_us: time of its frame, microseconds since 1970.
+        jpeg: the picture as it was stored.
+        labels: labels of this picture.
+    """
+
+    timestamp_us: int
+    jpeg: bytes
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A frame that cannot be shown.
+
+    Attributes:
+        why: the frame and its problem, as the end of a sentence.
+        frames: number of frames; 1 if unknown, such as for all frames behind a damaged place.
+    """
+
+    why: str
+    frames: int = 1
+
+
+def edges(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns boxes (N, 4) x0 y0 x1 y1 from centres (N, 2) and sizes (N, 2), x first."""
+    return np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
+
+
+VEHICLE, PEDESTRIAN, SIGN, CYCLIST = 1, 2, 3, 4
+
+NAMES: Mapping[str, int] = {
+    "vehicle": VEHICLE,
+    "car": VEHICLE,
+    "pedestrian": PEDESTRIAN,
+    "person": PEDESTRIAN,
+    "cyclist": CYCLIST,
+    "bicycle": CYCLIST,
+    "sign": SIGN,
+}
+"""The data set's names, and those that other sources and golden models use for the same objects.
+
+The data set does not distinguish vehicles: trucks and motorcycles are vehicles too, but most are cars. A
+cyclist's box holds the bicycle and the rider.
+"""
+
+CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
+"""Default classes of a fleet."""
+
+
+def class_of_type(classes: Sequence[str]) -> Mapping[int, int]:
+    """Returns the index into the fleet's classes by the data set's type number; other types are left out.
+
+    Raises:
+        UserError: the data set does not have a class, or two classes are the same type.
+    """
+    found: dict[int, int] = {}
+    for index, name in enumerate(classes):
+        if name == BACKGROUND:
+            continue
+        if name not in NAMES:
+            raise UserError(
+                f"key 'classes': the Waymo Open Dataset does not know '{name}'; its classes are "
+                f"{', '.join(NAMES)}."
+            )
+        earlier = found.setdefault(NAMES[name], index)
+        if earlier != index:
+            raise UserError(
+                f"key 'classes': '{classes[earlier]}' and '{name}' are the same in the Waymo Open Dataset; "
+                "keep one of them."
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Reads frames: live cameras, recorded video, and the processes that decode them."""

@@ -1,0 +1,204 @@
+"""Live cameras: RTSP, MJPEG over HTTP, or a device of this machine.
+
+OpenCV decodes. Its FFmpeg has timeouts for opening and reading, so a camera that falls silent cannot block
+its process; no other library is needed for that.
+"""
+
+import math
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+from urllib.parse import urlsplit
+
+import cv2
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ekya.core.errors import UserError
+from ekya.streams.ingest.credentials import filled_in, masked
+from ekya.streams.ingest.frame import LiveSource, Sight, Silence
+from ekya.streams.ingest.pictures import next_picture, shrink
+
+FIRST_DELAY_S = 0.5
+LONGEST_DELAY_S = 4.0
+"""Back-off between attempts to reach a lost camera, doubled each time. Opening takes up to two seconds more,
+and a repaired camera should be back within ten."""
+
+ASSUMED_FPS = 25.0
+_SANE_FPS = (0.1, 240.0)
+_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
+_DEVICE = re.compile(r"/dev/video\d+")
+_UNKNOWN = re.compile(r"\$\{")
+# The decoder delivers the frames that it buffered while it probed the stream in one burst.
+_BACKLOG_S = 0.5
+_MEASURED_S = 1.5
+_RATE_TOLERANCE = 0.2
+
+
+class CameraSpec(BaseModel):
+    """A live camera in a fleet file.
+
+    Attributes:
+        url: an ``rtsp://``, ``rtsps://``, ``http://`` or ``https://`` URL, or ``/dev/videoN``.
+            ``${NAME}`` stands for the environment variable of that name.
+        fps: frames a second; None measures the rate, and assumes ``ASSUMED_FPS`` if the camera cannot be
+            reached at the start.
+        stall_s: seconds without a frame after which the camera counts as lost.
+        max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gives_truth: ClassVar[bool] = False
+    live: ClassVar[bool] = True
+
+    kind: Literal["camera"] = "camera"
+    url: str
+    fps: float | None = Field(default=None, gt=0, le=_SANE_FPS[1])
+    stall_s: float = Field(default=5.0, ge=0.5, le=60.0)
+    max_side: int = Field(default=640, ge=32)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_camera(cls, url: str) -> str:
+        if not _UNKNOWN.match(url):
+            _check(url)
+        return url
+
+    def open(self, classes: tuple[str, ...]) -> LiveSource:
+        """Opens the camera; ``classes`` is not used, since a camera has no truth.
+
+        A camera that cannot be reached is no error: the source keeps trying.
+
+        Raises:
+            UserError: the URL names an environment variable that is not set.
+        """
+        address = filled_in(self.url)
+        try:
+            _check(address)
+        except ValueError as error:
+            raise UserError(f"key 'url': {masked(str(error), self.url)}") from None
+        source = CameraSource(address, self.fps, self.stall_s, self.max_side)
+        source.reach()
+        return source
+
+
+@dataclass(eq=False)
+class CameraSource:
+    """A ``LiveSource`` over OpenCV.
+
+    Attributes:
+        address: URL with credentials; must not be logged or shown.
+        declared_fps, stall_s, max_side: as in ``CameraSpec``.
+    """
+
+    address: str = field(repr=False)
+    declared_fps: float | None
+    stall_s: float
+    max_side: int
+    _capture: cv2.VideoCapture | None = field(default=None, init=False, repr=False)
+    _measured_fps: float | None = field(default=None, init=False)
+    _reason: str = field(default="it was not looked for yet", init=False)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second: declared, else measured, else assumed."""
+        return self.declared_fps or self._measured_fps or ASSUMED_FPS
+
+    def reach(self) -> None:
+        """Tries once to reach the camera, and measures its rate unless that is declared."""
+        self._capture = self._opened()
+        if self._capture is not None and self.declared_fps is None:
+            self._measured_fps = _rate(self._capture)
+
+    def watch(self) -> Iterator[Sight | Silence]:
+        """Yields frames and silences as ``LiveSource.watch``; never ends."""
+        delay_s = FIRST_DELAY_S
+        try:
+            while True:
+                if self._capture is None:
+                    yield Silence(self._reason)
+                    time.sleep(delay_s)
+                    delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
+                    self._capture = self._opened()
+                    continue
+                asked_s = time.monotonic()
+                image = next_picture(self._capture)
+                if image is None:
+                    self._lose(time.monotonic() - asked_s)
+                    continue
+                delay_s = FIRST_DELAY_S
+                yield Sight(time.monotonic_ns(), shrink(image, self.max_side))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the connection. May be called twice."""
+        if self._capture is not None:
+            self._capture.release()
+            self._capture = None
+
+    def _lose(self, waited_s: float) -> None:
+        self.close()
+        stalled = waited_s > 0.9 * self.stall_s
+        self._reason = f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
+
+    def _opened(self) -> cv2.VideoCapture | None:
+        self._reason = _why_unreachable(self.address, self.stall_s) or ""
+        if self._reason:
+            return None
+        capture = _capture(self.address, round(1000 * self.stall_s))
+        if capture is None:
+            self._reason = "the camera answers and gives no video; check login, path and codec"
+        return capture
+
+
+def _check(url: str) -> None:
+    """Raises ValueError for a URL that is no camera; the message leaves it out, as it may hold a password."""
+    scheme = url.partition("://")[0].lower()
+    if not (_DEVICE.fullmatch(url) or ("://" in url and scheme in _PORTS)):
+        raise ValueError("this is no camera; write rtsp://, rtsps://, http://, https:// or /dev/videoN")
+
+
+def _why_unreachable(address: str, timeout_s: float) -> str | None:
+    """Returns why the address does not answer, which OpenCV does not report; None if it answers."""
+    if _DEVICE.fullmatch(address):
+        return None if Path(address).exists() else "there is no such device"
+    try:
+        parts = urlsplit(address)
+        where = (parts.hostname or "", parts.port or _PORTS[parts.scheme])
+        socket.create_connection(where, timeout_s).close()
+    except (OSError, ValueError) as error:
+        return f"no connection: {getattr(error, 'strerror', None) or type(error).__name__}"
+    return None
+
+
+def _capture(address: str, patience_ms: int) -> cv2.VideoCapture | None:
+    """Opens the camera, decoded on one thread; returns None if it cannot be opened."""
+    if _DEVICE.fullmatch(address):
+        capture = cv2.VideoCapture(address, cv2.CAP_V4L2)
+    else:
+        patience = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, patience_ms, cv2.CAP_PROP_READ_TIMEOUT_MSEC, patience_ms]
+        capture = cv2.VideoCapture(address, cv2.CAP_FFMPEG, [*patience, cv2.CAP_PROP_N_THREADS, 1])
+    if capture.isOpened():
+        return capture
+    capture.release()
+    return None
+
+
+def _rate(capture: cv2.VideoCapture) -> float | None:
+    """Returns frames a second: the declared rate if frames arrive at about that, else the measured one."""
+    said = float(capture.get(cv2.CAP_PROP_FPS))
+    sane = math.isfinite(said) and _SANE_FPS[0] <= said <= _SANE_FPS[1]
+    began_s = time.monotonic()
+    came_s = []
+    while time.monotonic() < began_s + _BACKLOG_S + _MEASURED_S and next_picture(capture) is not None:
+        came_s.append(time.monotonic())
+    came_s = [at_s for at_s in came_s if at_s >= began_s + _BACKLOG_S]
+    if len(came_s) < 3:
+        return said if sane else None
+    counted = (len(came_s) - 1) / (came_s[-1] - came_s[0])
+    return said if sane and abs(said / counted - 1.0) <= _RATE_TOLERANCE else counted

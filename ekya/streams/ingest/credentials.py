@@ -1,0 +1,113 @@
+"""Keeps the credentials of camera URLs in environment variables.
+
+A URL names variables, as in ``rtsp://${CAM_USER}:${CAM_PASSWORD}@host/live``, and is filled in only where
+the camera is opened, in the process of its stream. Files, logs and messages hold the URL with the names. A
+URL that holds a literal password is rewritten before it is used.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
+
+from ekya.core.errors import UserError
+
+HIDDEN = "***"
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Everything up to the last @: some cameras' passwords hold an unescaped / or @.
+_PARTS = re.compile(r"(?P<scheme>[A-Za-z][\w+.-]*://)(?:(?P<login>.*)@)?(?P<rest>[^@]*)", re.DOTALL)
+_LOGIN_IN_TEXT = re.compile(r"(?<=:/)(/?)[^\s'\"]*@")
+# Many cameras take their login in the path or the query: /video?user=me&pwd=secret.
+_TELLING = re.compile(r"(?i)((?:user|usr|login|pass|pwd|token|key|auth|secret)\w*=)[^&\s'\"]+")
+_SHORTEST = 3
+"""Characters. Masking shorter pieces of a secret would hide half of every sentence."""
+
+
+def variables_in(text: str) -> tuple[str, ...]:
+    """Returns the environment variables that a text names."""
+    return tuple(dict.fromkeys(_VARIABLE.findall(text)))
+
+
+def filled_in(text: str) -> str:
+    """Returns the text with the values of its variables.
+
+    Raises:
+        UserError: a variable is not set.
+    """
+    require_set(text)
+    return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
+
+
+def require_set(text: str) -> None:
+    """Checks that all variables that a text names are set.
+
+    Raises:
+        UserError: a variable is not set; the message names the first.
+    """
+    for name in variables_in(text):
+        if name not in os.environ:
+            raise UserError(
+                f"the environment variable {name} is not set; set it to that part of the camera's URL"
+            )
+
+
+def masked(text: str, named: str = "") -> str:
+    """Returns a text in which passwords in URLs and the values of the variables in ``named`` are hidden."""
+    for secret in sorted(_secrets(named), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = _TELLING.sub(lambda found: f"{found[1]}{HIDDEN}", text)
+    return _LOGIN_IN_TEXT.sub(lambda found: f"{found[1]}{HIDDEN}@", text)
+
+
+def has_password(url: str) -> bool:
+    """Returns whether a URL holds a literal password, token or the like, not only a variable's name."""
+    return _password_in_login(url) or _password_in_path(url)
+
+
+def without_passwords(url: str, prefix: str) -> tuple[str, Mapping[str, str]]:
+    """Replaces literal passwords in a camera's URL by environment variables.
+
+    Args:
+        url: URL with or without passwords.
+        prefix: prefix of the variables' names.
+
+    Returns:
+        The new URL, and the values of its new variables.
+    """
+    parts = _PARTS.fullmatch(url)
+    if parts is None or not has_password(url):
+        return url, {}
+    values = {}
+    login, rest = parts["login"], parts["rest"]
+    if login is not None and _password_in_login(url):
+        values[f"{prefix}_LOGIN"] = filled_in(login)
+        login = f"${{{prefix}_LOGIN}}"
+    if _password_in_path(url):
+        host, slash, path = rest.partition("/")
+        values[f"{prefix}_PATH"] = filled_in(path)
+        rest = f"{host}{slash}${{{prefix}_PATH}}"
+    return f"{parts['scheme']}{'' if login is None else f'{login}@'}{rest}", values
+
+
+def _password_in_login(url: str) -> bool:
+    parts = _PARTS.fullmatch(url)
+    if parts is None or not parts["login"]:
+        return False
+    user, colon, password = parts["login"].partition(":")
+    return bool(_VARIABLE.sub("", password if colon else user))
+
+
+def _password_in_path(url: str) -> bool:
+    parts = _PARTS.fullmatch(url)
+    return parts is not None and _TELLING.search(_VARIABLE.sub("", parts["rest"])) is not None
+
+
+def _secrets(named: str) -> Iterator[str]:
+    """Yields the variables' values and pieces of them, both as they are and URL-decoded."""
+    for name in variables_in(named):
+        value = os.environ.get(name, "")
+        for piece in (value, *re.split(r"[:/?&=]", value), *re.split(r"[:/?&=_]", value)):
+            for form in {piece, unquote(piece)}:
+                if len(form) >= _SHORTEST or form == value != "":
+                    yield form

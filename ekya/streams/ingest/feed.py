@@ -1,0 +1,180 @@
+"""Source of a stream that restarts in a new process when its process dies."""
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Self
+
+from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.ingest.process import Arrived, Pace, SourceDiedError, SourceProcess, SourceSpec
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 4.0
+
+_DEATHS_ALLOWED, _DEATHS_WITHIN_S = 2, 60.0
+"""A recording is given up when its decoder dies more often than this within this time."""
+
+
+class LiveLook:
+    """Reads a live source for a limited time as if it were a recording; may yield nothing.
+
+    Args:
+        spec: specification of the source.
+        look_s: seconds to read.
+    """
+
+    def __init__(self, spec: SourceSpec, look_s: float) -> None:
+        self._feed = Feed(spec, ())
+        self._look_s = look_s
+
+    def wait_open(self) -> float:
+        """Waits until the source is open; see ``Feed.wait_open``."""
+        return self._feed.wait_open()
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields the newest frame at each request until the time is over."""
+        self._feed.wait_open()
+        until_s = time.monotonic() + self._look_s
+        self._feed.begin(Pace(time.monotonic_ns()))
+        while (left_s := until_s - time.monotonic()) > 0:
+            for arrived in self._feed.poll(min(left_s, 1.0)):
+                if arrived.frame is not None:
+                    yield arrived.frame, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._feed.close()
+
+
+class Feed:
+    """Runs a ``SourceProcess`` and replaces it when it dies.
+
+    A live source is restarted as long as the feed is open: meanwhile its camera counts as lost, as if its
+    address did not answer. A recording ends when its process dies too often, since a damaged file aborts the
+    decoder again, or when the process refused to open it.
+    """
+
+    def __init__(self, spec: SourceSpec, classes: tuple[str, ...], name: str = "a source") -> None:
+        """Starts the process, which opens the source; ``name`` is for the log."""
+        self._name = name
+        self._spec = spec
+        self._classes = classes
+        self._process = SourceProcess(spec, classes)
+        self._pace: Pace | None = None
+        self._next_index = 0
+        self._lost_by: str | None = None
+        self._delay_s = _FIRST_DELAY_S
+        self._again_s = 0.0
+        self._damaged = 0
+        self._deaths_s: list[float] = []
+        self._has_given_up = False
+
+    @property
+    def lost(self) -> str | None:
+        """Reason why a live camera currently gives no frames, in words; None while it does."""
+        return self._lost_by or self._process.lost
+
+    @property
+    def died(self) -> str | None:
+        """Reason why a recording ended before its last frame, in words; None if it did not."""
+        if not self._has_given_up:
+            return None
+        if self._process.refused:
+            return self._process.died
+        return f"its decoder died {len(self._deaths_s)} times, {self._process.died}"
+
+    @property
+    def ended(self) -> bool:
+        """True when no more frames will come."""
+        return self._has_given_up or (not self._spec.live and self._process.ended and not self._process.died)
+
+    @property
+    def damaged(self) -> int:
+        """Number of frames so far that could not be decoded."""
+        return max(self._damaged, self._process.damaged)
+
+    def wait_open(self) -> float:
+        """Waits until the source is open; see ``SourceProcess.wait_open``.
+
+        Returns:
+            Frames a second; ``ASSUMED_FPS`` if opening killed the process of a live source (now lost) or, too
+            often, that of a recording (now ended).
+        """
+        while True:
+            try:
+                return self._process.wait_open()
+            except SourceDiedError:
+                if not self._spec.live:
+                    self._take_over()
+                if self._spec.live or self._has_given_up:
+                    return ASSUMED_FPS
+
+    def begin(self, pace: Pace, from_index: int = 0) -> None:
+        """Starts the paced delivery of frames; see ``SourceProcess.begin``."""
+        self._pace, self._next_index = pace, from_index
+        self._process.begin(pace, from_index)
+
+    def poll(self, timeout_s: float) -> list[Arrived]:
+        """Returns the frames that arrived, as ``SourceProcess.poll``.
+
+        Restarts a process that died; that of a live source after an increasing back-off.
+        """
+        arrived = self._process.poll(timeout_s)
+        if arrived:
+            self._next_index = arrived[-1].index + 1
+            self._lost_by, self._delay_s = None, _FIRST_DELAY_S
+            self._forget_old_deaths()
+        if self._spec.live and self._process.ended:
+            self._look_again(timeout_s)
+        elif self._process.died is not None and not self._has_given_up:
+            self._take_over()
+        return arrived
+
+    def close(self) -> None:
+        """Ends the process and releases its resources. May be called twice."""
+        self._process.close()
+
+    def _forget_old_deaths(self) -> None:
+        """Forgets old deaths. Called only when a frame arrives: without frames every death counts."""
+        since_s = time.monotonic() - _DEATHS_WITHIN_S
+        self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
+
+    def _take_over(self) -> None:
+        """Restarts the process of a recording at the next frame, or gives the recording up."""
+        self._deaths_s.append(time.monotonic())
+        self._has_given_up = self._process.refused or len(self._deaths_s) > _DEATHS_ALLOWED
+        if self._has_given_up:
+            return
+        _LOG.warning(
+            "%s: its decoder died (%s) and is started again at frame %d",
+            self._name,
+            self._process.died,
+            self._next_index,
+        )
+        self._start_again()
+
+    def _look_again(self, timeout_s: float) -> None:
+        """Restarts the process of a live source when its back-off is over."""
+        now_s = time.monotonic()
+        if self._again_s <= now_s and self._lost_by is None:
+            self._lost_by = f"its process died ({self._process.died})"
+            self._again_s = now_s + self._delay_s
+        if now_s < self._again_s:
+            time.sleep(min(timeout_s, self._again_s - now_s))
+            return
+        self._delay_s = min(2.0 * self._delay_s, _LONGEST_DELAY_S)
+        self._again_s = now_s + self._delay_s
+        self._start_again()
+
+    def _start_again(self) -> None:
+        # Each process counts damaged frames from the first frame, so the counts must not be added.
+        self._damaged = self.damaged
+        self._process.close()
+        self._process = SourceProcess(self._spec, self._classes)
+        if self._pace is not None:
+            self._process.begin(self._pace, self._next_index)

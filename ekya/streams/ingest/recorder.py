@@ -1,0 +1,204 @@
+"""Records a live camera to a video file."""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.credentials import masked
+from ekya.streams.ingest.feed import Feed
+from ekya.streams.ingest.grid import FrameGrid, Gap
+from ekya.streams.ingest.process import Arrived, Pace
+from ekya.streams.ingest.video_writer import SUFFIX, VideoFile
+from ekya.system.files import atomic_path
+
+_LOG = logging.getLogger(__name__)
+
+_LATE_US = 250_000
+"""Delay after which a slot is filled, so that every picture that arrived by its time has been received."""
+
+_TURN_S = 0.1
+_NOTHING_CAME = "it gave no picture"
+_SLOWEST_FPS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A camera's video file.
+
+    Attributes:
+        file: path of the file.
+        fps: frames a second.
+        frames: number of frames in the file.
+        repeated: frames outside gaps that repeat the one before, as no newer picture had arrived in time.
+        width, height: pixels.
+        size_bytes: size of the file.
+        gaps: losses of the camera, in frames of the file.
+        problem: why the file ends early, in one sentence; None if it does not.
+    """
+
+    file: Path
+    fps: float
+    frames: int
+    repeated: int
+    width: int
+    height: int
+    size_bytes: int
+    gaps: tuple[Gap, ...]
+    problem: str | None
+
+    @property
+    def duration_s(self) -> float:
+        """Duration of the video, seconds."""
+        return self.frames / self.fps
+
+
+class CameraRecorder:
+    """Records one camera: construct, ``look``, ``record``, ``close``. Memory does not grow with time."""
+
+    def __init__(self, name: str, spec: CameraSpec) -> None:
+        """Starts to connect to the camera.
+
+        Args:
+            name: name of its stream, for the log.
+            spec: the camera.
+        """
+        self._name = name
+        self._spec = spec
+        self._feed = Feed(spec, ())
+        self._began_ns = 0
+        self._fps = 0.0
+        self._first: NDArray[np.uint8] | None = None
+        self._grid: FrameGrid | None = None
+        self._lost: str | None = None
+
+    @property
+    def slots(self) -> int:
+        """Number of frames written so far."""
+        return 0 if self._grid is None else self._grid.slots
+
+    @property
+    def fps(self) -> float:
+        """Frames a second of the file, available after ``look``."""
+        return self._fps
+
+    def look(self) -> str | None:
+        """Waits until the camera gives its first picture or counts as lost.
+
+        Returns:
+            Why there is no picture, in words; None if there is one.
+        """
+        # The container stores two decimals exactly, so the file does not drift against real time.
+        try:
+            self._fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
+        except UserError as error:
+            return masked(str(error), self._spec.model_dump_json())
+        self._began_ns = time.monotonic_ns()
+        self._feed.begin(Pace(self._began_ns))
+        until_s = time.monotonic() + self._spec.stall_s
+        while self._first is None and self._feed.lost is None and time.monotonic() < until_s:
+            self._first = _newest(self._feed.poll(_TURN_S), self._first)
+        return None if self._first is not None else self._feed.lost or _NOTHING_CAME
+
+    def record(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
+        """Records a file; returns when it is complete, or soon after ``stop`` is set.
+
+        Args:
+            path: path of the file, which appears when it is complete.
+            started_ns: monotonic time of the first frame, in the near future.
+            seconds: duration of the file.
+            stop: ends the recording early.
+
+        Raises:
+            UserError: the camera gave no picture, or the file cannot be written.
+        """
+        began_us = (started_ns - self._began_ns) // 1000
+        frames = max(1, round(seconds * self._fps))
+        first = self._first if self._first is not None else self._awaited(started_ns, seconds, stop)
+        if first is None:
+            raise UserError(self._no_picture())
+        with atomic_path(path, f".tmp{SUFFIX}") as temporary:
+            video = VideoFile(temporary, first, self._fps)
+            grid = self._grid = FrameGrid(self._fps, frames, video.write)
+            problem = None
+            try:
+                if self._first is not None:
+                    grid.show(-1, first)
+                self._fill(grid, began_us, started_ns, stop)
+            except UserError as error:
+                problem = str(error)
+            finally:
+                readable = video.close()
+            grid.end()
+            if not readable or any(gap.begin == 0 and gap.end >= readable for gap in grid.gaps):
+                raise UserError(problem or self._no_picture())
+            if problem is None and readable < grid.slots:
+                problem = (
+                    f"{path}: the last {grid.slots - readable} of its frames cannot be read; look at the disk"
+                )
+            size_bytes = temporary.stat().st_size
+        return Recording(
+            file=path,
+            fps=self._fps,
+            frames=readable,
+            repeated=min(grid.repeated, readable),
+            width=video.size[0],
+            height=video.size[1],
+            size_bytes=size_bytes,
+            gaps=tuple(
+                Gap(gap.begin, min(gap.end, readable), gap.reason)
+                for gap in grid.gaps
+                if gap.begin < readable
+            ),
+            problem=problem,
+        )
+
+    def close(self) -> None:
+        """Releases the camera. May be called twice."""
+        self._feed.close()
+
+    def _awaited(self, started_ns: int, seconds: float, stop: threading.Event) -> NDArray[np.uint8] | None:
+        """Waits for the first picture of a camera that was lost at the start; None if none comes in time."""
+        end_ns = started_ns + round(seconds * 1e9)
+        first = None
+        while first is None and not stop.is_set() and time.monotonic_ns() < end_ns:
+            first = _newest(self._feed.poll(_TURN_S), None)
+            self._tell()
+        return first
+
+    def _fill(self, grid: FrameGrid, began_us: int, started_ns: int, stop: threading.Event) -> None:
+        while not grid.full and not stop.is_set():
+            now_us = (time.monotonic_ns() - started_ns) // 1000
+            waits_s = (grid.due_us + _LATE_US - now_us) / US_PER_S
+            arrived = self._feed.poll(min(max(waits_s, 0.0), _TURN_S))
+            if arrived and arrived[-1].frame is not None:
+                grid.show(arrived[-1].t_us - began_us, arrived[-1].frame.image)
+            if self._feed.lost is not None:
+                grid.lose(self._feed.lost)
+            self._tell()
+            grid.fill((time.monotonic_ns() - started_ns) // 1000 - _LATE_US)
+
+    def _tell(self) -> None:
+        """Logs when the camera is lost or back."""
+        if self._feed.lost != self._lost:
+            if self._lost is None:
+                _LOG.warning("%s is lost: %s", self._name, self._feed.lost)
+            elif self._feed.lost is None:
+                _LOG.warning("%s is back", self._name)
+            self._lost = self._feed.lost
+
+    def _no_picture(self) -> str:
+        return masked(self._feed.lost or _NOTHING_CAME, self._spec.model_dump_json())
+
+
+def _newest(arrived: list[Arrived], before: NDArray[np.uint8] | None) -> NDArray[np.uint8] | None:
+    """Returns the last picture among these, or ``before`` if there is none."""
+    frame = arrived[-1].frame if arrived else None
+    return before if frame is None else frame.image

@@ -1,0 +1,163 @@
+"""Recorded video: one or more files that play in sequence as one camera."""
+
+import logging
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S
+from ekya.streams.ingest.frame import Frame, StreamSource, Truth
+from ekya.streams.ingest.pictures import next_picture, shrink
+
+_log = logging.getLogger(__name__)
+
+_FALLBACK_FPS = 25.0
+# Containers without a rate report 0, 1000 or 90000, their clock's ticks.
+_SANE_FPS = (0.1, 480.0)
+# A header's rate is a hint: if the stamps of the first frames differ by more than a tenth, they count.
+_STAMPED_FRAMES, _SAME_RATE = 9, 0.1
+# A failed read means damage or the end, and the decoder does not say which. Past the end every further try
+# fails immediately, so the tries only limit the length of a damaged stretch.
+_TRIES_AFTER_A_FAILED_READ = 50
+
+
+class VideoSpec(BaseModel):
+    """A list of video files as a camera in a fleet file.
+
+    Attributes:
+        files: video files, in the order in which they play; the scene changes from one to the next.
+        max_side: longer frames are scaled down, in proportion, until no side is longer; pixels.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gives_truth: ClassVar[bool] = False
+    live: ClassVar[bool] = False
+
+    kind: Literal["video"] = "video"
+    files: tuple[Path, ...] = Field(min_length=1)
+    max_side: int = Field(default=640, ge=32)
+
+    def open(self, classes: tuple[str, ...]) -> StreamSource:
+        """Opens the video; ``classes`` is not used, since a video has no truth.
+
+        Decodes the first frame of every file, so that an unreadable file is reported immediately. A broken
+        file can abort the process: call this in one that may die (``SourceProcess``).
+
+        Raises:
+            UserError: a file is missing or not a video.
+        """
+        rates = tuple(check_video(file) for file in self.files)
+        return VideoSource(self.files, rates, self.max_side)
+
+
+@dataclass(eq=False)
+class VideoSource:
+    """``StreamSource`` of video files, without truth and without proposed boxes.
+
+    Attributes:
+        files: video files, in the order in which they play.
+        rates: frames a second of each file.
+        max_side: longest side of a frame, pixels; larger frames are scaled down.
+    """
+
+    files: tuple[Path, ...]
+    rates: tuple[float, ...]
+    max_side: int
+    _damaged: int = field(default=0, init=False)
+
+    @property
+    def fps(self) -> float:
+        """Frames a second of the first file: a hint, as other files may have another rate."""
+        return self.rates[0]
+
+    @property
+    def damaged(self) -> int:
+        """Number of frames of the current pass that could not be decoded."""
+        return self._damaged
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields all frames that decode. Stream time continues across files and damaged frames."""
+        self._damaged = 0
+        index = 0
+        file_start_us = 0
+        for file, rate in zip(self.files, self.rates, strict=True):
+            position, damaged_before = 0, self._damaged
+            for image in video_images(file):
+                if image is None:
+                    self._damaged += 1
+                else:
+                    t_us = file_start_us + round(position * US_PER_S / rate)
+                    yield Frame(index, t_us, shrink(image, self.max_side), None), None
+                    index += 1
+                position += 1
+            file_start_us += round(position * US_PER_S / rate)
+            if self._damaged > damaged_before:
+                _log.warning("%s: %d frames cannot be decoded", file, self._damaged - damaged_before)
+
+
+def check_video(file: Path) -> float:
+    """Decodes a file's first frame and returns its frame rate.
+
+    Raises:
+        UserError: the file is missing, or not a video.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: no such file, named by the key 'files'; correct the path.")
+    capture = _capture(file)
+    try:
+        first = next_picture(capture) if capture.isOpened() else None
+        fps = _rate(capture) if first is not None else math.nan
+    finally:
+        capture.release()
+    if first is None:
+        raise UserError(
+            f"{file}: cannot be decoded as video, named by the key 'files'; convert it to H.264 in MP4, "
+            "for example with ffmpeg, or remove it."
+        )
+    if math.isfinite(fps) and _SANE_FPS[0] <= fps <= _SANE_FPS[1]:
+        return fps
+    _log.warning("%s gives no usable frame rate (%s); %g is assumed", file, fps, _FALLBACK_FPS)
+    return _FALLBACK_FPS
+
+
+def _rate(capture: cv2.VideoCapture) -> float:
+    """Returns frames a second: the header's rate, unless the stamps of the first frames differ."""
+    said = float(capture.get(cv2.CAP_PROP_FPS))
+    stamps_ms = [capture.get(cv2.CAP_PROP_POS_MSEC)]
+    while len(stamps_ms) < _STAMPED_FRAMES and next_picture(capture) is not None:
+        stamps_ms.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+    step_ms = float(np.median(np.diff(stamps_ms))) if len(stamps_ms) > 2 else 0.0
+    agrees = math.isfinite(said) and abs(said * step_ms / 1000 - 1) < _SAME_RATE
+    return said if agrees or step_ms <= 0 else 1000 / step_ms
+
+
+def video_images(file: Path) -> Generator[NDArray[np.uint8] | None, None, None]:
+    """Yields every frame of a file; None for one that does not decode while later ones do."""
+    capture = _capture(file)
+    try:
+        failed = 0
+        while failed < _TRIES_AFTER_A_FAILED_READ:
+            image = next_picture(capture)
+            if image is None:
+                failed += 1
+                continue
+            yield from [None] * failed
+            failed = 0
+            yield image
+    finally:
+        capture.release()
+
+
+def _capture(file: Path) -> cv2.VideoCapture:
+    """Opens a file for decoding on one thread, so that one camera does not occupy all cores."""
+    capture = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+    return capture if capture.isOpened() else cv2.VideoCapture(str(file))

@@ -1,0 +1,171 @@
+"""Traffic of a street: people and vehicles that arrive, move and leave."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ekya.streams.synthetic.draw import Shape, draw_model, shape_of
+from ekya.streams.synthetic.palette import Colours, draw_colours
+from ekya.streams.synthetic.scene import Kind, Moment, Scene
+from ekya.streams.synthetic.street import LANES, Lane
+
+_SMALLEST, _LARGEST = 18.0, 62.0
+_GAP = 3.0
+_TRIES = 6
+
+
+@dataclass(slots=True)
+class Actor:
+    """A person or vehicle, from arrival to departure.
+
+    Attributes:
+        track: number of the object, never reused.
+        kind: kind of object.
+        shape, colours: appearance.
+        lane: lane on which it moves.
+        along: distance covered on the lane, pixels.
+        scale: size relative to the lane's scale.
+        pace: speed in lengths of the object a second.
+        offset: distance from the lane's middle, pixels.
+        step: phase of the stride, radians.
+    """
+
+    track: int
+    kind: Kind
+    shape: Shape
+    colours: Colours
+    lane: Lane
+    along: float
+    scale: float
+    pace: float
+    offset: float
+    step: float
+
+    @property
+    def _part(self) -> float:
+        return self.along / lane_length(self.lane)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height at the current position, pixels."""
+        part = min(1.0, max(0.0, self._part))
+        scale = self.scale * (self.lane.scale0 + part * (self.lane.scale1 - self.lane.scale0))
+        longest = max(self.shape.width, self.shape.height)
+        scale = min(max(scale, _SMALLEST / longest), _LARGEST / longest)
+        return self.shape.width * scale, self.shape.height * scale
+
+    @property
+    def extent(self) -> float:
+        """Length in the direction of movement, pixels."""
+        width, height = self.size
+        return width if self.lane.y0 == self.lane.y1 else height
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Box x0 y0 x1 y1 in pixels; may reach beyond the picture."""
+        width, height = self.size
+        lane, part = self.lane, self._part
+        x = lane.x0 + part * (lane.x1 - lane.x0)
+        y = lane.y0 + part * (lane.y1 - lane.y0)
+        if lane.y0 == lane.y1:
+            y += self.offset
+        else:
+            x += self.offset
+        return x - width / 2, y - height, x + width / 2, y
+
+    @property
+    def entry(self) -> float:
+        """Starting position on the lane: outside the picture, or at the far end of the street."""
+        horizontal = self.lane.y0 == self.lane.y1
+        if horizontal:
+            return -0.5 * self.extent
+        return 0.0 if self.lane.approaching else -self.extent
+
+    @property
+    def gone(self) -> bool:
+        """True if the object has left."""
+        length = lane_length(self.lane)
+        if self.lane.y0 == self.lane.y1:
+            return self.along > length + 0.5 * self.extent
+        return self.along > length + (self.extent if self.lane.approaching else 0.0)
+
+
+def lane_length(lane: Lane) -> float:
+    """Returns the length of a lane in pixels."""
+    return math.hypot(lane.x1 - lane.x0, lane.y1 - lane.y0)
+
+
+class Traffic:
+    """All actors of one street; ``rng`` determines their behaviour completely."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self._rng = rng
+        self._actors: list[Actor] = []
+        self._next_track = 0
+
+    def __iter__(self) -> Iterator[Actor]:
+        """Iterates over the actors in painting order: the farthest first."""
+        return iter(sorted(self._actors, key=lambda actor: (actor.box[3], actor.track)))
+
+    def cut(self, moment: Moment) -> None:
+        """Replaces all actors by new ones that are already in view, as at another place."""
+        self._actors.clear()
+        for _ in range(round(moment.density) * _TRIES):
+            if len(self._actors) >= moment.density:
+                break
+            self._arrive(moment.draw_scene(self._rng), somewhere=True)
+
+    def move(self, moment: Moment, dt_s: float) -> None:
+        """Moves the actors by ``dt_s`` seconds; some leave, others arrive."""
+        by_lead = sorted(self._actors, key=lambda actor: (-actor.along, actor.track))
+        for number, actor in enumerate(by_lead):
+            actor.step += 1.9 * actor.pace * dt_s * 5.0
+            wanted = actor.along + actor.pace * actor.extent * dt_s
+            ahead = [other for other in by_lead[:number] if other.lane == actor.lane]
+            if ahead and not actor.lane.pavement:
+                room = _clear_before(actor, ahead[-1])
+                wanted = max(actor.along, min(wanted, room))
+            actor.along = wanted
+        self._actors = [actor for actor in self._actors if not actor.gone]
+        missing = round(moment.density) - len(self._actors)
+        for _ in range(max(0, missing)):
+            if self._rng.random() < 0.6:
+                self._arrive(moment.draw_scene(self._rng), somewhere=False)
+
+    def _arrive(self, scene: Scene, somewhere: bool) -> None:
+        rng = self._rng
+        kind = scene.draw_kind(rng)
+        walks = kind == "person"
+        lanes = [lane for lane in LANES[scene.view] if lane.pavement == walks]
+        lane = lanes[int(rng.integers(len(lanes)))]
+        model = draw_model(rng, kind, scene.fleet, scene.clothing == "rainwear")
+        slower = 0.75 if scene.view == "front" else 1.0
+        actor = Actor(
+            track=self._next_track,
+            kind=kind,
+            shape=shape_of(model, scene.view, lane.approaching),
+            colours=draw_colours(rng, kind, scene.livery, scene.clothing),
+            lane=lane,
+            along=0.0,
+            scale=scene.scale * float(rng.uniform(0.88, 1.08)),
+            pace=slower * float(rng.uniform(1.3, 2.6)),
+            offset=float(rng.uniform(-4.0, 4.0)) if walks else float(rng.uniform(-2.0, 2.0)),
+            step=float(rng.uniform(0.0, 6.28)),
+        )
+        actor.along = actor.entry
+        if somewhere:
+            actor.along = float(rng.uniform(0.05, 0.9)) * lane_length(lane)
+        if not walks and any(_touch(actor, other) for other in self._actors if other.lane == lane):
+            return
+        self._actors.append(actor)
+        self._next_track += 1
+
+
+def _clear_before(actor: Actor, ahead: Actor) -> float:
+    return ahead.along - 0.5 * (actor.extent + ahead.extent) - _GAP
+
+
+def _touch(actor: Actor, other: Actor) -> bool:
+    return abs(actor.along - other.along) < 0.5 * (actor.extent + other.extent) + _GAP

@@ -1,5 +1,0 @@
-"""Waymo Open Dataset (perception), versions 1 and 2, as streams of one camera each (paper §6.1)."""
-
-from ekya.streams.waymo.source import WaymoSpec
-
-__all__ = ["WaymoSpec"]

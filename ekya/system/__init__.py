@@ -1,0 +1,1 @@
+"""This machine: files, memory, processes, CPU and cgroup limits, and checks of its arithmetic."""

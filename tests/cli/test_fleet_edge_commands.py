@@ -1,0 +1,143 @@
+"""Tests of ``ekya fleet profile``, ``manager`` and ``worker`` without measuring, Ray or a network."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ekya import cli
+from ekya.cli import fleet_profile
+from ekya.cli.fleet_manager import read_emulated
+from ekya.core.errors import UserError
+from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.sim.deep_edge.devices import NANO
+from ekya.fleet.sim.deep_edge.workload import profile_points
+
+POINTS = profile_points(NANO, 40)
+WORK = EdgeWork(NANO, "mobilenet_v3_small", 16, 1)
+
+
+def refused(capfd, *words):
+    assert cli.main(["fleet", *map(str, words)]) == cli.USER_ERROR
+    said = capfd.readouterr().err
+    assert said.startswith("ekya: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.fixture
+def measures(monkeypatch):
+    """Fake profiler that returns points of the testbed; the fixture is the list of requested points."""
+    asked = []
+
+    def profiled(run, _backend, done):
+        for tried in run.tried():
+            if tried not in done:
+                asked.append((tried.cpu, tried.mem, tried.batch, tried.share_milli))
+                yield tried, replace(POINTS[len(asked)], kind=tried.work.kind)
+
+    monkeypatch.setattr(fleet_profile, "profiled", profiled)
+    monkeypatch.setattr(fleet_profile, "stress_ng", lambda: "stress-ng")
+    return asked
+
+
+def test_a_profile_goes_on_with_what_is_missing(capfd, tmp_path, measures) -> None:
+    words = ["fleet", "profile", "--kind", NANO, "--points", str(tmp_path / "a.parquet"), "--mem", "0"]
+    assert cli.main([*words, "--batches", "8,16", "--cpu", "0,0.5", "--json", "-"]) == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out)["measured"] == 4
+    assert "Not enough yet: " in told.err
+    assert "4 points of a nano are too few" in " ".join(told.err.split())
+    assert cli.main([*words, "--batches", "8,16,32", "--cpu", "0,0.5", "--hold", "1,0.5", "--json", "-"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["measured"], told["in_all"]) == (8, 12)
+    assert {row["function"] for row in told["errors"]} >= {"EstComputeTime", "EstExecTime"}
+    assert len(set(measures)) == len(measures) == 12
+    assert len(read_points(tmp_path / "a.parquet")) == 12
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(capfd, tmp_path, monkeypatch, measures) -> None:
+    whole = fleet_profile.profiled
+
+    def interrupted(run, backend, done):
+        yield next(whole(run, backend, done))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleet_profile, "profiled", interrupted)
+    words = ["fleet", "profile", "--kind", NANO, "--points", str(tmp_path / "a.parquet")]
+    assert cli.main(words) == cli.STOPPED
+    assert "the same command goes on" in " ".join(capfd.readouterr().out.split())
+    assert len(read_points(tmp_path / "a.parquet")) == len(read_tried(tmp_path / "a.parquet")) == 1
+
+
+def test_a_profile_that_cannot_be_is_refused_in_one_line(capfd, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["profile", "--kind", NANO, "--points", tmp_path / "a.parquet"]
+    assert "stress-ng is not installed" in refused(capfd, *words)
+    for more, sentence in (
+        (["--model", "moon"], "--model moon: there is no such edge model"),
+        (["--batches", "1,8"], "--batches 1: a batch has two samples"),
+        (["--batches", "x"], "--batches x: these are not whole numbers"),
+        (["--cpu", "0,1.5"], "--cpu 0,1.5: these are no parts of one"),
+        (["--mem", "1"], "a stress of 1 on mem is none"),
+        (["--hold", "0"], "--hold 0: give parts of the whole"),
+    ):
+        assert sentence in refused(capfd, *words, *more)
+    write_points(tmp_path / "a.parquet", POINTS[:1], [Tried(WORK, 0.0, 0.0, 8, 1000)])
+    assert "it has points of a nano with mobilenet_v3_small, 16 pixels" in refused(capfd, *words)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.fixture
+def stores(tmp_path):
+    for name in ("car", "bus"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+    spec = "{samples: pictures, out: a.safetensors, model: mobilenet_v3_small, side: 16}"
+    (tmp_path / "stores.yaml").write_text(f"stores: {{cam: {spec}}}")
+    write_points(tmp_path / "few.parquet", POINTS[:5])
+    write_points(tmp_path / "points.parquet", POINTS, [Tried(WORK, 0.0, 0.0, 8, 1000)])
+    write_points(
+        tmp_path / "other.parquet", POINTS, [Tried(replace(WORK, trainable_blocks=2), 0.0, 0.0, 8, 1000)]
+    )
+    return tmp_path
+
+
+def test_a_manager_that_cannot_be_is_refused_in_one_line(capfd, stores) -> None:
+    words = ["manager", stores / "stores.yaml", "--points", stores / "points.parquet"]
+    for more, sentence in (
+        (["--solver", "moon"], "--solver moon: there is none; choose one of deep-edge, "),
+        (["--emulate", "east"], "--emulate east: write NAME=PART"),
+        (["--emulate", "a=1", "--address", "auto"], "leave --address out"),
+        (["--points", stores / "none.parquet"], "there is no such file; measure one with ekya fleet profile"),
+        (["--points", stores / "few.parquet"], "5 points of a nano are too few to learn from"),
+        (["--points", stores / "other.parquet"], "was measured with 2 of a mobilenet_v3_small on 16"),
+        (["--kind", "moon"], "--kind moon: "),
+        (["--port", "0"], "'--port'"),
+    ):
+        assert sentence in refused(capfd, *words, *more)
+    assert "there is no such file" in refused(capfd, "manager", stores / "no.yaml", *words[2:])
+    text = (stores / "stores.yaml").read_text()
+    (stores / "stores.yaml").write_text(text.replace("side: 16", "side: 16, trigger: {new_samples: none}"))
+    sentence = "stores.yaml: stores.cam.trigger.new_samples: 'none' is not possible; write a whole number; "
+    assert sentence in refused(capfd, *words)
+
+
+def test_emulated_nodes_are_parts_of_a_core() -> None:
+    assert read_emulated("east=0.6,west=1") == {"east": 600, "west": 1000}
+    assert read_emulated("") == {}
+    for wrong in ("east", "east=0", "east=2", "=0.5", "a=0.5,a=0.2", "a=nan"):
+        with pytest.raises(UserError, match="--emulate"):
+            read_emulated(wrong)
+
+
+def test_a_worker_without_a_manager_says_so(capfd) -> None:
+    words = ["worker", "--node", "a", "--kind", NANO, "--every", "1", "--manager"]
+    assert "no answer" in refused(capfd, *words, "http://127.0.0.1:9")
+    assert "write it as http://HOST:PORT" in refused(capfd, *words, "127.0.0.1:9")
+
+
+def test_each_command_shows_examples(capfd) -> None:
+    for command in ("profile", "manager", "worker"):
+        assert cli.main(["fleet", command, "--help"]) == 0
+        assert f"ekya fleet {command} " in capfd.readouterr().out

@@ -1,0 +1,91 @@
+"""Tests of the command line of ``ekya fleet run``: errors that are reported before anything starts."""
+
+import pytest
+import yaml
+
+from ekya import cli
+from ekya.cli import fleet_run
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.fleet.run.live import live_servers
+from ekya.gpu.backends.duty_cycle import DutyCycleShares
+from ekya.gpu.backends.registry import ChosenBackend
+from ekya.gpu.nvml import Gpu, GpuInventory
+
+
+@pytest.fixture
+def file(tmp_path):
+    fleet = str(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    servers = [{"site": "north", "streams": ["cam-1"]}, {"site": "south", "streams": ["cam-3"]}]
+    path = tmp_path / "town.yaml"
+    path.write_text(yaml.safe_dump({"fleet": fleet, "servers": servers}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fail", "north"], "--fail north: write SITE@SECONDS"),
+        (["--fail", "north@soon"], "--fail north@soon: write SITE@SECONDS"),
+        (["--fail", "west@3"], "there is no server west; they are north, south"),
+        (["--tier", "nobody"], "--tier nobody: no tier has this name; choose from"),
+        (["--scheduler", "cloud"], "choose another scheduler, such as ekya"),
+        (["--scheduler", "bound"], "scheduler"),
+        (["--windows", "0"], "--windows"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(
+    words, said, file, tmp_path, monkeypatch, capfd
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["fleet", "run", str(file), "--clock", "virtual", *words]) == 2
+    assert said in " ".join(capfd.readouterr().err.replace("│", " ").split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_its_help_has_examples(capfd) -> None:
+    assert cli.main(["fleet", "run", "--help"]) == 0
+    assert "ekya fleet run --clock virtual --tier none --json -" in capfd.readouterr().out
+
+
+def on_a_machine_with(gpus):
+    """Returns a ``choose_backend`` for a machine with this number of GPUs."""
+    inventory = GpuInventory(
+        tuple(Gpu(at, "a GPU", 8, 7, f"GPU-{at}") for at in range(gpus)), "600.1", "GPUs"
+    )
+    backend = DutyCycleShares(inventory)
+    return lambda name: ChosenBackend("duty-cycle", backend, backend.probe(), ())
+
+
+@pytest.mark.parametrize(
+    ("here", "gpus", "said"),
+    [
+        (
+            2,
+            (1.0, 1.0),
+            "begin with this machine's first GPU, and they ask for 2 of it",
+        ),
+        (3, (1.5, 0.3), "and they ask for 1.3 of it"),
+        (1, (1.0, 0.5), "1.5, of all servers together, is more than the 1 that are here"),
+        (1, (0.4, 0.6), None),
+    ],
+)
+def test_servers_on_one_machine_share_its_first_gpu_and_ask_for_no_more_of_it_than_there_is(
+    here, gpus, said, file, tmp_path, monkeypatch, capfd
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    raw = yaml.safe_load(file.read_text())
+    for server, its in zip(raw["servers"], gpus, strict=True):
+        server["changes"] = {"gpus": its, "preparation": {"share_milli": 100, "fraction": 0.15}}
+    file.write_text(yaml.safe_dump(raw))
+    monkeypatch.setattr(fleet_run, "choose_backend", on_a_machine_with(here))
+    monkeypatch.setattr(live_servers, "nodes_here", raises(UserError("Ray begins")))
+    assert cli.main(["fleet", "run", str(file)]) == 2
+    assert (said or "Ray begins") in " ".join(capfd.readouterr().err.replace("│", " ").split())
+
+
+def raises(error):
+    def call(*arguments):
+        raise error
+
+    return call

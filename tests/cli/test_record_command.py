@@ -1,0 +1,157 @@
+"""Tests of ``ekya record``: output files, user errors, and the result after Ctrl-C."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+import yaml
+from mjpeg_camera import MjpegCamera
+
+from ekya import cli
+from ekya.config.fleet_file import load_fleet
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.video import VideoSpec
+
+SECRET = "tops3cret"
+
+
+@pytest.fixture
+def camera():
+    with MjpegCamera(fps=20.0, login=f"me:{SECRET}") as camera:
+        yield camera
+
+
+@pytest.fixture
+def fleet_file(camera, tmp_path):
+    return written(tmp_path, camera)
+
+
+def written(folder, camera, **changes):
+    """Writes a fleet file with a recording, a camera, and a camera that does not answer."""
+    url = camera.url.replace("//", f"//me:{SECRET}@")
+    raw = {
+        "name": "crossing",
+        "classes": ["person", "car"],
+        "gpus": 1,
+        "window_s": 9,
+        "windows": 2,
+        "preparation": {"share_milli": 600},
+        "golden": {},
+        "streams": [
+            {"id": "city", "source": {"kind": "synthetic_city", "seed": 3}, "play": {"speed": 2}},
+            {"id": "gate", "weight": 2, "source": {"kind": "camera", "url": url, "fps": 20, "max_side": 320}},
+            {"id": "gone", "source": {"kind": "camera", "url": "http://127.0.0.1:9/video", "fps": 20}},
+        ],
+    }
+    path = folder / "cameras.yaml"
+    path.write_text(yaml.safe_dump(raw | changes))
+    return path
+
+
+def record(fleet_file, *more):
+    return cli.main(["record", str(fleet_file), "--out", str(fleet_file.parent / "out"), *more])
+
+
+def test_a_camera_becomes_a_video_and_everything_else_stays(fleet_file, tmp_path, capfd, caplog):
+    assert record(fleet_file, "--for", "1", "--json", "-") == 1
+    out, err = capfd.readouterr()
+    told = json.loads(out)
+    assert told["left_out"] == {"gone": "no connection: Connection refused"}
+    gate = told["streams"]["gate"]
+    assert (gate["frames"], gate["seconds"], gate["fps"], gate["lost"]) == (20, 1.0, 20.0, [])
+    assert "gone: left out; no connection: Connection refused" in err
+    assert "1 s hold fewer than 2 windows of 9 s" in caplog.text
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["fleet.yaml", "gate.avi"]
+    before, after = load_fleet(fleet_file), load_fleet(tmp_path / "out" / "fleet.yaml")
+    assert [stream.id for stream in after.streams] == ["city", "gate"]
+    assert after.stream("city") == before.stream("city")
+    assert after.stream("gate").source == VideoSpec(files=(tmp_path / "out" / "gate.avi",), max_side=320)
+    assert after.stream("gate").weight == 2
+    assert after.model_copy(update={"streams": before.streams}) == before
+
+
+def test_a_recording_can_be_moved_and_holds_no_password(fleet_file, tmp_path, capfd, caplog):
+    record(fleet_file, "--for", "0.5")
+    moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
+    assert load_fleet(moved / "fleet.yaml").stream("gate").source.files == (moved / "gate.avi",)
+    assert all(SECRET.encode() not in file.read_bytes() for file in moved.iterdir())
+    assert SECRET not in "".join([*capfd.readouterr(), caplog.text])
+
+
+def test_a_recording_is_not_written_over_unless_that_is_said(fleet_file, tmp_path, capfd):
+    record(fleet_file, "--for", "0.5")
+    assert record(fleet_file, "--for", "0.5") == 2
+    assert "gate.avi is there already; name another folder, or add --overwrite" in capfd.readouterr().err
+    before = (tmp_path / "out" / "gate.avi").stat().st_size
+    assert record(fleet_file, "--for", "1.5", "--overwrite") == 1
+    assert (tmp_path / "out" / "gate.avi").stat().st_size > before
+
+
+def test_ctrl_c_keeps_what_was_recorded(fleet_file, tmp_path, capfd):
+    def interrupt():
+        while not list((tmp_path / "out").glob(".gate*")):
+            time.sleep(0.05)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt, daemon=True)
+    interrupting.start()
+    assert record(fleet_file, "--json", "-") == 130
+    interrupting.join()
+    frames = json.loads(capfd.readouterr().out)["streams"]["gate"]["frames"]
+    source = load_fleet(tmp_path / "out" / "fleet.yaml").stream("gate").source.open(())
+    assert 0 < frames == len(list(source.frames())) < 180
+
+
+def test_where_no_camera_answers_nothing_is_written(tmp_path, camera, capfd):
+    fleet_file = written(tmp_path, camera)
+    camera.stop()
+    assert record(fleet_file, "--for", "600") == 2
+    said = capfd.readouterr().err
+    assert "no camera gives a picture: gate: no connection: Connection refused; gone: no connection" in said
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "said"),
+    [
+        ({"windows": None}, [], "--for: the fleet file does not say how many windows to run"),
+        ({}, ["--for", "0"], "--for 0: this is no time to record; give seconds above 0"),
+        ({}, ["--for", "inf"], "--for inf: this is no time to record"),
+    ],
+)
+def test_a_recording_has_an_end(tmp_path, camera, capfd, changes, more, said):
+    assert record(written(tmp_path, camera, **changes), *more) == 2
+    assert said in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_recorded_is_refused_before_anything_is_begun(tmp_path, camera, monkeypatch, capfd):
+    fleet_file = written(tmp_path, camera)
+    (tmp_path / "out").write_text("")
+    assert record(fleet_file) == 2
+    assert "there is a file of this name; choose another folder" in capfd.readouterr().err
+    assert cli.main(["record", "--out", str(tmp_path / "new")]) == 2
+    assert "the shipped fleet: it has no live camera to record" in capfd.readouterr().err
+    fleet_file.write_text(fleet_file.read_text().replace(f"me:{SECRET}", "${NOBODY_SET_THIS}"))
+    monkeypatch.delenv("NOBODY_SET_THIS", raising=False)
+    assert cli.main(["record", str(fleet_file), "--out", str(tmp_path / "new")]) == 2
+    assert "the environment variable NOBODY_SET_THIS is not set" in capfd.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_camera_is_named_on_the_command_line_too(camera, tmp_path, monkeypatch):
+    monkeypatch.setenv("CAM_LOGIN", f"me:{SECRET}")
+    weights = tmp_path / "FastestDet.onnx"
+    weights.write_bytes(b"")
+    url = camera.url.replace("//", "//${CAM_LOGIN}@")
+    arguments = ["--camera", url, "--golden", str(weights), "--for", "0.5", "--out", str(tmp_path / "out")]
+    assert cli.main(["record", *arguments]) == 0
+    after = load_fleet(tmp_path / "out" / "fleet.yaml")
+    (stream,) = after.streams
+    assert isinstance(stream.source, VideoSpec)
+    assert not isinstance(stream.source, CameraSpec)
+    assert after.golden.weights == weights

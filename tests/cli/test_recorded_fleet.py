@@ -1,0 +1,55 @@
+"""Tests of the fleet file of recorded cameras: it contains their losses if the golden model allows that."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.cli.recorded_fleet import losses_of, recorded_fleet_text
+from ekya.config.fleet_file import parse_fleet
+from ekya.core.units import StreamId
+from ekya.streams.ingest.grid import Gap
+from ekya.streams.ingest.playing import PlayConfig
+from ekya.streams.ingest.recorder import Recording
+from ekya.streams.ingest.script import during
+
+
+def recording(gaps, fps=25.0, file=Path("gate.avi")):
+    return Recording(file, fps, 1000, 0, 640, 352, 1_000_000, tuple(gaps), None)
+
+
+@given(
+    st.lists(st.integers(1, 200), min_size=2, max_size=9),
+    st.integers(10, 24000).map(lambda hundredths: hundredths / 100),
+)
+def test_exactly_the_frames_of_gaps_do_not_arrive(lengths, fps):
+    """Frame times are computed as by the video source."""
+    bounds = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
+    gaps = [Gap(begin, end, "so") for begin, end in zip(bounds[::2], bounds[1::2], strict=False)]
+    script = PlayConfig(script=losses_of(recording(gaps, fps))).script
+    away = [
+        frame for frame in range(bounds[-1] + 9) if during(script, round(frame * 1_000_000 / fps)) is not None
+    ]
+    assert away == [frame for gap in gaps for frame in range(gap.begin, gap.end)]
+
+
+@pytest.mark.parametrize(("model", "told"), [("fastestdet", True), ("file", False)])
+def test_labels_made_before_leave_losses_to_the_log(tmp_path, caplog, model, told):
+    for name in ("gate.avi", "weights"):
+        (tmp_path / name).write_bytes(b"")
+    raw = {
+        "gpus": 1,
+        "window_s": 20,
+        "windows": 3,
+        "preparation": {"share_milli": 600},
+        "golden": {"model": model, "weights": "weights"},
+        "streams": [{"id": "gate", "source": {"kind": "camera", "url": "rtsp://cam/live"}}],
+    }
+    fleet = parse_fleet(raw, "a test", (tmp_path,))
+    gate = StreamId("gate")
+    one = recording([Gap(10, 60, "so")], file=tmp_path / "gate.avi")
+    text = recorded_fleet_text(fleet, {gate: one}, {}, tmp_path / "fleet.yaml")
+    assert ("event: lost" in text) == told
+    assert ("gate was lost at 0.4 s for 2.0 s" in caplog.text) != told
+    assert "cam/live" not in text

@@ -1,0 +1,466 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.config.adhoc import fleet_from_videos
+from ekya.config.fleet_file import (
+    OPEN,
+    FleetConfig,
+    dump_fleet,
+    load_fleet,
+    with_play,
+)
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.errors import UserError
+from ekya.planning.placement.homes import Processes
+from ekya.planning.placement.pack import Packing
+from ekya.streams.sources import AnySource
+
+KINDS = ", ".join(repr(kind.model_fields["kind"].default) for kind in get_args(get_args(AnySource)[0]))
+
+
+def fleet_dict():
+    return {
+        "name": "test",
+        "classes": ["person", "car"],
+        "gpus": 1.5,
+        "window_s": 24,
+        "windows": 2,
+        "golden": {"model": "resnext29", "weights": "golden.safetensors"},
+        "streams": [
+            {"id": "cam-2", "source": {"kind": "video", "files": ["a.mp4", "b.mp4"]}},
+            {"id": "cam-1", "source": {"kind": "synthetic_city", "seed": 3}},
+        ],
+    }
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("golden.safetensors", "a.mp4", "b.mp4"):
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def load(folder, raw, **changes):
+    (folder / "fleet.yaml").write_text(raw if isinstance(raw, str) else yaml.safe_dump(raw))
+    return load_fleet(folder / "fleet.yaml", changes)
+
+
+def refusal(folder, raw, **changes):
+    """Returns the one-line error message without the file name that it must begin with."""
+    with pytest.raises(UserError) as caught:
+        load(folder, raw, **changes)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith(str(folder / "fleet.yaml"))
+    return text.removeprefix(str(folder / "fleet.yaml")).removeprefix(": ")
+
+
+def changed(path, value):
+    """Returns the test's fleet with the value at ``path`` replaced."""
+    raw = fleet_dict()
+    place = raw
+    for part in path[:-1]:
+        place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
+    place[path[-1]] = value
+    return raw
+
+
+def test_streams_are_sorted_and_paths_begin_at_the_files_folder(folder):
+    fleet = load(folder, fleet_dict())
+    assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
+    assert fleet.streams[1].source.files == (folder / "a.mp4", folder / "b.mp4")
+    assert fleet.golden.weights == folder / "golden.safetensors"
+    assert fleet.capacity_milli == 1500
+
+
+def test_who_decides_and_where_jobs_stand_are_said_in_the_file(folder):
+    fleet = load(folder, {**fleet_dict(), "scheduler": "uniform:inference=300", "placement": "best-fit"})
+    assert (fleet.scheduler, fleet.placement) == ("uniform:inference=300", Packing.BEST_FIT)
+    assert load(folder, fleet_dict(), scheduler="no-retrain").scheduler == "no-retrain"
+
+
+def test_paths_that_are_not_beside_the_file_are_looked_for_in_what_comes_with_ekya(folder, monkeypatch):
+    (folder / "shipped").mkdir()
+    (folder / "golden.safetensors").rename(folder / "shipped" / "golden.safetensors")
+    monkeypatch.setattr("ekya.config.fleet_file.shipped_root", lambda: folder / "shipped")
+    assert load(folder, fleet_dict()).golden.weights == folder / "shipped" / "golden.safetensors"
+
+
+def test_what_is_dumped_loads_to_the_same_fleet_from_any_folder(folder, tmp_path_factory):
+    fleet = load(folder, fleet_dict())
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "fleet.yaml"
+    elsewhere.write_text(dump_fleet(fleet))
+    assert load_fleet(elsewhere) == fleet
+    automatic = fleet.model_copy(update={"classes": None, "streams": fleet.streams[1:]})
+    elsewhere.write_text(dump_fleet(automatic))
+    assert load_fleet(elsewhere) == automatic
+
+
+def test_every_combination_of_the_lists_is_a_configuration(folder):
+    raw = fleet_dict() | {
+        "retraining": {"epochs": [8, 4], "trainable_blocks": [0, 1], "data_fractions": [1.0]},
+        "inference": {"every": [5, 1], "resolutions": [32]},
+    }
+    fleet = load(folder, raw)
+    assert fleet.retrain_configs() == (
+        RetrainConfig(4, 16, 0, 0, 1.0),
+        RetrainConfig(4, 16, 0, 1, 1.0),
+        RetrainConfig(8, 16, 0, 0, 1.0),
+        RetrainConfig(8, 16, 0, 1, 1.0),
+    )
+    assert fleet.inference_configs() == (InferenceConfig(1, 32), InferenceConfig(5, 32))
+
+
+def test_a_fleet_file_says_which_streams_share_a_process(folder):
+    assert load(folder, fleet_dict()).processes is Processes.AUTO
+    together = load(folder, {**fleet_dict(), "processes": "gpu"})
+    assert together.processes is Processes.GPU
+    assert load(folder, dump_fleet(together)) == together
+    refused = refusal(folder, {**fleet_dict(), "processes": "fleet"})
+    assert "processes: 'fleet' is not possible" in refused
+    assert "'auto', 'stream' or 'gpu'" in refused
+
+
+def test_a_file_that_says_it_of_inference_alone_is_still_read(folder):
+    together = load(folder, {**fleet_dict(), "inference": {"process": "gpu", "every": [2]}})
+    assert together.processes is Processes.GPU
+    assert together.inference_configs() == (InferenceConfig(2, 24), InferenceConfig(2, 32))
+    assert load(folder, {**fleet_dict(), "inference": {"process": "stream"}}).processes is Processes.STREAM
+
+
+def test_the_command_lines_changes_count_and_are_named_when_they_are_wrong(folder):
+    assert load(folder, fleet_dict(), gpus=2.0, windows=7).windows == 7
+    sentence = refusal(folder, fleet_dict(), gpus=-0.1)
+    assert sentence.startswith(" with gpus from the command line: gpus: -0.1 is too small")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        (["gpu"], 2, "gpu: there is no such key; did you mean gpus?"),
+        (
+            ["golden", "policy"],
+            "hard",
+            "golden.policy: no policy is called 'hard'; use one of uniform, uncertain",
+        ),
+        (["golden", "weight"], "x", "golden.weight: there is no such key; did you mean weights?"),
+        (
+            ["streams", 0, "source", "file"],
+            "a.mp4",
+            "streams.cam-2.source.file: there is no such key; did you mean files?",
+        ),
+        (
+            ["streams", 1, "source", "sed"],
+            1,
+            "streams.cam-1.source.sed: there is no such key; did you mean seed?",
+        ),
+        (["streams", 1, "source", "seed"], -1, "streams.cam-1.source.seed: -1 is too small; use at least 0"),
+        (["preparation", "share_milli"], -900, "preparation.share_milli: -900 is too small; use at least 1"),
+        (
+            ["preparation", "profiler"],
+            "magic",
+            "preparation.profiler: 'magic' is not possible; write 'ekya' or 'paper'",
+        ),
+        (["preparation", "fraction"], 0.5, "preparation.fraction: 0.5 is too large; use at most 0.15"),
+        (["steal_milli"], -100, "steal_milli: -100 is too small; use at least 1"),
+        (["gpus"], "many", "gpus: 'many' is not possible; write a number"),
+        (["gpus"], float("nan"), "gpus: nan is not possible; write a number that is not infinite"),
+        (["objective"], "best", "objective: 'best' is not possible; write 'mean' or 'max-min'"),
+        (["streams", 0, "weight"], 0, "streams.cam-2.weight: 0 is too small; use more than 0"),
+        (["scheduler"], "thief:part=3", "scheduler: thief has no option 'part'; write thief alone"),
+        (
+            ["placement"],
+            "heap",
+            "placement: 'heap' is not possible; write 'pool', 'quantised' or 'best-fit'",
+        ),
+        (["streams", 0, "max_age_s"], -1, "streams.cam-2.max_age_s: -1 is too small; use more than 0"),
+        (["windows"], 0, "windows: 0 is too small; use at least 1"),
+        (
+            ["streams", 1, "objects"],
+            {"every": 3},
+            "streams.cam-1.objects: its source knows its objects; remove it",
+        ),
+        (
+            ["streams", 0, "objects"],
+            {"find": "eyes"},
+            "streams.cam-2.objects.find: 'eyes' is not possible; write 'detector+motion' or 'detector'",
+        ),
+        (
+            ["streams", 0, "objects"],
+            {"every": 31},
+            "streams.cam-2.objects.every: 31 is too large; use at most 30",
+        ),
+        (["streams"], [], "streams: the list is empty; write at least one entry"),
+        (["streams"], 3, "streams: 3 is not possible; write a list"),
+        (["streams", 0, "id"], "cam-1", "streams: two streams are called cam-1; give each its own id"),
+        (
+            ["streams", 0, "source"],
+            {"kind": "vidio"},
+            f"streams.cam-2.source: there is no kind 'vidio'; use one of {KINDS}",
+        ),
+        (["streams", 0, "source"], {"files": []}, "streams.cam-2.source: kind is missing; add it"),
+        (["retraining", "epochs"], [4, 4], "retraining.epochs: a value stands there twice; keep one of them"),
+        (["retraining", "epochs"], [4, 0], "retraining.epochs[1]: 0 is too small; use at least 1"),
+        (
+            ["edge"],
+            {"model": "resnet50"},
+            "edge.model: there is no edge model 'resnet50'; use one of resnet18, mobilenet_v3_small, "
+            "shufflenet_v2_x1_0, efficientnet_b0, resnet101",
+        ),
+        (
+            ["retraining", "trainable_blocks"],
+            [0, 6],
+            "retraining.trainable_blocks: 6 is more than a resnet18 has; its blocks, from the last, are "
+            "layer4, layer3, layer2, layer1, stem; use at most 5",
+        ),
+        (["classes"], "automatic", "classes: write a list of names, or auto"),
+        (["classes"], "auto", "classes: auto is for unlabelled video, and cam-1 is none; list the names"),
+        (["golden", "model"], "vgg", None),
+        (["name"], "../up", "name: use letters, digits, '-', '_' and '.' only"),
+    ],
+)
+def test_a_bad_value_is_one_sentence_with_key_and_remedy(folder, path, value, sentence):
+    said = refusal(folder, changed(path, value))
+    if sentence is None:
+        assert said.startswith("golden.model: no golden model is called 'vgg'; use one of resnext29")
+    else:
+        assert said == sentence
+
+
+def test_a_missing_key_is_named(folder):
+    raw = fleet_dict()
+    del raw["golden"]
+    assert refusal(folder, raw) == "golden: this key is missing; add it"
+
+
+def test_further_errors_are_counted(folder):
+    assert refusal(folder, fleet_dict() | {"gpus": -1, "window_s": -1}).endswith("(and 1 more)")
+
+
+def test_an_id_that_is_no_file_name_is_refused(folder):
+    assert refusal(folder, changed(["streams", 0, "id"], "../cam")).startswith("streams.../cam.id: stream id")
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        (["streams", 0, "source", "files"], "streams.cam-2.source.files"),
+        (["golden", "weights"], "golden.weights"),
+        (["edge", "weights"], "edge.weights"),
+    ],
+)
+def test_a_missing_file_is_named_with_its_key(folder, path, key):
+    value = ["missing.mp4"] if path[-1] == "files" else "missing.mp4"
+    assert refusal(folder, changed(path, value)) == (
+        f"{key}: missing.mp4 does not exist; correct the path, which begins at {folder}"
+    )
+    value = ["."] if path[-1] == "files" else "."
+    assert refusal(folder, changed(path, value)) == f"{key}: . is a folder; name a file in it"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([{"at_s": 3}], "streams.cam-2.play.script[0]: event is missing; add it"),
+        (
+            [{"event": "rain", "at_s": 3}],
+            "streams.cam-2.play.script[0]: there is no event 'rain'; use one of ",
+        ),
+        (
+            [{"event": "lost", "at_s": 3, "fors": 4}],
+            "streams.cam-2.play.script[0].fors: there is no such key",
+        ),
+        (
+            [{"event": "joins", "at_s": 0}],
+            "streams.cam-2.play.script[0].at_s: 0 is too small; use more than 0",
+        ),
+        (
+            [{"event": "joins", "at_s": 48}],
+            "streams.cam-2.play.script: joins at 48 s comes 48 s into the run",
+        ),
+        ([{"event": "joins", "at_s": 3}] * 2, "streams.cam-2.play.script: a stream joins once; keep one"),
+    ],
+)
+def test_a_script_that_makes_no_sense_is_one_sentence_with_its_key(folder, script, said):
+    assert said in refusal(folder, changed(("streams", 0, "play"), {"script": script}))
+
+
+def test_labels_made_before_are_not_for_a_camera_that_is_lost(folder):
+    play = {"script": [{"event": "lost", "at_s": 3, "for_s": 4}]}
+    raw = changed(("streams", 0, "play"), play)
+    (folder / "labels.parquet").write_bytes(b"")
+    raw["golden"] = {"model": "file", "weights": "labels.parquet"}
+    assert refusal(folder, raw).startswith(
+        "streams.cam-2.play.script: the golden model 'file' finds labels by"
+    )
+
+
+def test_a_script_is_over_by_the_end_of_the_run_at_its_speed(folder):
+    play = {"speed": 2, "script": [{"event": "joins", "at_s": 95}]}
+    assert load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.joins_us == 47_500_000
+
+
+def test_a_camera_may_be_lost_after_a_run_that_is_shorter_than_its_recording(folder):
+    play = {"script": [{"event": "lost", "at_s": 95, "for_s": 4}]}
+    outages = load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.outages_us
+    assert outages == ((95_000_000, 99_000_000),)
+
+
+def test_sizes_that_a_file_leaves_open_are_known_and_stay_open_when_it_is_dumped(folder):
+    raw = fleet_dict()
+    del raw["gpus"], raw["window_s"]
+    fleet = load(folder, raw | {"preparation": {"share_milli": 400}})
+    said = {key for key in OPEN if fleet.says(key)}
+    assert said == {"preparation.share_milli"}
+    again = load(folder, dump_fleet(fleet))
+    assert {key for key in OPEN if again.says(key)} == said
+    played = with_play(again, {"speed": 2.0})
+    assert {key for key in OPEN if played.says(key)} == said
+
+
+def test_a_share_that_is_no_multiple_of_the_files_quantum_is_refused_and_of_an_open_one_is_not(folder):
+    sentence = refusal(folder, fleet_dict() | {"steal_milli": 75, "quantum_milli": 50})
+    assert sentence == "steal_milli: 75 is not a multiple of quantum_milli, 50; make it one"
+    assert load(folder, fleet_dict() | {"steal_milli": 75})
+
+
+def test_too_few_gpus_for_what_the_file_says_of_the_preparation_says_what_would_do(folder):
+    raw = fleet_dict() | {"preparation": {"share_milli": 900}, "quantum_milli": 50}
+    sentence = refusal(folder, raw | {"gpus": 0.95})
+    assert "use at least 1, or a smaller preparation.share_milli" in sentence
+    assert load(folder, raw | {"gpus": 1})
+
+
+def test_gpus_that_a_default_or_the_command_line_would_make_too_few_are_no_error(folder):
+    assert load(folder, fleet_dict() | {"gpus": 0.3})
+    assert load(folder, fleet_dict() | {"preparation": {"share_milli": 900}}, gpus=0.3).gpus == 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: x\nstreams: [\n", "line 3, column 1 is not YAML"),
+        ("name: x\n\tgpus: 1\n", "line 2, column 1 is not YAML"),
+        ("", "a fleet file has keys at its top, such as 'streams:'; add them"),
+        ("- a\n- b\n", "a fleet file has keys at its top, such as 'streams:'; add them"),
+        ("name: 2024-99-99\n", "this is not YAML (month must be in 1..12); correct it"),
+        ("1: 2\n", "1: a key has to be text; remove it"),
+    ],
+)
+def test_what_is_not_a_mapping_in_yaml_is_refused(folder, text, sentence):
+    assert refusal(folder, text).startswith(sentence)
+
+
+def test_what_is_no_utf8_or_no_file_is_refused(folder):
+    (folder / "fleet.yaml").write_bytes(b"name: caf\xe9\n")
+    with pytest.raises(UserError, match="byte 9 is not UTF-8; save the file as UTF-8 text"):
+        load_fleet(folder / "fleet.yaml")
+    with pytest.raises(UserError, match=r"none.yaml: there is no such file; check the path"):
+        load_fleet(folder / "none.yaml")
+    with pytest.raises(UserError, match="this is a folder, not a file"):
+        load_fleet(folder)
+
+
+KEYS = st.sampled_from([*FleetConfig.model_fields, "id", "source", "kind"])
+SCALARS = st.none() | st.booleans() | st.floats() | st.sampled_from(["auto", "a.mp4", "video", "1"])
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25)
+@given(TREES)
+def test_whatever_a_file_says_it_is_a_fleet_or_one_sentence(tmp_path_factory, value):
+    folder = tmp_path_factory.getbasetemp()
+    for key in ("streams", "golden", "gpus", "classes"):
+        try:
+            load(folder, fleet_dict() | {key: value})
+        except UserError as error:
+            assert "\n" not in str(error)
+
+
+def test_videos_from_the_command_line_make_a_fleet(folder, monkeypatch):
+    monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
+    golden = folder / "golden.onnx"
+    golden.write_bytes(b"")
+    fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
+    assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
+    assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
+    assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
+    assert (fleet.classes, fleet.windows) == (None, None)
+    assert not any(fleet.says(key) for key in OPEN)
+    assert fleet.edge.weights == folder / "golden.safetensors"
+    assert fleet_from_videos([[folder / "a.mp4"]], golden, {"windows": 3}).windows == 3
+
+
+def test_a_golden_detector_is_a_file_or_a_name_or_both(folder, monkeypatch):
+    monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    golden = fleet_from_videos([[folder / "a.mp4"]], name).golden
+    assert (golden.model, golden.weights) == (name, None)
+    golden = fleet_from_videos([[folder / "a.mp4"]], f"{name}={folder / 'b.mp4'}").golden
+    assert (golden.model, golden.weights) == (name, folder / "b.mp4")
+    with pytest.raises(UserError, match=r"command line: golden.weights: none.onnx does not exist"):
+        fleet_from_videos([[folder / "a.mp4"]], "none.onnx")
+    with pytest.raises(UserError, match=r"command line: streams.cam-1.source.files: c.mp4 does not exist"):
+        fleet_from_videos([[Path("c.mp4")]], name)
+
+
+def shipped_fleet(folder):
+    path = folder / "shipped.yaml"
+    path.write_text(yaml.safe_dump(fleet_dict() | {"edge": {"weights": "golden.safetensors"}}))
+    return path
+
+
+def test_cameras_from_the_command_line_come_after_the_videos(folder):
+    golden = folder / "golden.safetensors"
+    fleet = fleet_from_videos([[folder / "a.mp4"]], golden, cameras=["rtsp://10.0.0.5/live", "/dev/video0"])
+    assert [stream.source.kind for stream in fleet.streams] == ["video", "camera", "camera"]
+    assert fleet.streams[2].source.url == "/dev/video0"
+    assert fleet.name == "cameras"
+
+
+def test_a_password_in_a_fleet_file_is_never_written_again(folder, monkeypatch):
+    for name in ("EKYA_CAM_1_LOGIN", "EKYA_CAM_1_2_LOGIN"):
+        monkeypatch.setenv(name, "")  # so that monkeypatch unsets it after the test
+    raw = fleet_dict()
+    for stream, name in zip(raw["streams"], ("cam-1", "cam_1"), strict=True):
+        url = f"rtsp://admin:tops3cret-{name}@10.0.0.5/live"
+        stream |= {"id": name, "source": {"kind": "camera", "url": url}}
+    fleet = load(folder, raw)
+    assert fleet.streams[0].source.url == "rtsp://${EKYA_CAM_1_LOGIN}@10.0.0.5/live"
+    assert fleet.streams[1].source.url == "rtsp://${EKYA_CAM_1_2_LOGIN}@10.0.0.5/live"
+    assert os.environ["EKYA_CAM_1_2_LOGIN"] == "admin:tops3cret-cam_1"
+    written = dump_fleet(fleet)
+    assert "tops3cret" not in written + repr(fleet)
+    (folder / "again.yaml").write_text(written)
+    assert load_fleet(folder / "again.yaml") == fleet
+
+
+@pytest.mark.parametrize("url", ["rtsps:/admin:tops3cret@cam/", ["rtsp://admin:tops3cret@cam/"], {"a": 1}])
+def test_a_bad_url_is_not_repeated_with_its_password(folder, url):
+    said = refusal(folder, changed(["streams", 0, "source"], {"kind": "camera", "url": url}))
+    assert said.startswith("streams.cam-2.source.url: ")
+    assert "tops3cret" not in said
+
+
+def test_a_fleet_file_is_read_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet\n"
+        "from ekya.config.shipped import shipped_path\n"
+        "assert load_fleet(shipped_path(DEFAULT_FLEET)).streams\n"
+        "sys.exit(', '.join({'ray', 'torch', 'torchvision', 'onnxruntime'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")

@@ -1,0 +1,114 @@
+"""Tests of choosing a fleet's open sizes for a machine."""
+
+import pytest
+import torch
+import yaml
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import get_model
+
+from ekya.config.fleet_file import DEFAULT_FLEET, OPEN, dump_fleet, load_fleet, parse_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.fleet.servers_file import load_servers
+from ekya.models.golden.classifier import open_resnext29
+from ekya.models.golden.spec import CLASSIFIER_OPERATIONS
+from ekya.pipeline.card_costs import fitted_by_card
+from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
+from ekya.planning.profiling.sizes import DRAWN_FRAMES, Machine
+
+
+def fleet_of(tmp_path, cameras, **said):
+    streams = [
+        {"id": f"cam-{number}", "source": {"kind": "synthetic_city", "seed": number, "fps": 25}}
+        for number in range(1, cameras + 1)
+    ]
+    return parse_fleet({"classes": ["car"], "golden": {}, "streams": streams, **said}, "test", (tmp_path,))
+
+
+def said(fleet):
+    return {key for key in OPEN if fleet.says(key)}
+
+
+@pytest.mark.parametrize("cameras", [1, 4, 10, 20, 30])
+@pytest.mark.parametrize("milli", [None, 1000, 2000, 64_000])
+def test_a_fitted_fleet_says_all_of_its_sizes_loads_again_and_stays_as_it_is(tmp_path, cameras, milli):
+    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras), Machine(milli))
+    assert said(fleet) == set(OPEN)
+    (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
+    again = load_fleet(tmp_path / "fleet.yaml")
+    assert again == fleet
+    assert fitted_by_card(again, Machine(milli))[0] == fleet
+
+
+def test_an_overloaded_fleet_is_refused_and_goes_on_if_it_has_to(tmp_path):
+    with pytest.raises(UserError, match=r"gpus: 30 cameras are too many .* of them fit"):
+        fitted_by_card(fleet_of(tmp_path, 30), Machine(200))
+    fleet, gave_up = fitted_by_card(fleet_of(tmp_path, 30), Machine(200), overload=True)
+    assert (
+        "overload: not even one frame a second of each camera can be analysed; frames are dropped" in gave_up
+    )
+    (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
+    assert load_fleet(tmp_path / "fleet.yaml") == fleet
+
+
+@pytest.mark.parametrize("name", ["fleet", "replay", "holdout"])
+def test_what_a_shipped_fleet_says_it_keeps_on_virtual_time(name):
+    before = load_fleet(shipped_path(f"datasets/synthetic_city/{name}.yaml"))
+    after, gave_up = fitted_by_card(before)
+    assert gave_up == ()
+    assert after.preparation.streams == len(before.streams)
+    open_before = {key for key in OPEN if not before.says(key)}
+    if name == "fleet":
+        assert open_before == {
+            "quantum_milli",
+            "steal_milli",
+            "preparation.streams",
+            "preparation.frames",
+        }
+        assert (after.quantum_milli, after.steal_milli) == (50, 100)
+    whole = before.model_dump(mode="json")
+    for key in said(before):
+        part, _, name = key.rpartition(".")
+        now = after.model_dump(mode="json")
+        assert (now[part] if part else now)[name] == (whole[part] if part else whole)[name]
+
+
+@pytest.mark.parametrize("name", ["servers", "servers_overloaded"])
+def test_shipped_servers_fit_as_they_are(name):
+    for server in load_servers(shipped_path(f"datasets/synthetic_city/{name}.yaml")).servers:
+        fleet, gave_up = fitted_by_card(server.fleet)
+        assert fleet.preparation.streams == len(fleet.streams)
+        assert not any("lowered" in sentence for sentence in gave_up)
+
+
+@pytest.mark.parametrize("milli", [1000, 500])
+def test_the_default_fleet_runs_on_one_core_and_on_half_of_one_and_says_what_it_gave_up(milli):
+    fleet, gave_up = fitted_by_card(load_fleet(shipped_path(DEFAULT_FLEET)), Machine(milli))
+    assert milli / 2 < fleet.capacity_milli < milli, "a part of the cores decodes video and plans"
+    assert gave_up[0].startswith(f"gpus: 1.2 is lowered to {fleet.gpus:g}, of {milli / 1000:g} core")
+    assert any(sentence.startswith("λ: at most every ") for sentence in gave_up)
+
+
+def test_gpus_asked_for_in_the_file_are_enough_for_whatever_it_leaves_open(tmp_path):
+    for gpus in (0.3, 1, 1.23):
+        fleet, _ = fitted_by_card(fleet_of(tmp_path, 4, gpus=gpus), Machine(2000))
+        assert fleet.gpus == gpus
+        assert yaml.safe_load(dump_fleet(fleet))["gpus"] == gpus
+
+
+def test_what_classifiers_are_said_to_take_is_what_is_counted():
+    classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+    weights = shipped_path("golden_models/synthetic_city_resnext29.safetensors")
+    networks = {"resnext29": (open_resnext29(weights, classes, None)._network, 32)}
+    with torch.device("meta"):
+        for name in set(CLASSIFIER_OPERATIONS) - set(networks):
+            networks[name] = (get_model(name, weights=None).eval(), 224)
+    for name, (network, side) in networks.items():
+        device = next(network.parameters()).device
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            network(torch.zeros(1, 3, side, side, device=device))
+        assert counter.get_total_flops() == CLASSIFIER_OPERATIONS[name]
+
+
+def test_as_many_frames_are_drawn_as_sizes_are_chosen_for():
+    assert DRAWN_FRAMES == SAMPLED_FRAMES + BURST_FRAMES

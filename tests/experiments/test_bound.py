@@ -1,0 +1,161 @@
+"""The upper bound holds for every plan, and is tight where the optimum is known."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optimum.bound import upper_bound
+from views import GAMMAS, options_of, window_views
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.plan import Assignment, Phase
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.registry import make_scheduler
+
+TINY = 1e-9
+ROUGH = {"intervals": 4, "rounds": 20}
+
+
+@st.composite
+def plans(draw):
+    """A view, and arbitrary phases for it: any shares that fit at each instant."""
+    view = replace(draw(window_views().filter(lambda view: view.streams)), quantum_milli=1)
+    gammas = {
+        s.stream: draw(st.sampled_from([None, *(o.config for o in options_of(s))])) for s in view.streams
+    }
+    phases = []
+    for _ in range(draw(st.integers(1, 3))):
+        left, assignments = view.capacity_milli, []
+        for stream in view.streams:
+            shares = []
+            for most in (1000 if gammas[stream.stream] else 0, 1000):
+                shares.append(draw(st.integers(0, min(most, left))))
+                left -= shares[-1]
+            chosen = draw(st.sampled_from([o.config for o in stream.inference_options]))
+            assignments.append(
+                Assignment(stream.stream, gammas[stream.stream], shares[0], chosen, shares[1], False, "")
+            )
+        phases.append(Phase(tuple(assignments)))
+    return view, phases
+
+
+@settings(max_examples=20)
+@given(plans())
+def test_no_plan_of_any_phases_scores_more(case):
+    view, phases = case
+    assert evaluate(view, phases).score <= upper_bound(view, **ROUGH) + TINY
+
+
+@settings(max_examples=10)
+@given(window_views(), st.integers(1, 2000))
+def test_more_gpus_never_lower_it(view, more):
+    """The tolerance is the error of the search for the best prices."""
+    richer = replace(view, capacity_milli=view.capacity_milli + more)
+    assert upper_bound(richer, intervals=4, rounds=60) >= upper_bound(view, intervals=4, rounds=60) - 5e-5
+
+
+@settings(max_examples=10)
+@given(window_views(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_better_options_never_lower_it(view, gained, cheaper):
+    def better(option):
+        after = option.accuracy_after + gained * (1.0 - option.accuracy_after)
+        return replace(option, accuracy_after=after, gpu_s=option.gpu_s * cheaper)
+
+    def sharper(option):
+        relative = option.relative_accuracy + gained * (1.0 - option.relative_accuracy)
+        needed = int(option.share_needed_milli * cheaper)
+        return replace(option, relative_accuracy=relative, share_needed_milli=needed)
+
+    streams = tuple(
+        replace(
+            s,
+            retrain_options=tuple(better(o) for o in s.retrain_options),
+            inference_options=tuple(sharper(o) for o in s.inference_options),
+            running=s.running and replace(s.running, option=better(s.running.option)),
+        )
+        for s in view.streams
+    )
+    richer = replace(view, streams=streams)
+    assert upper_bound(richer, intervals=4, rounds=60) >= upper_bound(view, intervals=4, rounds=60) - 5e-5
+
+
+def stream(name="a", accuracy=0.5, options=((0.9, 10.0),), needed=400, **changes):
+    return StreamView(
+        StreamId(name),
+        accuracy,
+        tuple(RetrainOption(GAMMAS[at], after, gpu_s) for at, (after, gpu_s) in enumerate(options)),
+        (InferenceOption(InferenceConfig(1, 32), 0.8, needed),),
+        **changes,
+    )
+
+
+def view_of(*streams, capacity=2000, **changes):
+    return replace(WindowView(0, 60_000_000, capacity, 50, 50, 0.4, streams, LINEAR), **changes)
+
+
+def test_with_gpus_enough_it_is_what_everybody_gets_alone():
+    """The retraining is done after 10 of 60 s at a whole GPU."""
+    assert upper_bound(view_of(stream())) == pytest.approx(0.8 * (0.5 + 0.4 * 50 / 60), abs=1e-6)
+
+
+def rising(**changes):
+    plain = stream(needed=0, **changes)
+    options = tuple(replace(option, early_part=0.5) for option in plain.retrain_options)
+    return replace(plain, retrain_options=options)
+
+
+@pytest.mark.parametrize(("gpu_s", "brought"), [(30.0, 0.4 * (30 + 15) / 60), (120.0, 0.4 / 4)])
+def test_checkpoints_lift_it_by_little_more_than_they_can_bring(gpu_s, brought):
+    """A linear gain: up to 0.9 in 30 s and then for 30 s, or half of the way by the end."""
+    found = upper_bound(view_of(rising(options=((0.9, gpu_s),)), capacity=1000), **ROUGH)
+    assert 0.8 * (0.5 + brought) - TINY <= found <= 0.8 * (0.5 + brought) + 0.02
+
+
+def test_what_checkpoints_bring_is_paid_for():
+    """Of three retrainings of 30 s in 60 s two are done in sequence; alone each would come to 0.64."""
+    three = [rising(name=f"c{at}", options=((0.9, 30.0),)) for at in range(3)]
+    found = upper_bound(view_of(*three, capacity=1000), **ROUGH)
+    in_a_row = 0.8 * (0.5 + 0.4 * (45 + 15) / 60 / 3)
+    assert in_a_row - TINY <= found <= in_a_row + 0.06
+
+
+def test_without_gpus_nothing_is_analysed():
+    assert upper_bound(view_of(stream(), capacity=0)) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_without_streams_there_is_nothing_to_bound():
+    assert upper_bound(view_of()) == 0.0
+
+
+def test_retrainings_that_queue_for_one_gpu_are_seen_to_queue():
+    """Twenty of 3 s each fill the window; in parallel they would gain 0.4 · 57/60, in sequence half of it."""
+    many = [stream(f"cam-{at:02}", options=((0.9, 3.0),), needed=0) for at in range(20)]
+    in_a_row = sum(0.8 * (0.5 + 0.4 * (60 - 3 * at) / 60) for at in range(1, 21)) / 20
+    found = upper_bound(view_of(*many, capacity=1000), intervals=20, rounds=120)
+    assert in_a_row - TINY <= found <= in_a_row + 0.02
+
+
+def test_what_no_multiple_of_the_quantum_reaches_does_not_count():
+    """With a quantum of 250 thousandths inference can hold 250 of 450; with a quantum of 1 it holds 400."""
+    coarse = view_of(stream(options=(), needed=400), capacity=450, quantum_milli=250, steal_milli=250)
+    assert upper_bound(coarse) == pytest.approx(0.8 * 0.5 * 250 / 400, abs=1e-4)
+    assert upper_bound(replace(coarse, quantum_milli=1)) == pytest.approx(0.8 * 0.5, abs=1e-4)
+
+
+def test_max_min_bounds_the_worst_stream_by_itself():
+    hopeless = stream("b", accuracy=0.1, options=())
+    bound = upper_bound(view_of(stream(), hopeless, objective=Objective.MAX_MIN))
+    assert bound == pytest.approx(0.8 * 0.1, abs=2e-3)
+
+
+def test_a_plan_that_keeps_the_minimum_has_a_bound_of_its_own():
+    """Without the minimum, retraining would take the share that inference needs to stay at 0.4."""
+    greedy = view_of(*(stream(f"c{at}", options=((0.95, 8.0),), accuracy=0.52) for at in range(2)))
+    scarce = replace(greedy, capacity_milli=900)
+    free, kept = upper_bound(scarce), upper_bound(scarce, keep_minimum=True)
+    assert make_scheduler("exact").plan(scarce).expected_accuracy <= kept + TINY
+    assert kept < free - 0.01

@@ -1,0 +1,184 @@
+import pickle
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torchvision.models import get_model, get_model_weights
+
+from ekya.core.errors import UserError
+from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
+from ekya.models.golden.detectors import DETECTORS, open_detector
+from ekya.models.golden.fastestdet import FastestDet, decode
+from ekya.models.golden.spec import DETECTOR_NAMES, TORCHVISION_DETECTORS
+from ekya.models.golden.torchvision_models import load_weights
+from ekya.models.golden.weights import read_state
+
+SSDLITE = "ssdlite320_mobilenet_v3_large"
+
+
+def test_coco_has_80_classes_and_no_gaps() -> None:
+    names = coco_names()
+    assert len(names) == len(set(names)) == 80
+    assert names[:4] == ("person", "bicycle", "car", "motorcycle")
+
+
+def test_decoding_puts_the_box_where_the_formula_says() -> None:
+    grid = np.zeros((85, 22, 22), dtype=np.float32)
+    grid[3:5] = -2.0
+    row, column = 5, 17
+    grid[0, row, column] = 0.9
+    grid[5 + 7, row, column] = 0.8
+    grid[1:5, row, column] = [0.3, -0.2, -1.0, -1.5]
+    found = decode(grid, 640, 360, 0.6)
+    assert found.classes.tolist() == [7]
+    assert found.scores[0] == pytest.approx(0.9**0.6 * 0.8**0.4)
+    centre = np.array([(column + np.tanh(0.3)) / 22 * 640, (row + np.tanh(-0.2)) / 22 * 360])
+    half = np.array([640, 360]) / (1 + np.exp([1.0, 1.5])) / 2
+    np.testing.assert_allclose(found.boxes[0], [*(centre - half), *(centre + half)], rtol=1e-5)
+    assert len(decode(grid, 640, 360, 0.9).boxes) == 0
+    assert decode(np.zeros((85, 22, 22), np.float32), 640, 360, 0.6).boxes.shape == (0, 4)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no network" * 50])
+def test_a_broken_onnx_file_is_named(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "net.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    for name in ("fastestdet", "onnx"):
+        with pytest.raises(UserError, match=r"net\.onnx.*'weights'"):
+            open_detector(name, path)
+
+
+def test_fastestdet_without_a_file_and_unknown_names_say_what_to_do() -> None:
+    with pytest.raises(UserError, match="'weights'"):
+        open_detector("fastestdet", None)
+    with pytest.raises(UserError, match=r"'yolo'.*fastestdet"):
+        open_detector("yolo", None)
+
+
+def test_the_real_network_finds_real_cars(data_dir: Path) -> None:
+    detector = FastestDet(data_dir / "weights" / "FastestDet.onnx")
+    assert detector.names == coco_names(), "motorbike and motorcycle are one class"
+    capture = cv2.VideoCapture(str(data_dir / "videos" / "bgslib_video03_highway.avi"))
+    for _ in range(200):
+        capture.grab()
+    _, image = capture.read()
+    found = detector.detect(image)
+    assert {detector.names[c] for c in found.classes} == {"car"}
+    assert 2 <= len(found.boxes) <= 5
+    assert (found.scores > 0.6).all()
+    assert (np.diff(found.scores) <= 0).all()
+    assert (found.boxes >= 0).all()
+    assert (found.boxes[:, 2:] <= [image.shape[1], image.shape[0]]).all()
+    assert 1e8 < detector.operations_per_frame(image.shape) < 1e9
+
+
+def test_a_truncated_network_is_named(data_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "half.onnx"
+    whole = (data_dir / "weights" / "FastestDet.onnx").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"half\.onnx.*'weights'"):
+        FastestDet(path)
+
+
+def test_another_list_of_names_does_not_fit_the_network(data_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes((data_dir / "weights" / "FastestDet.onnx").read_bytes())
+    (tmp_path / "coco.names").write_text("cat\ndog\n")
+    with pytest.raises(UserError, match=r"net\.onnx.*\(7, n, n\)"):
+        FastestDet(path)
+
+
+@pytest.fixture(scope="module")
+def ssdlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    model = get_model(SSDLITE, weights=None, weights_backbone=None)
+    path = tmp_path_factory.mktemp("weights") / "ssdlite.safetensors"
+    save_file(model.state_dict(), path)
+    return path
+
+
+def test_a_torchvision_detector_runs_from_a_local_file(ssdlite: Path) -> None:
+    # An untrained detector is unsure of everything, so all scores are accepted.
+    detector = open_detector(SSDLITE, ssdlite, min_score=0.0)
+    image = np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8)
+    found = detector.detect(image)
+    assert detector.names == coco_names()
+    assert len(found.boxes) == len(found.classes) == len(found.scores) > 0
+    assert found.boxes.dtype == np.float32
+    assert ((found.classes >= 0) & (found.classes < 80)).all(), "places that are no class are left out"
+    assert (np.diff(found.scores) <= 0).all()
+    assert len(DETECTORS) == 6
+    assert detector.operations_per_frame(image.shape) > 1e8
+
+
+def test_weights_of_the_wrong_shape_truncated_or_foreign_are_named(ssdlite: Path, tmp_path: Path) -> None:
+    model = get_model(SSDLITE, weights=None, weights_backbone=None)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    key = next(iter(state))
+    wrong, half, pickled, foreign = (
+        tmp_path / name for name in ("wrong.safetensors", "half.safetensors", "half.pt", "foreign.pt")
+    )
+    save_file({**state, key: torch.zeros(1, 2, 3)}, wrong)
+    half.write_bytes(ssdlite.read_bytes()[:100_000])
+    torch.save(state, pickled)
+    load_weights(model, SSDLITE, pickled)
+    pickled.write_bytes(pickled.read_bytes()[:100_000])
+    torch.save({"epoch": 3}, foreign)
+    for path, words in (
+        (wrong, f"{key}.*\\(1, 2, 3\\)"),
+        (half, "truncated"),
+        (pickled, "truncated"),
+        (foreign, "state_dict"),
+        (tmp_path / "none.pt", "no such file"),
+    ):
+        with pytest.raises(UserError, match=f"{path.name}.*({words})"):
+            load_weights(model, SSDLITE, path)
+
+
+class Bomb:
+    """Pickle that executes code when it is loaded unsafely."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    for name in ("bomb.pt", "bomb.pth", "bomb.bin"):
+        path = tmp_path / name
+        torch.save({"weight": torch.zeros(1), "extra": Bomb(mark)}, path)
+        with pytest.raises(UserError, match=f"{name}.*'weights'.*safetensors"):
+            read_state(path)
+        path.write_bytes(pickle.dumps(Bomb(mark), protocol=2))
+        with pytest.raises(UserError, match=f"{name}.*'weights'"):
+            read_state(path)
+    assert not mark.exists()
+    pickle.loads((tmp_path / "bomb.pt").read_bytes())
+    assert mark.exists(), "it was a real one"
+
+
+def test_without_a_network_the_remedy_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.urlopen", unreachable)
+    with pytest.raises(UserError, match=r"ssdlite.*downloaded.*'weights'"):
+        open_detector(SSDLITE, None)
+
+
+def test_every_detector_that_can_be_named_can_be_opened() -> None:
+    assert tuple(DETECTORS) == DETECTOR_NAMES
+
+
+@pytest.mark.parametrize("name", TORCHVISION_DETECTORS)
+def test_cocos_categories_stand_where_torchvisions_weights_have_them(name: str) -> None:
+    assert tuple(get_model_weights(name).DEFAULT.meta["categories"]) == COCO_CATEGORIES
+    assert len(coco_names()) == 80

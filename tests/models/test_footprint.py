@@ -1,0 +1,106 @@
+"""Tests of the estimated memory of a retraining against that of a real one."""
+
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Family, family_of
+from ekya.models.edge.footprint import footprint_of
+from ekya.models.edge.model import build_edge_model, split_at
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.trainer import Retraining
+from ekya.planning.profiling.gpu_memory import JobCrops, retraining_bytes
+
+CLASSES = ("a", "b", "c", "d", "e", "f")
+SIDE = 16
+
+
+class Living(TorchDispatchMode):
+    """Records the peak bytes of live tensors, without those of a model that existed before."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.now, self.most = 0, 0
+        there = [tensor.untyped_storage() for tensor in (*before.parameters(), *before.buffers())]
+        self._known = weakref.WeakSet(there)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self._see(tensor.untyped_storage())
+        return made
+
+    def _see(self, storage):
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        size = storage.nbytes()
+        self.now += size
+        self.most = max(self.most, self.now)
+        weakref.finalize(storage, self._gone, size)
+
+    def _gone(self, size):
+        self.now -= size
+
+
+def labelled(count, seed):
+    rng = np.random.default_rng(seed)
+    crops = rng.integers(0, 256, (count, SIDE, SIDE, 3), np.uint8)
+    at = np.arange(count)
+    return LabelledCrops(crops, at % len(CLASSES), at + 1000 * seed, at)
+
+
+def held_bytes(architecture, config, training, validation):
+    """Returns the peak bytes of a real retraining on the CPU, plus its frozen weights, not copied there."""
+    start = build_edge_model(CLASSES, 0, 0, architecture)
+    retraining = Retraining(
+        start,
+        config,
+        labelled(training, 1),
+        labelled(validation, 2),
+        memory=ExemplarMemory(),
+        classes=CLASSES,
+        seed=0,
+    )
+    with Living(start) as living:
+        retraining.prepare()
+        retraining.run_epoch()
+    prefix, _ = split_at(start, config.trainable_blocks)
+    frozen = sum(tensor.untyped_storage().nbytes() for tensor in (*prefix.parameters(), *prefix.buffers()))
+    return living.most + frozen
+
+
+@pytest.mark.parametrize(
+    ("architecture", "blocks"), [("resnet18", 0), ("resnet18", 2), ("mobilenet_v3_small", 3)]
+)
+def test_the_estimate_holds_what_a_retraining_holds_and_not_much_more(architecture, blocks):
+    config = RetrainConfig(1, 8, 0, blocks, 1.0)
+    estimated = retraining_bytes(footprint_of(family_of(config), SIDE, architecture), config, JobCrops(20, 4))
+    held = held_bytes(architecture, config, 20, 4)
+    assert 0.98 * held <= estimated <= 1.3 * held, (held, estimated)
+
+
+def test_it_counts_what_is_there():
+    footprint = footprint_of(Family(0, 0, 16), SIDE)
+    model = build_edge_model(CLASSES, 0, 0)
+    assert footprint.model_bytes == sum(
+        one.numel() * one.element_size() for one in (*model.parameters(), *model.buffers())
+    )
+    assert footprint.trained_bytes == 4 * (512 * 6 + 6)
+    assert footprint.input_bytes == 4 * 3 * SIDE * SIDE
+    assert footprint.boundary_bytes == 4 * 512
+
+
+def test_more_trained_blocks_never_need_less():
+    needed = []
+    for blocks in range(5):
+        config = RetrainConfig(1, 16, 0, blocks, 1.0)
+        needed.append(retraining_bytes(footprint_of(family_of(config), SIDE), config, JobCrops(40, 10)))
+    assert needed == sorted(needed)

@@ -1,0 +1,213 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torchvision.models import get_model_weights
+
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.golden.classes import occurring_classes
+from ekya.models.golden.classifier import GoldenClassifier, grouped
+from ekya.models.golden.confirming import UNSURE, GoldenDetector
+from ekya.models.golden.detections import Detections, Question
+from ekya.models.golden.opening import GOLDEN_MODELS, open_golden
+from ekya.models.golden.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
+from ekya.models.golden.spec import GOLDEN_NAMES, RESNEXT101S, GoldenSpec, detector_of
+from ekya.streams.ingest.frame import Frame
+
+
+class Scripted:
+    """Fake detector that returns given detections for every picture."""
+
+    names = ("person", "car", "kite")
+
+    def __init__(self, *rows: tuple[list[float], int, float]) -> None:
+        self.rows = rows
+        self.asked = 0
+
+    def detect(self, image: np.ndarray) -> Detections:
+        self.asked += 1
+        return Detections(
+            np.array([box for box, _, _ in self.rows], dtype=np.float32).reshape(-1, 4),
+            np.array([c for _, c, _ in self.rows], dtype=np.int64),
+            np.array([s for _, _, s in self.rows], dtype=np.float32),
+        )
+
+    def operations_per_frame(self, shape: tuple[int, ...]) -> int:
+        return shape[0] * shape[1]
+
+
+IMAGE = np.zeros((100, 200, 3), dtype=np.uint8)
+
+
+def test_a_golden_detector_confirms_or_says_background() -> None:
+    detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 2, 0.9), ([0, 50, 20, 90], 0, 0.8))
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
+    empty = np.zeros((0, 4), dtype=np.float32)
+    labels = golden.label([Question(boxes, IMAGE), Question(empty, IMAGE)])
+    assert labels[0].tolist() == [0, 2, 2, 1], "a kite is nothing that this fleet knows"
+    assert labels[1].shape == (0,)
+    assert detector.asked == 1, "a picture without boxes costs nothing"
+    assert golden.operations([Question(boxes, IMAGE), Question(empty, IMAGE)]) == 20_000
+    found, classes = golden.detect(IMAGE)
+    assert classes.tolist() == [0, 1]
+    assert found.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
+
+
+def test_what_its_network_saw_when_it_proposed_is_not_looked_for_again() -> None:
+    detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    proposals = DetectorAndMotion(detector).propose(Frame(0, 0, IMAGE, None))
+    assert detector.asked == 1
+    known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
+    assert golden.label([known])[0].tolist() == golden.label([unknown])[0].tolist() == [0, UNSURE]
+    assert detector.asked == 2, "once to propose, and once for the picture that nobody had looked at"
+    assert golden.operations([known, unknown]) == 20_000
+
+
+def test_a_classifier_cannot_name_what_it_cannot_see() -> None:
+    golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
+    with pytest.raises(ValueError, match="picture itself"):
+        golden.label([Question(np.ones((1, 4), dtype=np.float32), None)])
+
+
+@pytest.mark.parametrize("classes", [(), ("car",), ("background", "car"), ("cra", "background")])
+def test_classes_that_a_detector_cannot_label_are_refused(classes: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="'classes'"):
+        GoldenDetector(classes, Scripted(), 0.6)
+
+
+def test_what_a_golden_detector_half_believes_is_neither_object_nor_background() -> None:
+    half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
+    detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
+    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
+    assert labels.tolist() == [UNSURE, golden.background, 1]
+    assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
+
+
+class Reddest(nn.Module):
+    """Classifier that returns the strongest colour."""
+
+    def forward(self, crops: Tensor) -> Tensor:
+        return crops.mean(dim=(2, 3))
+
+
+def test_a_golden_classifier_labels_each_box_of_each_picture_in_order() -> None:
+    image = IMAGE.copy()
+    boxes = np.array([[0, 0, 20, 20], [50, 0, 70, 20], [100, 0, 120, 20]], dtype=np.float32)
+    for (x0, _, x1, _), channel in zip(boxes.astype(int), (2, 1, 0), strict=True):
+        image[0:25, max(0, x0 - 5) : x1 + 5, channel] = 250  # BGR: red, green, blue
+    golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
+    empty = np.zeros((0, 4), dtype=np.float32)
+    many = np.repeat(boxes, 20, axis=0)
+    labels = golden.label([Question(of, image) for of in (boxes, empty, boxes[::-1], many)])
+    assert [part.tolist() for part in labels[:3]] == [[0, 1, 2], [], [2, 1, 0]]
+    assert labels[3].tolist() == [0] * 20 + [1] * 20 + [2] * 20
+    assert [part.tolist() for part in golden.label([Question(empty, image)])] == [[]]
+    assert golden.detect(image) is None
+
+
+def test_operations_of_a_classifier_grow_with_the_crops() -> None:
+    golden = GoldenClassifier(("a", "b"), nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2)), 16)
+    boxes = np.zeros((3, 4), dtype=np.float32)
+    assert golden.operations([Question(boxes, IMAGE), Question(boxes[:1], IMAGE)]) == 4 * 2 * 3 * 16 * 16 * 2
+
+
+@pytest.mark.parametrize("model", RESNEXT101S)
+def test_the_map_from_imagenet_is_made_of_its_categories(model: str, tmp_path: Path) -> None:
+    file = shipped_path("golden_models/imagenet_to_fleet.yaml")
+    categories = tuple(get_model_weights(model).DEFAULT.meta["categories"])
+    classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+    grouping = grouped(classes, categories, file, model)
+    assert grouping.shape == (1000, 6)
+    assert (grouping.sum(dim=1) <= 1).all(), "no category counts twice"
+    assert (grouping.sum(dim=0) > 0).all()
+    with pytest.raises(UserError, match=r"imagenet_to_fleet\.yaml.*'kite!'"):
+        grouped(("kite!",), categories, file, model)
+    wrong = tmp_path / "map.yaml"
+    wrong.write_text("car: [sports car, sprots car]\n")
+    with pytest.raises(UserError, match=r"map\.yaml.*'sprots car'"):
+        grouped(("car",), categories, wrong, model)
+
+
+def test_a_golden_spec_names_a_model_and_an_onnx_file_is_a_detector(tmp_path: Path) -> None:
+    assert detector_of(GoldenSpec()) is None
+    assert detector_of(GoldenSpec(weights=Path("some.onnx"))) == "onnx"
+    assert detector_of(GoldenSpec(model="fastestdet", weights=Path("some.onnx"))) == "fastestdet"
+    assert detector_of(GoldenSpec(model="retinanet_resnet50_fpn_v2")) == "retinanet_resnet50_fpn_v2"
+    with pytest.raises(ValidationError, match="resnext101_32x8d"):
+        GoldenSpec(model="resnext")
+    with pytest.raises(ValidationError):
+        GoldenSpec.model_validate({"modle": "resnext29"})
+    with pytest.raises(UserError, match=r"gone\.onnx.*'weights'"):
+        open_golden(GoldenSpec(weights=tmp_path / "gone.onnx"), ("car", "background"))
+
+
+class Still:
+    """Source whose pictures carry their index and whose length is unknown."""
+
+    def __init__(self, frames: int) -> None:
+        self.count = frames
+
+    def frames(self) -> Iterator[tuple[Frame, None]]:
+        for i in range(self.count):
+            yield Frame(i, i * 40_000, np.full((4, 4, 3), i % 256, np.uint8), None), None
+
+
+def test_the_classes_that_occur_are_those_of_a_spread_sample_and_background() -> None:
+    class ByIndex(Scripted):
+        seen: list[int]
+
+        def detect(self, image: np.ndarray) -> Detections:
+            index = int(image[0, 0, 0])
+            self.seen.append(index)
+            kinds = [0] * 5 + ([1] if index > 120 else []) + ([2] if index == 0 else [])
+            boxes = np.zeros((len(kinds), 4), np.float32)
+            return Detections(boxes, np.array(kinds, np.int64), np.ones(len(kinds), np.float32))
+
+    detector = ByIndex()
+    detector.seen = []
+    assert occurring_classes(detector, Still(250), sample_frames=20) == ("person", "car", "background")
+    assert 20 <= len(detector.seen) <= 40
+    assert len(set(np.diff(detector.seen))) == 1, "evenly spread"
+    assert max(detector.seen) > 230
+    assert occurring_classes(Scripted(), Still(3)) == ("background",)
+
+
+def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
+    detector = Scripted(([10, 10, 50, 50], 0, 0.9), ([11, 10, 50, 50], 1, 0.5), ([120, 60, 180, 90], 2, 0.45))
+    proposer = DetectorAndMotion(detector)
+    background = np.random.default_rng(0).integers(90, 120, (200, 300, 3), dtype=np.uint8)
+    for i in range(30):
+        boxes = proposer.propose(Frame(i, i, background, None)).boxes
+    assert boxes.tolist() == [[10, 10, 50, 50], [120, 60, 180, 90]], "one object, one box, whatever its class"
+    moving = background.copy()
+    moving[12:48, 12:48] = 255  # inside a box of the detector
+    moving[130:170, 200:250] = 255  # where the detector finds nothing
+    boxes = proposer.propose(Frame(30, 30, moving, None)).boxes
+    assert len(boxes) == 3
+    np.testing.assert_allclose(boxes[2], [200, 130, 250, 170], atol=4)
+    assert proposer.operations((100, 200, 3)) == 20_000
+
+
+def test_proposals_are_capped_surest_first() -> None:
+    rows = [([12.0 * i, 0, 12.0 * i + 10, 10], 0, 0.99 - 0.01 * i) for i in range(40)]
+    boxes = DetectorAndMotion(Scripted(*rows)).propose(Frame(0, 0, IMAGE, None)).boxes
+    assert len(boxes) == MAX_BOXES
+    assert boxes[:, 0].tolist() == [12.0 * i for i in range(MAX_BOXES)]
+
+
+def test_given_boxes_are_the_frames_own() -> None:
+    boxes = np.ones((2, 4), dtype=np.float32)
+    assert GivenBoxes().propose(Frame(0, 0, IMAGE, boxes)).boxes is boxes
+    with pytest.raises(UserError, match="golden"):
+        GivenBoxes().propose(Frame(0, 0, IMAGE, None))
+
+
+def test_every_golden_model_that_can_be_named_can_be_opened() -> None:
+    assert tuple(GOLDEN_MODELS) == GOLDEN_NAMES

@@ -1,0 +1,125 @@
+"""Tests that recorded passes answer like direct ones; the fake recorder repeats the work as CUDA would."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ekya.models.edge.forward import ForwardWay
+from ekya.models.edge.graphs import CudaRecorder, Graphs, Recorded, padded
+from ekya.models.edge.predictor import Predictor
+
+
+@dataclass
+class Repeats:
+    """Fake recorder that keeps the work; each replay writes to the same buffer, as a CUDA graph does."""
+
+    level: int = 1
+    broken: str = ""
+    recorded: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    replayed: int = 0
+
+    def stream(self) -> int:
+        return self.level
+
+    def record(self, work, given: Tensor) -> Recorded:
+        if self.broken:
+            raise RuntimeError(self.broken)
+        self.recorded.append((self.level, tuple(given.shape)))
+        answers = work(given).clone()
+
+        def replay() -> None:
+            self.replayed += 1
+            answers.copy_(work(given))
+
+        return Recorded(replay, given, answers)
+
+
+def brightness(crops: Tensor, resolution: int) -> Tensor:
+    return crops.float().mean(dim=(1, 2)) * resolution
+
+
+def crops_of(count: int, seed: int = 0, side: int = 4) -> Tensor:
+    return torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8, generator=seeded(seed))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 2), st.integers(0, 3)), max_size=8))
+def test_whatever_comes_in_whatever_order_the_answers_are_those_of_the_work(calls) -> None:
+    recorder = Repeats()
+    graphs = Graphs(brightness, recorder)
+    kept = []
+    for count, level, seed in calls:
+        recorder.level = level
+        crops = crops_of(count, seed)
+        kept.append((graphs(crops, 3), brightness(crops, 3)))
+    # Compared only now: no later pass may have changed an earlier answer.
+    assert all(torch.equal(found, expected) for found, expected in kept)
+
+
+def test_each_level_size_and_resolution_is_recorded_once() -> None:
+    recorder = Repeats()
+    graphs = Graphs(brightness, recorder)
+    for count in (5, 6, 8, 5, 3):
+        graphs(crops_of(count), 4)
+    assert recorder.recorded == [(1, (8, 4, 4, 3)), (1, (4, 4, 4, 3))]
+    recorder.level = 2
+    graphs(crops_of(5), 4)
+    assert recorder.recorded[2:] == [(2, (8, 4, 4, 3))], "a graph runs where it was recorded"
+    graphs(crops_of(5), 3)
+    graphs(crops_of(5, side=6), 4)
+    assert len(recorder.recorded) == 5
+    assert recorder.replayed == 8
+
+
+def test_what_cannot_be_recorded_is_done_directly_and_said_once(caplog) -> None:
+    recorder = Repeats(broken="operation not permitted when stream is capturing\nmore of it")
+    graphs = Graphs(brightness, recorder)
+    for seed in range(3):
+        crops = crops_of(5, seed)
+        assert torch.equal(graphs(crops, 2), brightness(crops, 2))
+    assert graphs.refused == "operation not permitted when stream is capturing"
+    assert [record.getMessage() for record in caplog.records] == [
+        "predicting without CUDA graphs: operation not permitted when stream is capturing"
+    ]
+
+
+@given(st.integers(1, 1000))
+def test_less_than_half_of_a_batch_is_padding(crops: int) -> None:
+    assert crops <= padded(crops) < 2 * crops
+
+
+def test_a_model_answers_through_graphs_as_without(tiny_model, make_bars) -> None:
+    recorder = Repeats()
+    way = ForwardWay(graphs=True, crops_at_once=8)
+    crops = make_bars(21, 1).crops
+    predictor = Predictor(tiny_model, "cpu", way, recorder)
+    classes, confidence = predictor.predict(crops, 24)
+    expected, sure = Predictor(tiny_model).predict(crops, 24)
+    np.testing.assert_array_equal(classes, expected)
+    np.testing.assert_allclose(confidence, sure, atol=1e-5)
+    assert recorder.replayed == 3
+    assert predictor.predict(crops[:0], 24)[0].shape == (0,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs cannot be recorded")
+def test_on_a_gpu_a_graph_answers_as_the_model_and_stays_on_its_stream(tiny_model, make_bars) -> None:
+    crops = make_bars(6, 1).crops
+    _, sure = Predictor(tiny_model, "cuda", ForwardWay()).predict(crops, 32)
+    recorder = CudaRecorder("cuda")
+    predictor = Predictor(tiny_model, "cuda", ForwardWay(graphs=True), recorder)
+    seen = set()
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            seen.add(recorder.stream())
+            for _ in range(2):
+                _, confidence = predictor.predict(crops, 32)
+                np.testing.assert_allclose(confidence, sure, atol=1e-2)  # a GPU computes with fewer digits
+    assert len(seen) == 2

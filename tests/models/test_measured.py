@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.measured import (
+    few_of_each,
+    folds_of_tracks,
+    independent_crops,
+    weights_by_object,
+    weights_now,
+)
+
+
+def test_every_crop_is_held_out_once_with_all_of_its_object() -> None:
+    tracks = np.array([5, 5, 7, 7, 7, 9, 11, 13], np.int64)
+    folds = folds_of_tracks(tracks, 3, seed=4)
+    assert np.array_equal(np.sum(folds, axis=0), np.ones(8))
+    for held in folds:
+        assert not set(tracks[held]) & set(tracks[~held])
+    assert len(folds_of_tracks(tracks[:2], 3, seed=4)) == 1
+
+
+def test_classes_count_by_their_crops_and_the_objects_of_a_class_alike() -> None:
+    classes = np.array([0, 0, 0, 0, 1, 1, 2], np.int64)
+    tracks = np.array([5, 5, 5, 6, 7, 8, 9], np.int64)
+    weights = weights_by_object(classes, tracks, background=2)
+    assert weights == pytest.approx(np.array([1 / 9, 1 / 9, 1 / 9, 1 / 3, 1 / 6, 1 / 6, 0.0]))
+    assert weights_by_object(classes, tracks, None).sum() == pytest.approx(1.0)
+    assert not weights_by_object(classes[-1:], tracks[-1:], background=2).any()
+
+
+def test_a_few_crops_of_an_object_stand_for_all_of_them() -> None:
+    classes = np.array([0, 0, 0, 0, 1, 0, 1, 0, 0], np.int64)
+    tracks = np.array([5, 5, 5, 5, 5, 6, 7, 5, 6], np.int64)
+    few = few_of_each(classes, tracks, 3)
+    assert few.tolist() == [0, 2, 4, 5, 6, 7, 8]
+    assert few_of_each(classes, tracks, 1).tolist() == [4, 6, 7, 8]
+    weights = weights_by_object(classes, tracks, None, few)
+    every = weights_by_object(classes, tracks, None)
+    for of in set(zip(classes.tolist(), tracks.tolist(), strict=True)):
+        one, all_of_one = (
+            (classes[rows] == of[0]) & (tracks[rows] == of[1]) for rows in (few, np.arange(len(classes)))
+        )
+        assert weights[one].sum() == pytest.approx(every[all_of_one].sum())
+
+
+def of_objects(classes: list[int], crops: int) -> LabelledCrops:
+    """Returns ``crops`` crops of each object, object by object."""
+    count = len(classes) * crops
+    return LabelledCrops(
+        np.zeros((count, 8, 8, 3), np.uint8),
+        np.repeat(np.array(classes, np.int64), crops),
+        np.repeat(np.arange(len(classes)), crops),
+        np.arange(count, dtype=np.int64),
+    )
+
+
+def test_where_the_scene_changed_the_later_half_counts_more() -> None:
+    labelled = of_objects([0, 1] * 20, 2)
+    tried = np.arange(len(labelled))
+    later = labelled.t_us > np.median(labelled.t_us)
+    same = weights_now(labelled, tried, labelled.tracks % 4 == 0, None)
+    changed = weights_now(labelled, tried, ~later, None)
+    assert same == pytest.approx(weights_by_object(labelled.classes, labelled.tracks, None))
+    assert same.sum() == pytest.approx(1.0)
+    assert changed.sum() == pytest.approx(1.0)
+    assert changed[later].sum() > 0.95
+    assert independent_crops(changed, labelled.tracks) < independent_crops(same, labelled.tracks) == 40
+
+
+def test_a_few_objects_that_differ_are_no_changed_scene() -> None:
+    labelled = of_objects([0, 1, 0, 1], 4)
+    right = labelled.tracks != 3
+    few = few_of_each(labelled.classes, labelled.tracks, 2)
+    weights = weights_now(labelled, few, right[few], None)
+    assert 0.5 < weights[labelled.t_us[few] > np.median(labelled.t_us)].sum() < 0.8
+
+
+def test_a_half_without_objects_changes_nothing() -> None:
+    labelled = of_objects([0, 0, 1, 1], 2)
+    tried = np.arange(len(labelled))
+    weights = weights_now(labelled, tried, labelled.tracks > 1, background=0)
+    assert weights == pytest.approx(weights_by_object(labelled.classes, labelled.tracks, 0))

@@ -1,0 +1,161 @@
+"""Tests of ONNX detectors of every layout, which are built here to return given answers."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ekya.core.errors import UserError
+from ekya.models.golden.detectors import open_detector
+from ekya.models.golden.fastestdet import FastestDet
+from ekya.models.golden.onnx_detector import fitted
+
+SIDE = 64
+CELLS = 8 * 8 + 4 * 4 + 2 * 2
+NAMES = "{0: 'cat', 1: 'dog', 2: 'kite'}"
+IMAGE = np.zeros((40, 80, 3), np.uint8)  # fitted: 64 x 32, from y = 16 on, scaled by 0.8
+FOUND = [[10.0, 5.0, 30.0, 25.0], [50.0, 10.0, 75.0, 35.0]]
+IN_INPUT = np.array([[8.0, 20.0, 24.0, 36.0], [40.0, 24.0, 60.0, 44.0]], np.float32)
+
+
+def write(
+    path: Path,
+    *answers: np.ndarray,
+    names: str | None = NAMES,
+    taken: tuple[object, ...] = (1, 3, SIDE, SIDE),
+    kind: int = TensorProto.FLOAT,
+    **notes: str,
+) -> Path:
+    """Writes a network that always returns these answers; one convolution reads the picture."""
+    kernel = numpy_helper.from_array(np.zeros((2, 3, 1, 1), np.float32), "kernel")
+    nodes = [helper.make_node("Cast", ["images"], ["seen"], to=TensorProto.FLOAT)]
+    nodes += [helper.make_node("Conv", ["seen", "kernel"], ["looked"])]
+    nodes += [helper.make_node("ReduceMax", ["looked"], ["nothing"], keepdims=0)]
+    for at in range(len(answers)):
+        nodes.append(helper.make_node("Add", [f"told{at}", "nothing"], [f"output{at}"]))
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("images", kind, taken)],
+        [helper.make_tensor_value_info(f"output{at}", TensorProto.FLOAT, None) for at in range(len(answers))],
+        [
+            kernel,
+            *(numpy_helper.from_array(of.astype(np.float32), f"told{at}") for at, of in enumerate(answers)),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    helper.set_model_props(model, {**notes, **({} if names is None else {"names": names})})
+    onnx.save(model, str(path))
+    return path
+
+
+def centres() -> np.ndarray:
+    return np.concatenate(
+        [(IN_INPUT[:, :2] + IN_INPUT[:, 2:]) / 2, IN_INPUT[:, 2:] - IN_INPUT[:, :2]], axis=1
+    )
+
+
+def rows(count: int, objectness: bool) -> np.ndarray:
+    """Returns rows (count, 4 or 5 + 3): one dog, and one kite twice, the less sure last; others are empty."""
+    told = np.zeros((count, 8 if objectness else 7), np.float32)
+    told[[3, 5, 6], :4] = centres()[[0, 1, 1]]
+    if objectness:
+        told[[3, 5, 6], 4] = 0.9
+    told[3, -2] = 1.0 if objectness else 0.9
+    told[[5, 6], -1] = [0.8, 0.7]
+    return told
+
+
+def suppressed(columns: list[int]) -> np.ndarray:
+    told = np.concatenate(
+        [np.zeros((2, 1)), IN_INPUT, np.array([[0.9, 1], [0.8, 2]]), np.zeros((2, 1))], axis=1
+    )
+    return told[:, columns]
+
+
+LAYOUTS = {
+    "a score a class": (rows(CELLS, False).T[None], (0.9, 0.8)),
+    "objectness": (rows(3 * CELLS, True)[None], (0.9, 0.72)),
+    "suppressed": (suppressed([1, 2, 3, 4, 5, 6])[None], (0.9, 0.8)),
+    "suppressed, of pictures": (suppressed([0, 1, 2, 3, 4, 6, 5]), (0.9, 0.8)),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("taken", "kind"),
+    [((1, 3, SIDE, SIDE), TensorProto.FLOAT), (("batch", 3, SIDE, SIDE), TensorProto.FLOAT16)],
+)
+def test_every_layout_is_told_from_its_answer(
+    layout: str, taken: tuple[object, ...], kind: int, tmp_path: Path
+) -> None:
+    answer, scores = LAYOUTS[layout]
+    detector = open_detector("onnx", write(tmp_path / "net.onnx", answer, taken=taken, kind=kind), 0.5)
+    found = detector.detect(IMAGE)
+    assert detector.names == ("cat", "dog", "kite")
+    assert [detector.names[index] for index in found.classes] == ["dog", "kite"]
+    np.testing.assert_allclose(found.boxes, FOUND, atol=1e-4)
+    np.testing.assert_allclose(found.scores, scores, atol=1e-6)
+    assert found.boxes.dtype == found.scores.dtype == np.float32
+    assert detector.operations_per_frame(IMAGE.shape) == 2 * 2 * 3 * SIDE * SIDE
+    assert len(open_detector("onnx", tmp_path / "net.onnx", 0.95).detect(IMAGE).boxes) == 0
+
+
+def test_a_picture_is_fitted_in_proportion_with_grey_borders() -> None:
+    image = np.zeros((40, 80, 3), np.uint8)
+    image[:, :, 0] = 255  # blue, in OpenCV's order
+    picture, scale, left, top = fitted(image, 64, 64)
+    assert (scale, left, top) == (0.8, 0, 16)
+    assert picture.shape == (3, 64, 64)
+    assert (picture[2, 16:48] == 1.0).all()
+    assert (picture[0, 16:48] == 0.0).all()
+    np.testing.assert_allclose(picture[:, :16], 114 / 255, atol=1e-6)
+
+
+def test_a_network_whose_size_is_open_sees_the_usual_one(tmp_path: Path) -> None:
+    cells = 80 * 80 + 40 * 40 + 20 * 20
+    path = write(tmp_path / "net.onnx", np.zeros((1, 7, cells)), taken=(1, 3, "height", "width"))
+    assert open_detector("onnx", path).operations_per_frame((1, 1, 3)) == 2 * 2 * 3 * 640 * 640
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "words"),
+    [
+        ([np.zeros((1, CELLS, 8))], {}, "YOLOX"),
+        ([np.zeros((1, 6, CELLS))], {}, "3 classes"),
+        ([np.zeros((1, 3, 8, 8, 8))], {}, "none of the layouts"),
+        ([np.zeros((1, 7, CELLS)), np.zeros((1, 32, 16, 16))], {}, "2 answers"),
+        ([np.zeros((1, 7, CELLS))], {"task": "segment"}, "'segment'"),
+        ([np.zeros((1, 7, CELLS))], {"names": "{0: 'cat', "}, "'names'"),
+        ([np.zeros((1, 7, CELLS))], {"names": "7"}, "'names'"),
+        ([np.zeros((1, 7, CELLS))], {"names": None}, r"80 classes.*net\.names"),
+        ([np.zeros((1, 7, CELLS))], {"taken": (1, SIDE, SIDE, 3)}, "one picture"),
+        ([np.zeros((1, 7, CELLS))], {"taken": (4, 3, SIDE, SIDE)}, "one picture"),
+        ([np.zeros((1, 7, CELLS))], {"kind": TensorProto.UINT8}, "one picture"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(
+    answers: list[np.ndarray], said: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "net.onnx", *answers, **said)
+    with pytest.raises(UserError, match=rf"net\.onnx: .*{words}") as refused:
+        open_detector("onnx", path)
+    assert ";" in str(refused.value), "with a remedy"
+
+
+def test_names_beside_the_file_stand_for_what_its_maker_did_not_write(tmp_path: Path) -> None:
+    path = write(tmp_path / "net.onnx", LAYOUTS["a score a class"][0], names=None)
+    (tmp_path / "net.names").write_text("cat\ndog\nkite\n")
+    assert open_detector("onnx", path).names == ("cat", "dog", "kite")
+
+
+def test_fastestdet_is_known_by_its_answer(data_dir: Path) -> None:
+    path = data_dir / "weights" / "FastestDet.onnx"
+    image = cv2.VideoCapture(str(data_dir / "videos" / "ahmetozlu_input_video.mp4")).read()[1]
+    known, named = open_detector("onnx", path), open_detector("fastestdet", path)
+    assert isinstance(known, FastestDet)
+    assert (known.detect(image).boxes == named.detect(image).boxes).all()
+    assert len(known.detect(image).boxes) > 0

@@ -1,0 +1,92 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ekya.core.configs import RetrainConfig
+from ekya.models.edge.model import EdgeModel, adapt
+from ekya.models.edge.predictor import Predictor
+from ekya.models.training.epochs import steps_in_epoch
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.operations import (
+    epoch_operations,
+    forward_operations,
+    operations_counter,
+    preparation_operations,
+    retraining_cost,
+)
+from ekya.models.training.trainer import Retraining
+
+SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counter_loaded() -> None:
+    """Loads the counter, which imports half of torch's compiler, outside of the tests."""
+    with FlopCounterMode(display=False):
+        torch.nn.Linear(2, 2)(torch.zeros(1, 2)).sum().backward()
+
+
+@pytest.mark.parametrize(("trainable_blocks", "head_width"), [(0, 32), (1, 0), (3, 0), (5, 32)])
+def test_what_is_counted_is_what_the_trainer_runs(
+    fresh_model: EdgeModel, make_bars, trainable_blocks: int, head_width: int
+) -> None:
+    start = adapt(fresh_model, SIX, head_width, seed=0)
+    memory = ExemplarMemory(3).update(start, make_bars(5, 3, first_track=900))
+    config = RetrainConfig(1, 8, head_width, trainable_blocks, 1.0)
+    retraining = Retraining(
+        start,
+        config,
+        make_bars(6, 1),
+        make_bars(3, 2, first_track=500),
+        memory=memory,
+        classes=SIX,
+        seed=1,
+    )
+    with FlopCounterMode(display=False) as preparing:
+        retraining.prepare()
+    with FlopCounterMode(display=False) as training:
+        retraining.run_epoch()
+    cost = retraining_cost(retraining)
+    assert (cost.preparation, cost.epoch) == (preparing.get_total_flops(), training.get_total_flops())
+    assert preparing.get_total_flops() == preparation_operations(config, retraining.prepared_crops, 32)
+    assert training.get_total_flops() == epoch_operations(
+        config, retraining.epoch_crops, retraining.validation_crops, 32
+    )
+
+
+@pytest.mark.parametrize("resolution", [16, 32])
+def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_bars, resolution: int) -> None:
+    predictor = Predictor(adapt(fresh_model, SIX, 0, seed=0))
+    with operations_counter() as counter:
+        predictor.predict(make_bars(5, 1).crops, resolution)
+    assert counter.get_total_flops() == 5 * forward_operations(resolution)
+
+
+@pytest.mark.parametrize("crops", [1, 2, 8, 9, 10, 16, 17, 24])
+def test_steps_are_the_batches_of_an_epoch(fresh_model: EdgeModel, make_bars, crops: int) -> None:
+    start = adapt(fresh_model, SIX, 0, seed=0)
+    training = make_bars(crops, 6)
+    config = RetrainConfig(1, 8, 0, 0, 1.0)
+    entered = []
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        entered.append(1)
+        yield
+
+    held = training.take(np.arange(0))
+    retraining = Retraining(start, config, training, held, memory=None, classes=SIX, seed=1, scope=counted)
+    retraining.prepare()
+    entered.clear()
+    retraining.run_epoch()
+    assert retraining_cost(retraining).steps == len(entered)
+    assert steps_in_epoch(0, 8) == 0
+
+
+def test_freezing_saves_operations() -> None:
+    costs = [epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 10, 2, 32) for blocks in range(6)]
+    assert costs == sorted(set(costs))

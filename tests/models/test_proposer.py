@@ -1,0 +1,94 @@
+"""Tests of a detector that runs on every n-th frame while its boxes are tracked in between."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ekya.core.objects import iou_matrix
+from ekya.models.golden.detections import Detections
+from ekya.models.golden.proposer import DetectorAndMotion, ObjectsSpec
+from ekya.streams.ingest.flow import BoxFlow
+from ekya.streams.ingest.frame import Frame
+
+SIDE = 40
+
+
+def picture(at):
+    """Draws a patch that moves four pixels a frame over a street that moves three the other way."""
+    rng = np.random.default_rng(1)
+    blocks = rng.integers(0, 200, (60, 80, 1)).astype(np.uint8)
+    street = np.repeat(blocks.repeat(4, axis=0).repeat(4, axis=1), 3, axis=2)
+    patch = rng.integers(55, 256, (SIDE // 4, SIDE // 4, 1)).astype(np.uint8)
+    scene = np.roll(street, -3 * at, axis=1)
+    scene[80 : 80 + SIDE, 40 + 4 * at : 40 + SIDE + 4 * at] = np.kron(patch, np.ones((4, 4, 3), np.uint8))
+    return scene
+
+
+def where(at):
+    return np.array([[40 + 4 * at, 80, 40 + SIDE + 4 * at, 80 + SIDE]], np.float32)
+
+
+class Watching:
+    """Fake detector that finds the patch and records its calls."""
+
+    names = ("car",)
+
+    def __init__(self):
+        self.asked = []
+        self.at = 0
+
+    def detect(self, image):
+        self.asked.append(self.at)
+        return Detections(where(self.at), np.zeros(1, np.int64), np.ones(1, np.float32))
+
+    def operations_per_frame(self, shape):
+        return 1_000_000_000
+
+
+def watched(proposer, count=9):
+    proposals = []
+    for at in range(count):
+        proposer.detector.at = at
+        proposals.append(proposer.propose(Frame(at, at, picture(at), None)))
+    return proposals
+
+
+@pytest.mark.parametrize("every", [1, 2, 4])
+def test_the_detector_looks_at_every_nth_frame_and_boxes_go_on_between(every):
+    proposer = DetectorAndMotion(Watching(), None, every=every)
+    proposals = watched(proposer)
+    assert proposer.detector.asked == list(range(0, 9, every))
+    for at, one in enumerate(proposals):
+        assert iou_matrix(one.boxes, where(at)).max() > 0.75
+        assert (one.found is not None) == (at % every == 0), "only the detector's own pictures are known"
+
+
+def test_frames_without_the_detector_cost_less():
+    every = DetectorAndMotion(Watching(), None)
+    third = DetectorAndMotion(Watching(), None, every=3)
+    shape = picture(0).shape
+    assert {one.count_operations() for one in watched(every)} == {every.operations(shape)} == {1_000_000_000}
+    costs = [one.count_operations() for one in watched(third)]
+    assert costs[0] == costs[3] == 1_000_000_000
+    assert 0 < costs[1] == BoxFlow().operations(shape, 1) < 100_000_000
+    assert third.operations(shape) == pytest.approx(np.mean(costs), rel=0.2)
+
+
+def test_another_size_of_picture_is_looked_at_at_once():
+    proposer = DetectorAndMotion(Watching(), None, every=4)
+    watched(proposer, 2)
+    assert proposer.propose(Frame(2, 2, picture(2)[:150], None)).found is not None
+
+
+def test_for_a_moving_camera_nothing_moves_but_what_is_detected():
+    still, moving = DetectorAndMotion(Watching()), DetectorAndMotion(Watching(), None)
+    assert max(len(one.boxes) for one in watched(still, 25)) > 1
+    assert {len(one.boxes) for one in watched(moving, 25)} == {1}
+
+
+def test_the_fleet_file_says_by_what_and_how_often():
+    assert ObjectsSpec() == ObjectsSpec.model_validate({"find": "detector+motion", "every": 1})
+    assert ObjectsSpec.model_validate({"find": "detector", "every": 5}).every == 5
+    for wrong in ({"find": "magic"}, {"every": 0}, {"every": 31}, {"n": 2}):
+        with pytest.raises(ValidationError):
+            ObjectsSpec.model_validate(wrong)

@@ -1,0 +1,103 @@
+"""Tests of measuring a fleet's costs on its own sources, models and γ."""
+
+import numpy as np
+import pytest
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
+from ekya.core.units import StreamId
+from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.detections import Proposals
+from ekya.pipeline.host_costs import (
+    SampledSource,
+    Timer,
+    costs_of,
+    family_costs,
+    finding_gpu_s,
+    label_gpu_s,
+    of_all_streams,
+    sample_sources,
+)
+from ekya.streams.ingest.frame import Frame
+from ekya.streams.synthetic.source import CitySpec
+
+CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
+
+
+def city(seed, fps=5.0):
+    return CitySpec(seed=seed, fps=fps, duration_s=2.0, width=64, height=48)
+
+
+class Clock(Timer):
+    """Timer that counts calls: each takes one second."""
+
+    def __init__(self):
+        super().__init__("cpu")
+        self.calls = 0
+
+    def _now(self):
+        return float(self.calls)
+
+
+def test_a_frame_of_a_crowd_takes_more_where_objects_are_classified_and_not_where_they_are_found():
+    costs = costs_of(25.0, 0.010, {32: 0.006, 24: 0.003})
+    assert costs.frame_gpu_s == {32: pytest.approx(0.016), 24: pytest.approx(0.013)}
+    assert costs.at_crowd(1.0) == pytest.approx(costs.frame_gpu_s)
+    assert costs.at_crowd(3.0) == {32: pytest.approx(0.028), 24: pytest.approx(0.019)}
+    assert costs.at_crowd(0.0) == {32: pytest.approx(0.010), 24: pytest.approx(0.010)}
+    assert costs.object_gpu_s == pytest.approx(0.006 / TYPICAL_OBJECTS)
+
+
+def test_the_detector_is_counted_in_the_frames_that_it_looks_at():
+    timer = Clock()
+    frames = tuple(Frame(at, at, np.zeros((8, 8, 3), np.uint8), None) for at in range(3))
+
+    class Finds:
+        def propose(self, frame):
+            timer.calls += 1
+            return Proposals(np.zeros((0, 4), np.float32))
+
+    assert finding_gpu_s(SampledSource(10.0, frames), Finds(), 4, timer) == 1.0
+    assert timer.longest_s == 4.0
+
+
+def test_streams_that_nobody_looked_at_are_as_dear_as_the_dearest():
+    cheap, dear = StreamCosts(5.0, {32: 0.1}), StreamCosts(25.0, {32: 0.05})
+    known = of_all_streams({StreamId("a"): cheap, StreamId("b"): dear}, [StreamId(one) for one in "abc"])
+    assert known == {"a": cheap, "b": dear, "c": dear}
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_different_sources_are_opened_once_each_and_not_too_many():
+    specs = {StreamId(f"cam-{at}"): city(at // 2, fps=5.0 + at // 2) for at in range(12)}
+    sampled = sample_sources(specs, CLASSES)
+    assert sorted(sampled) == [f"cam-{at}" for at in range(8)]
+    assert [sampled[StreamId(f"cam-{at}")].fps for at in (0, 1, 2, 6)] == [5.0, 5.0, 6.0, 8.0]
+    assert all(frame.image.shape == (48, 64, 3) for one in sampled.values() for frame in one.frames)
+
+
+def test_every_family_is_trained_and_timed_and_one_of_blocks_costs_more_than_a_head():
+    model = build_edge_model(CLASSES, 0, 0, "mobilenet_v3_small")
+    configs = [RetrainConfig(epochs, 16, 0, blocks, 1.0) for epochs in (4, 8) for blocks in (0, 1)]
+    timer = Timer("cpu")
+    head, block = family_costs(model, configs, 16, "cpu", timer)
+    assert (head.family.trainable_blocks, block.family.trainable_blocks) == (0, 1)
+    assert 0 < head.epoch_gpu_s < block.epoch_gpu_s
+    assert head.prepare_gpu_s > 0
+    assert timer.longest_s > 0
+
+
+def test_labels_are_timed_by_the_object():
+    timer = Clock()
+    asked = []
+
+    class Golden:
+        def label(self, items):
+            timer.calls += 1
+            asked.append(sum(len(item.boxes) for item in items))
+            return []
+
+    took_s = label_gpu_s(Golden(), np.zeros((48, 64, 3), np.uint8), timer)
+    assert took_s == pytest.approx(1.0 / asked[0])
+    assert timer.longest_s == 1.0

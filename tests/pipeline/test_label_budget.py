@@ -1,0 +1,124 @@
+"""Tests of the golden model's budget for a window in GPU-seconds, and of its cost estimate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from street import SIDE, collected
+
+from ekya.models.golden.detections import Detections
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.metered import MeteredGolden
+from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.settings import PreparationSettings
+
+LOOK_GPU_S = 0.002
+NOTHING = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class Golden:
+    """Golden model that costs one operation per box or, as a detector, one per picture not yet analysed."""
+
+    def __init__(self, background=None):
+        self.background = background
+
+    def label(self, items):
+        return [np.zeros(len(item.boxes), np.int64) for item in items]
+
+    def operations(self, items):
+        if self.background is None:
+            return sum(len(item.boxes) for item in items)
+        return sum(item.found is None for item in items if len(item.boxes))
+
+
+class Looks:
+    """Serving model that is sure of everything."""
+
+    model = None
+
+    def look(self, crops):
+        return np.ones(len(crops), np.float32), np.ones((len(crops), 2), np.float32)
+
+
+def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gpu_s=0.01):
+    found = NOTHING if seen else None
+    sample = tuple(collected(at, range(objects), found) for at in range(30))
+    burst = tuple(collected(40 + at, range(objects), found) for at in range(11))
+    settings = PreparationSettings(
+        ("car", "background"), SIDE, 10.0, 96, 3, label_policy=policy, label_gpu_s=budget_gpu_s
+    )
+    material = WindowMaterial(2, sample, burst)
+    return StreamPreparation(
+        settings,
+        material,
+        Looks(),
+        golden,
+        golden_gpu_s=lambda items: one_gpu_s * golden.operations(items),
+        look_gpu_s=LOOK_GPU_S,
+    )
+
+
+@pytest.mark.parametrize("background", [None, 1])
+@pytest.mark.parametrize("policy", ["uniform", "uncertain"])
+@settings(max_examples=15)
+@given(budget_gpu_s=st.floats(0.001, 3.0), objects=st.integers(0, 9))
+def test_sample_and_burst_together_stay_within_the_budget(background, policy, budget_gpu_s, objects):
+    golden = Golden(background)
+    one = prepared(budget_gpu_s, golden, objects, policy=policy)
+    selection = one.select()
+    asked = [*selection.questions, *one.burst_questions()]
+    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.looked_at <= budget_gpu_s + 1e-9
+    whole = prepared(None, golden, objects, policy=policy)
+    everything = [*whole.select().questions, *whole.burst_questions()]
+    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().looked_at <= budget_gpu_s / 4:
+        assert one.golden_gpu_s(asked) == whole.golden_gpu_s(everything), "nothing is saved in vain"
+
+
+def test_a_budget_is_used_up_to_the_last_label_that_fits():
+    assert sum(len(item.boxes) for item in prepared(0.4, Golden(), 9).select().questions) == 30
+    assert len(prepared(0.08, Golden(1), 9).select().questions) == 6
+    assert len(prepared(0.08, Golden(1), 9).burst_questions()) == 2
+
+
+def test_pictures_that_the_network_has_seen_before_are_free():
+    seen, unlimited = prepared(0.001, Golden(1), 6, seen=True), prepared(None, Golden(1), 6, seen=True)
+    assert len(seen.select().questions) == len(unlimited.select().questions) == 30
+    assert len(seen.burst_questions()) == 11
+
+
+def test_a_golden_model_that_costs_nothing_needs_no_budget():
+    free = prepared(0.001, Golden(), 6, one_gpu_s=0.0)
+    assert sum(len(item.boxes) for item in free.select().questions) == 90, "three of five objects, 30 times"
+
+
+def test_labels_are_made_of_what_was_selected():
+    one = prepared(0.4, Golden(), 9)
+    labels = one.label(one.select())
+    assert len(labels.training.crops) + len(labels.validation.crops) == 30
+    few = replace(one, settings=replace(one.settings, label_gpu_s=0.04))
+    labels = few.label()
+    assert len(labels.training.crops) + len(labels.validation.crops) == 3
+
+
+def test_the_meter_says_what_the_next_questions_take_at_the_speed_so_far():
+    now = iter([10.0, 10.5, 20.0, 21.5])
+    golden = MeteredGolden(Golden(), clock=lambda: next(now))
+    two, three = collected(0, range(2)).question, collected(1, range(3)).question
+    assert golden.gpu_s([two]) == 0.0
+    golden.try_out()
+    assert golden.gpu_s([two]) == pytest.approx(1.0), "half a second for one box"
+    assert [len(of) for of in golden.label([three])] == [3]
+    assert golden.gpu_s([two]) == pytest.approx(2 * 2.0 / 4)
+    assert (golden.background, golden.operations([two, three])) == (None, 5)
+
+
+@pytest.mark.parametrize("background", [None, 1])
+def test_a_budget_that_is_too_small_for_one_label_is_said(background, caplog):
+    assert not prepared(0.01, Golden(background), 6, one_gpu_s=0.02).select().questions
+    assert "allows no label" in caplog.text and "allow a multiple of 0.0" in caplog.text
+    caplog.clear()
+    prepared(0.1, Golden(background), 6, one_gpu_s=0.02).select()
+    prepared(0.01, Golden(background), 0).select()
+    assert not caplog.text

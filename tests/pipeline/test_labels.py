@@ -1,0 +1,248 @@
+"""Tests of choosing the objects to label, and of splitting them into training and validation."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from street import material, t_us
+
+from ekya.models.golden.detections import Detections
+from ekya.pipeline.labels import LABELLED_TRACKS, choose, choose_pictures, label_window
+from ekya.planning.profiling.label_policy import LABEL_POLICIES
+
+SIDE = 8
+
+
+class Golden:
+    """Golden model that derives an object's class from its track: the box's left edge."""
+
+    background = None
+
+    def __init__(self):
+        self.asked = []
+
+    def label(self, items):
+        self.asked.append(items)
+        return [boxes[:, 0].astype(np.int64) % 3 for boxes in (item.boxes for item in items)]
+
+
+tracks_of_frames = st.lists(st.lists(st.integers(0, 12), max_size=4, unique=True), max_size=10).map(
+    lambda frames: [list(map(int, frame)) for frame in frames]
+)
+
+
+def places(selection):
+    return [(frame.frame, int(frame.tracks[row])) for frame, rows in selection.chosen for row in rows]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 30), st.integers(0, 5))
+def test_at_most_a_part_of_the_objects_and_at_most_the_limit(frames, limit, seed):
+    found = material(*frames)
+    objects = {track for frame in frames for track in frame}
+    labelled = places(choose(found, limit, seed))
+    assert len({track for _, track in labelled}) <= len(objects) * LABELLED_TRACKS
+    assert len(labelled) <= limit
+    assert len(set(labelled)) == len(labelled)
+    assert set(labelled) <= {(at, track) for at, frame in enumerate(frames) for track in frame}
+    assert labelled == sorted(labelled, key=lambda place: place[0])
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 5))
+def test_without_a_limit_that_part_is_labelled_wherever_it_is_seen(frames, seed):
+    labelled = places(choose(material(*frames), 1000, seed))
+    chosen = {track for _, track in labelled}
+    objects = {track for frame in frames for track in frame}
+    assert len(chosen) == int(len(objects) * LABELLED_TRACKS)
+    assert sorted(labelled) == sorted(
+        (at, track) for at, frame in enumerate(frames) for track in frame if track in chosen
+    )
+
+
+def test_the_choice_is_the_seeds_and_the_windows():
+    frames = [[track for track in range(20) if (track + at) % 3] for at in range(12)]
+
+    def choice(seed, window):
+        return places(choose(material(*frames, window=window), 25, seed))
+
+    assert choice(1, 3) == choice(1, 3)
+    assert choice(1, 3) != choice(2, 3)
+    assert choice(1, 3) != choice(1, 4)
+
+
+def test_enough_is_left_to_measure_with():
+    """Labelled objects never count in accuracy, so too many would leave few to measure it."""
+    assert 0.0 < LABELLED_TRACKS <= 0.6
+
+
+def test_every_object_has_its_chance():
+    frames = [list(range(10))] * 2
+    often = np.zeros(10)
+    for seed in range(200):
+        for track in {track for _, track in places(choose(material(*frames), 1000, seed))}:
+            often[track] += 1
+    expected = 200 * LABELLED_TRACKS
+    assert often.min() > expected - 30
+    assert often.max() < expected + 30
+
+
+def parted(frames, limit=1000, seed=0):
+    golden, found = Golden(), material(*frames)
+    chosen = choose(found, limit, seed)
+    return label_window(found, chosen, golden, SIDE, limit, seed), chosen, golden
+
+
+@settings(max_examples=20)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 3))
+def test_no_object_is_on_both_sides_and_none_gets_lost(frames, limit, seed):
+    labels, chosen, _ = parted(frames, limit, seed)
+    training, validation = labels.training, labels.validation
+    assert not set(training.crops.tracks) & set(validation.crops.tracks)
+    both = [
+        (int(frame), int(track))
+        for part in (training, validation)
+        for frame, track in zip(part.frames, part.crops.tracks, strict=True)
+    ]
+    assert sorted(both) == sorted(places(chosen))
+
+
+def test_every_row_says_the_same_object_in_every_column():
+    labels, _, _ = parted([[track for track in range(16) if track % 4 != at % 4] for at in range(8)])
+    assert labels.window == 3
+    for part in (labels.training, labels.validation):
+        assert len(part.crops) > 0
+        assert (part.boxes[:, 0] == part.crops.tracks).all()
+        assert (part.boxes[:, 1] == part.frames).all()
+        assert (part.crops.t_us == [t_us(frame) for frame in part.frames]).all()
+        assert (part.crops.classes == part.crops.tracks % 3).all()
+        assert part.crops.crops.shape == (len(part.frames), SIDE, SIDE, 3)
+
+
+def test_the_golden_model_sees_the_chosen_boxes_only_and_once():
+    _, chosen, golden = parted([list(range(8))] * 3, limit=5)
+    (asked,) = golden.asked
+    assert sum(len(item.boxes) for item in asked) == 5
+    assert all((a.boxes == b.boxes).all() for a, b in zip(asked, chosen.questions, strict=True))
+
+
+def test_nothing_to_label_asks_nobody():
+    labels, chosen, golden = parted([[], [7]])
+    assert chosen.chosen == []
+    assert golden.asked == []
+    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+    assert labels.training.boxes.shape == (0, 4)
+
+
+class Detector:
+    """Detector that names tracks below ``objects``, is unsure of the next, and calls the rest background."""
+
+    background = 5
+
+    def __init__(self, objects):
+        self.objects = objects
+
+    def label(self, items):
+        return [self._names(boxes[:, 0].astype(np.int64)) for boxes in (item.boxes for item in items)]
+
+    def _names(self, tracks):
+        named = np.where(tracks < self.objects, tracks % 3, self.background)
+        return np.where(tracks == self.objects, -1, named)
+
+
+def detected(frames, objects, limit=1000, pictures=1000, seed=0):
+    found = material(*frames)
+    return label_window(found, choose_pictures(found, pictures, seed), Detector(objects), SIDE, limit, seed)
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
+def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures, seed):
+    found = material(*frames)
+    chosen = choose_pictures(found, pictures, seed)
+    drawn = {track for _, track in places(choose(found, 1000, seed))}
+    assert len(chosen.chosen) <= pictures
+    for frame, rows in chosen.chosen:
+        assert frame.tracks[rows].tolist() == [track for track in frame.tracks if track in drawn]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
+def test_pictures_that_were_looked_at_before_are_all_labelled(frames, pictures, seed):
+    known = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+    found = material(*frames, found=known)
+    assert places(choose_pictures(found, pictures, seed)) == places(choose(found, 1000, seed))
+
+
+@settings(max_examples=40)
+@given(tracks_of_frames, st.integers(0, 12), st.integers(1, 20), st.integers(0, 5))
+def test_background_trains_at_most_as_often_as_objects_and_never_validates(frames, objects, limit, seed):
+    labels = detected(frames, objects, limit, seed=seed)
+    training, validation = labels.training.crops, labels.validation.crops
+    background = int((training.classes == Detector.background).sum())
+    named = len(training) - background + len(validation)
+    assert background <= named <= limit
+    assert not np.any(validation.classes == Detector.background)
+    assert not set(training.tracks) & set(validation.tracks)
+    assert objects not in {*training.tracks.tolist(), *validation.tracks.tolist()}, "it is unsure of this one"
+
+
+def test_a_street_without_objects_teaches_nothing():
+    labels = detected([[8, 9, 10, 11]] * 6, objects=2)
+    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+
+
+def test_objects_validate_although_nearly_everything_is_background():
+    labels = detected([list(range(40))] * 6, objects=6)
+    assert len(labels.validation.crops) > 0
+    assert set(labels.training.crops.classes.tolist()) > {Detector.background}
+
+
+def half_sure(crops):
+    """Returns a different confidence for each crop, and orthogonal features."""
+    return np.linspace(1.0, 0.0, len(crops), dtype=np.float32), np.eye(len(crops), dtype=np.float32)
+
+
+UNCERTAIN = LABEL_POLICIES["uncertain"]
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
+def test_whatever_the_policy_the_same_objects_stay_unlabelled_and_count(frames, limit, seed):
+    found = material(*frames)
+    drawn = set(places(choose(found, 1000, seed)))
+    uncertain = choose(found, limit, seed, UNCERTAIN, half_sure)
+    assert set(places(uncertain)) <= drawn
+    assert len(places(uncertain)) == min(limit, len(drawn))
+    assert uncertain.looked_at == min(2 * limit, len(drawn))
+
+
+@settings(max_examples=30)
+@given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
+def test_only_objects_that_chance_chose_validate(frames, limit, seed):
+    found = material(*frames)
+    selection = choose(found, limit, seed, UNCERTAIN, half_sure)
+    labels = label_window(found, selection, Golden(), SIDE, limit, seed)
+    by_chance = {
+        place for place, chance in zip(places(selection), selection.by_chance, strict=True) if chance
+    }
+    validated = zip(labels.validation.frames, labels.validation.crops.tracks, strict=True)
+    assert {(int(frame), int(track)) for frame, track in validated} <= by_chance
+    assert not set(labels.training.crops.tracks) & set(labels.validation.crops.tracks)
+
+
+def test_of_what_a_detector_labels_the_first_in_order_are_kept():
+    found = material(*[list(range(at * 8, at * 8 + 8)) for at in range(12)])
+    selection = choose_pictures(found, 1000, 0, UNCERTAIN, half_sure, pool=1000)
+    labels = label_window(found, selection, Detector(96), SIDE, 10, 0)
+    kept = {*labels.training.crops.tracks.tolist(), *labels.validation.crops.tracks.tolist()}
+    named = np.array([track for _, track in places(selection)])
+    assert kept == set(
+        named[np.argsort(selection.rank)][named[np.argsort(selection.rank)] < 96][:10].tolist()
+    )
+
+
+def test_pictures_come_in_the_order_of_their_first_object():
+    found = material(*[[at] for at in range(20)])
+    few = choose_pictures(found, 4, 0, UNCERTAIN, half_sure, pool=8)
+    many = choose(found, 4, 0, UNCERTAIN, half_sure)
+    assert places(few) == places(many), "one object a picture"

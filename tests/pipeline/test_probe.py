@@ -1,0 +1,111 @@
+"""Tests of measuring a machine in a separate process: every failure is reported in one sentence."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ekya.config.fleet_file import load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.pipeline.probe import Probe
+
+FLEET = """
+name: two
+classes: [person, car, truck, bus, bicycle, motorcycle]
+gpus: 1
+window_s: 10
+golden: {model: resnext29}
+edge: {model: mobilenet_v3_small, resolution: 16}
+retraining: {epochs: [4], trainable_blocks: [0, 1], data_fractions: [1.0]}
+inference: {every: [1, 2], resolutions: [16, 8]}
+streams:
+  - id: cam-1
+    source: {kind: synthetic_city, seed: 1, fps: 5, duration_s: 4, width: 64, height: 48}
+  - id: cam-2
+    source: {kind: synthetic_city, seed: 2, fps: 10, duration_s: 4, width: 64, height: 48}
+"""
+
+
+def fleet(tmp_path, text=FLEET):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(text)
+    return load_fleet(path)
+
+
+def running(program):
+    """Returns a starter that runs ``program`` as the probe; its last argument is the path of the answer."""
+
+    def start(command, **options):
+        return subprocess.Popen([sys.executable, "-c", program, command[-1]], **options)
+
+    return start
+
+
+def probed(tmp_path, program):
+    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running(program)) as probe:
+        return probe.result()
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Probe(fleet(tmp_path), "cpu", 2.0, 0) as probe:
+        host = probe.result()
+    assert host.classes[:2] == ("person", "car")
+    assert {stream: costs.fps for stream, costs in host.costs.streams.items()} == {"cam-1": 5, "cam-2": 10}
+    for costs in host.costs.streams.values():
+        assert costs.frame_gpu_s[16] > costs.finding_gpu_s >= 0
+        assert set(costs.frame_gpu_s) == {16, 8}
+    assert [cost.family.trainable_blocks for cost in host.costs.families] == [0, 1]
+    assert host.costs.label_gpu_s > 0
+    assert host.costs.batch_s > 0
+    (kept,) = json.loads((tmp_path / "cache" / "ekya" / "self-tests.json").read_text())
+    assert kept["key"]["architecture"] == "mobilenet_v3_small"
+    told = json.loads(json.dumps(host.summary()))
+    assert told["forward"]["way"] == str(host.self_test.way)
+    assert told["instruction_set"] == kept["key"]["instruction_set"]
+
+
+@pytest.mark.live
+@pytest.mark.virtual
+def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path):
+    (tmp_path / "broken.safetensors").write_bytes(b"no weights")
+    broken = FLEET.replace("resolution: 16}", "resolution: 16, weights: broken.safetensors}")
+    with Probe(fleet(tmp_path, broken), "cpu", 2.0, 0) as probe, pytest.raises(UserError, match="broken"):
+        probe.result()
+
+
+def test_a_process_that_dies_is_told_with_its_last_words(tmp_path):
+    with pytest.raises(UserError, match=r"could not be measured \(no torch here\); `ekya doctor`"):
+        probed(tmp_path, "raise SystemExit('no torch here')")
+
+
+def test_an_answer_that_is_no_answer_is_told(tmp_path):
+    with pytest.raises(UserError, match="could not be measured"):
+        probed(tmp_path, "import sys; open(sys.argv[1], 'w').write('{}')")
+
+
+def test_leaving_ends_the_process_at_once(tmp_path):
+    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running("import time; time.sleep(600)")) as probe:
+        process = probe._process
+    assert process.returncode is not None
+
+
+def test_the_starter_imports_no_torch():
+    program = "import sys, ekya.pipeline.probe; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_shipped_fleet_can_be_handed_over(tmp_path):
+    shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    program = (
+        "import json, sys; order = json.loads(sys.stdin.read()); sys.exit(order['fleet'].splitlines()[0])"
+    )
+    with (
+        Probe(shipped, "cpu", 2.0, popen=running(program)) as probe,
+        pytest.raises(UserError, match="name: synthetic-city"),
+    ):
+        probe.result()

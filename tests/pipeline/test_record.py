@@ -1,0 +1,26 @@
+from dataclasses import replace
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.models.edge.checkpoints import load_model, to_bytes
+from ekya.models.edge.model import build_edge_model
+from ekya.pipeline.record import ModelRecord
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+
+CAM = StreamId("cam")
+GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
+
+
+def test_weights_that_serve_again_have_another_number_and_the_same_file(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    with StateStore(folder.state) as store:
+        record = ModelRecord(folder, store, CAM)
+        model = build_edge_model(("car", "bus"), 0, 1)
+        record.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
+        record.add_model(ModelVersion(1), to_bytes(model), 2, GAMMA, 0.8, 40)
+        record.serve_again(ModelVersion(2), BASE_VERSION, 60)
+        first, second, again = store.models(CAM)
+        assert again == replace(first, version=ModelVersion(2), served_from_us=60)
+        assert second.gamma == GAMMA
+        assert load_model(folder.path / again.path).classes == ("car", "bus")

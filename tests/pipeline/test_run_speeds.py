@@ -1,0 +1,75 @@
+"""Tests of ``ekya speeds``, and of runs that use the kept speeds."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from ekya.cli import speeds as command
+from ekya.cli.output import Output
+from ekya.core.errors import UserError
+from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
+from ekya.gpu.backends.registry import choose_backend
+from ekya.pipeline.speed_file import save_speeds, speeds_path
+from ekya.pipeline.speeds import keep_refined, kept_speeds, key_of, training_speed
+
+BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
+SPEEDS = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    asked = []
+
+    def measure(_backend, spec, told):
+        asked.append(spec)
+        told()
+        return SPEEDS
+
+    monkeypatch.setattr(command, "measure_speeds", measure)
+    return asked
+
+
+def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
+    to = tmp_path / "speeds.json"
+    console = Console(width=100, record=True)
+    command.measure("mobilenet_v3_small", "cpu", 0.5, Output(console, str(to)))
+    told = json.loads(to.read_text())
+    assert (told["backend"], told["model"]) == ("cpu", "mobilenet_v3_small")
+    assert told["planned_with"] == [[0, 0.0], [500, pytest.approx(0.6)], [1000, 1.0]]
+    assert "2 jobs together" in console.export_text()
+    assert (measured[0].architecture, measured[0].seconds) == ("mobilenet_v3_small", 0.5)
+    assert measured[0].config.trainable_blocks > 0
+
+    chosen = choose_backend("cpu")
+    assert kept_speeds(chosen, "mobilenet_v3_small") == SPEEDS
+    assert training_speed(SPEEDS).speed(500) == pytest.approx(0.6)
+    assert kept_speeds(chosen, "resnet18") is None
+    assert key_of(chosen, "resnet18").device
+
+
+def test_where_nobody_measured_speed_is_taken_for_linear():
+    assert training_speed(None) == LINEAR
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="--model gpt: there is no such edge model; use one of resnet18"):
+        command.measure("gpt", "cpu", 0.5, Output(Console(), None))
+
+
+def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():
+    chosen, seen = choose_backend("cpu"), SpeedCurve(((0, 0.0), (500, 0.55), (1000, 1.0)))
+    keep_refined(chosen, "resnet18", seen)
+    assert kept_speeds(chosen, "resnet18") is None
+    save_speeds(speeds_path(), key_of(chosen, "resnet18"), SPEEDS)
+    keep_refined(chosen, "resnet18", None)
+    assert kept_speeds(chosen, "resnet18") == SPEEDS
+    keep_refined(chosen, "resnet18", seen)
+    kept = kept_speeds(chosen, "resnet18")
+    assert (kept.training, kept.inference) == (SPEEDS.training, SPEEDS.inference)
+    assert training_speed(kept) == seen

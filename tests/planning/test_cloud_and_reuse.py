@@ -1,0 +1,192 @@
+"""Weights that are not trained here: from the cloud, or kept from earlier windows."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import GAMMAS, window_views
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.plan import Assignment, Phase
+from ekya.core.speed import LINEAR
+from ekya.core.units import JobId, StreamId
+from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.core.weights import CachedModel, Elsewhere
+from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.placement.pool import Steps
+from ekya.planning.schedulers.allocation import shares_of
+from ekya.planning.schedulers.network import Network
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.regrant import regrant
+from ekya.planning.schedulers.reuse import closest
+from ekya.planning.schedulers.scheduler import SchedulerOptions
+
+S = 1_000_000
+LAMBDAS = (
+    InferenceOption(InferenceConfig(1, 32), 1.0, 400),
+    InferenceOption(InferenceConfig(5, 32), 0.8, 100),
+)
+OFFERED = tuple(RetrainOption(config, 0.5, 0.0) for config in GAMMAS[:4])
+
+
+def view(*streams, now_s=100, capacity=1000):
+    return WindowView(now_s * S, 200 * S, capacity, 50, 50, 0.4, streams, LINEAR)
+
+
+def stream(name, **changes):
+    return StreamView(StreamId(name), 0.5, changes.pop("options", OFFERED), LAMBDAS, **changes)
+
+
+FAST = Network(uplink_mbps=4.0, downlink_mbps=39.8)
+"""A stream's 40 Mb of 100 s take 10 s up, and a model takes 10 s down."""
+
+
+def cloud(seen, **options):
+    scheduler = make_scheduler("cloud", SchedulerOptions(network=FAST, **options))
+    plan = scheduler.plan(seen)
+    grants = pack(
+        Packing.POOL,
+        shares_of(plan.phases[0]),
+        capacity_milli=seen.capacity_milli,
+        held_milli=(),
+        steps=Steps(1),
+    )
+    assert regrant(seen, plan, grants, scheduler.needs).phases == plan.phases
+    return plan.phases[0].assignments
+
+
+def test_models_arrive_one_after_the_other_and_need_no_share():
+    first, second = cloud(view(stream("a"), stream("b")))
+    assert (first.elsewhere, second.elsewhere) == (Elsewhere(120 * S), Elsewhere(130 * S))
+    assert [a.retrain_share_milli for a in (first, second)] == [0, 0]
+    assert [a.inference_share_milli for a in (first, second)] == [500, 500]
+    assert "waits for weights from the cloud" in first.reason
+    assert "here after 20 s" in first.reason
+
+
+def test_the_cloud_trains_the_most_thorough_gamma_or_the_one_it_is_told():
+    assert cloud(view(stream("a")))[0].retrain == GAMMAS[3]
+    assert cloud(view(stream("a")), fixed_gamma=GAMMAS[0])[0].retrain == GAMMAS[0]
+    assert cloud(view(stream("a")), fixed_gamma=GAMMAS[9])[0].retrain is None
+
+
+def test_what_is_under_way_arrives_when_it_was_to_and_others_queue_behind_it():
+    under_way = RunningRetraining(JobId(1), OFFERED[3], 0, Elsewhere(120 * S))
+    seen = view(stream("a", options=(), running=under_way), stream("b"), now_s=110)
+    first, second = cloud(seen)
+    assert first.elsewhere == Elsewhere(120 * S)
+    assert first.retrain == OFFERED[3].config
+    assert second.elsewhere == Elsewhere(139 * S)
+
+
+def test_a_model_that_comes_too_late_is_said_to():
+    slow = make_scheduler("cloud:up=0.3:down=0.5").plan(view(stream("a"))).phases[0].assignments[0]
+    assert slow.elsewhere.arrives_us > 200 * S
+    assert "not here before the window ends" in slow.reason
+
+
+def test_an_arrival_is_worth_what_it_serves():
+    """At 50% until 120 s, then 90% for the other 80 of 100 s."""
+    seen = view(stream("a", options=(RetrainOption(GAMMAS[0], 0.9, 0.0),)))
+    waits = Assignment(
+        StreamId("a"), GAMMAS[0], 0, InferenceConfig(1, 32), 400, False, "so", elsewhere=Elsewhere(120 * S)
+    )
+    found = evaluate(seen, (Phase((waits,)),))
+    assert found.mean == pytest.approx(0.2 * 0.5 + 0.8 * 0.9)
+    assert found.completions_us == ((StreamId("a"), 120 * S),)
+    late = replace(waits, elsewhere=Elsewhere(250 * S))
+    assert evaluate(seen, (Phase((late,)),)).mean == pytest.approx(0.5)
+    unknown = replace(waits, elsewhere=Elsewhere(120 * S, trained_in=3))
+    with pytest.raises(ValueError, match="not offered"):
+        evaluate(seen, (Phase((unknown,)),))
+
+
+KEPT = (
+    CachedModel(GAMMAS[0], 1, (8, 2, 0)),
+    CachedModel(GAMMAS[0], 2, (40, 10, 0)),
+    CachedModel(GAMMAS[1], 2, (40, 10, 0)),
+    CachedModel(GAMMAS[0], 3, (0, 0, 9)),
+)
+
+
+def test_the_most_similar_mix_is_reused_and_of_equal_ones_the_youngest():
+    assert closest((7, 3, 0), KEPT).trained_in == 2
+    assert closest((0, 1, 5), KEPT).trained_in == 3
+    assert closest((0, 0, 0), KEPT) is None
+    assert closest((1, 0, 0), ()) is None
+    assert (
+        closest(
+            (1, 0), (CachedModel(GAMMAS[0], 1, (1, 0, 9)), CachedModel(GAMMAS[0], 2, (5, 4, 0)))
+        ).trained_in
+        == 2
+    )
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.permutations(KEPT), st.integers(1, 7))
+def test_neither_order_nor_amount_decides(histogram, kept, times):
+    assert closest(histogram, kept) == closest([times * one for one in histogram], KEPT)
+
+
+def test_reuse_serves_it_at_once_and_gives_inference_everything():
+    plan = make_scheduler("reuse").plan(view(stream("a", histogram=(7, 3, 0), cached=KEPT), stream("b")))
+    first, second = plan.phases[0].assignments
+    assert first.elsewhere == Elsewhere(100 * S, trained_in=2)
+    assert "serves again what it learnt in window 2" in first.reason
+    assert (second.retrain, second.elsewhere) == (None, None)
+    assert [a.inference_share_milli for a in (first, second)] == [500, 500]
+
+
+mixes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+
+
+@st.composite
+def away_views(draw):
+    """Views with kept models and with weights in transit."""
+    seen = draw(window_views())
+    return replace(seen, streams=tuple(draw(away(stream, seen.now_us)) for stream in seen.streams))
+
+
+@st.composite
+def away(draw, stream, now_us):
+    running = stream.running
+    if running is not None:
+        coming = Elsewhere(now_us + draw(st.integers(0, 90)) * S, draw(st.sampled_from([None, 0, 2])))
+        running = replace(running, share_milli=0, elsewhere=coming)
+    kept = st.builds(CachedModel, st.sampled_from(GAMMAS[:4]), st.integers(0, 4), mixes)
+    cached = draw(st.lists(kept, max_size=3, unique_by=lambda model: (model.config, model.trained_in)))
+    return replace(stream, running=running, histogram=draw(mixes), cached=() if running else tuple(cached))
+
+
+both = pytest.mark.parametrize("name", ["cloud", "cloud:up=40:down=90", "cloud:order=shared", "reuse"])
+
+
+@both
+@settings(max_examples=30)
+@given(seen=away_views(), order=st.randoms(use_true_random=False))
+def test_a_plan_depends_on_no_order_and_is_what_the_objective_says(name, seen, order):
+    plan = make_scheduler(name).plan(seen)
+    streams = list(seen.streams)
+    order.shuffle(streams)
+    shuffled = [
+        replace(stream, cached=stream.cached[::-1], retrain_options=tuple(reversed(stream.retrain_options)))
+        for stream in streams
+    ]
+    assert make_scheduler(name).plan(replace(seen, streams=tuple(shuffled))) == plan
+    assert plan.expected_accuracy == evaluate(seen, plan.phases).score
+
+
+@both
+@settings(max_examples=30)
+@given(seen=away_views())
+def test_nothing_here_is_spent_on_what_comes_and_what_is_coming_comes_when_it_was_to(name, seen):
+    plan = make_scheduler(name).plan(seen)
+    for stream, given_to in zip(seen.streams, plan.phases[0].assignments, strict=True):
+        assert given_to.retrain_share_milli == 0
+        assert (given_to.retrain is None) == (given_to.elsewhere is None)
+        if stream.running is not None:
+            assert given_to.retrain == stream.running.option.config
+            assert given_to.elsewhere == stream.running.elsewhere
+        elif given_to.elsewhere is not None:
+            assert given_to.elsewhere.arrives_us >= seen.now_us

@@ -1,0 +1,229 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import FamilyCurve, Profiler, family_of
+from ekya.core.view import RetrainOption
+from ekya.planning.profiling.curve import fit_optimus
+from ekya.planning.profiling.estimate import (
+    DATA_EXPONENT,
+    EPOCHS_EXPONENT,
+    options,
+    outcome_sd,
+    served_after,
+)
+from ekya.planning.profiling.history import Observation, ProfileHistory, bias_correction
+from ekya.planning.profiling.progress import reestimate
+
+SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
+LONG = replace(SHORT, epochs=12, data_fraction=1.0)
+OTHER = replace(SHORT, trainable_blocks=3)
+CURVE = FamilyCurve(16, 0, 1, 64, (0.5, 0.58, 0.63, 0.66), epoch_gpu_s=0.5, prepare_gpu_s=0.2)
+
+
+def test_gpu_seconds_scale_with_crops_and_epochs():
+    by_config = {o.config: o for o in options([CURVE], [SHORT, LONG, OTHER], 128)}
+    assert set(by_config) == {SHORT, LONG}, "a family that was not profiled has no estimate"
+    assert by_config[SHORT].gpu_s == pytest.approx(0.2 + 4 * 0.5)
+    assert by_config[LONG].gpu_s == pytest.approx(2 * (0.2 + 12 * 0.5))
+
+
+def test_a_steep_curve_has_most_of_its_gain_early_and_none_while_features_are_prepared():
+    longer = replace(SHORT, epochs=40)
+    steep, (early,) = (options([CURVE], [config], 128) for config in (SHORT, longer))
+    assert 0.0 < steep[0].early_part < early.early_part < 1.0
+    prepared = replace(CURVE, prepare_gpu_s=40 * CURVE.epoch_gpu_s)
+    (late,) = options([prepared], [longer], 128)
+    assert late.accuracy_after == early.accuracy_after
+    assert late.early_part < 0.52 * early.early_part
+    (flat,) = options([replace(CURVE, accuracies=(0.99, 0.3, 0.3))], [SHORT], 128)
+    assert flat.early_part == 0.0
+
+
+def test_more_crops_seen_promise_more():
+    longer = replace(SHORT, epochs=4 * SHORT.epochs)
+    few, many = (of.accuracy_after for of in options([CURVE], [SHORT, longer], 128))
+    assert few < many < 0.95
+
+
+def test_half_of_the_labels_seen_twice_are_not_all_of_them():
+    """The model sees the same number of crops; the error grows by 2^0.35, less the effect of more epochs."""
+    half = replace(SHORT, epochs=2 * SHORT.epochs, data_fraction=SHORT.data_fraction / 2)
+    by_config = {o.config: o for o in options([CURVE], [SHORT, half], 128)}
+    error_of = {config: 1.0 - option.accuracy_after for config, option in by_config.items()}
+    assert 2 ** (DATA_EXPONENT - EPOCHS_EXPONENT) <= error_of[half] / error_of[SHORT] <= 2**DATA_EXPONENT
+    assert by_config[half].gpu_s == pytest.approx(by_config[SHORT].gpu_s, rel=0.05)
+
+
+ALL_LABELS = FamilyCurve(16, 0, 0, 64, (0.4, 0.55, 0.6, 0.62, 0.63, 0.64), 0.1, 0.2, validation_crops=100)
+"""A curve of the head; 100 crops are behind each point."""
+
+TIMED = FamilyCurve(16, 0, 1, 16, (), 0.5, 0.2, None, 0.3, 0.1)
+"""Blocks that were only timed."""
+
+
+def test_a_family_that_was_only_timed_is_judged_by_what_the_others_show():
+    head = replace(SHORT, trainable_blocks=0)
+    low, high = (
+        {o.config: o for o in options([replace(ALL_LABELS, accuracies=points), TIMED], [head, SHORT], 64)}
+        for points in ((0.4, 0.5, 0.5), (0.4, 0.7, 0.75))
+    )
+    assert low[SHORT].accuracy_after < high[SHORT].accuracy_after
+    assert low[head].accuracy_after < low[SHORT].accuracy_after
+    assert low[SHORT].accuracy_sd > low[head].accuracy_sd > 0.0
+    assert low[SHORT].gpu_s == pytest.approx(0.3 + 2 * 0.2 + 4 * (0.1 + 2 * 0.5))
+
+
+def test_more_crops_behind_a_curve_leave_less_open():
+    few, many = (
+        options([replace(ALL_LABELS, validation_crops=crops)], [replace(SHORT, trainable_blocks=0)], 64)[0]
+        for crops in (16, 1600)
+    )
+    assert many.accuracy_sd < few.accuracy_sd
+
+
+def test_blocks_gain_more_on_the_head_where_there_are_more_objects_to_learn_from():
+    head = replace(SHORT, trainable_blocks=0)
+    ratios = []
+    for crops in (15, 30, 120):
+        promised = options([replace(ALL_LABELS, validation_crops=crops), TIMED], [head, SHORT], 64)
+        by_config = {o.config: 1.0 - o.accuracy_after for o in promised}
+        ratios.append(by_config[SHORT] / by_config[head])
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[-1] < 0.8 * ratios[0]
+
+
+def test_estimates_that_were_further_off_than_they_said_say_so():
+    surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
+    sds = [options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)]
+    assert sds[0] < sds[1]
+
+
+def test_many_objects_leave_less_to_chance_and_the_same_to_gain():
+    none, option = history(), RetrainOption(SHORT, 0.6, 1.0)
+    sds = [outcome_sd(none, objects) for objects in (5, 15, 60, 6000)]
+    assert sds[0] == sds[1] > sds[2] > sds[3] > 0.0
+    served = [
+        served_after(replace(option, accuracy_sd=(sd**2 + 0.1**2) ** 0.5), 0.6, none, objects)
+        for sd, objects in ((sds[1], 15), (sds[2], 60))
+    ]
+    assert served[0] == pytest.approx(served[1])
+
+
+@given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
+def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
+    """The expected accuracy afterwards is neither below the serving weights' nor below the new weights'."""
+    now, none = serving / 20, history()
+    option = RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
+    served = served_after(option, now, none)
+    if option.accuracy_sd <= outcome_sd(none):
+        assert served == option.accuracy_after, "what only the next window will tell is no chance to gain"
+    else:
+        assert max(now, option.accuracy_after) < served + 1e-9
+        surer = replace(option, accuracy_sd=(sd - 1) / 20)
+        assert surer.accuracy_sd <= outcome_sd(none) or served_after(surer, now, none) <= served + 1e-9
+
+
+@given(
+    points=st.lists(st.integers(0, 20), min_size=1, max_size=9),
+    crops=st.sampled_from([8, 64, None]),
+    timed=st.booleans(),
+)
+def test_no_estimate_leaves_the_range_and_more_never_promises_less(points, crops, timed):
+    curve = replace(ALL_LABELS, accuracies=tuple(point / 20 for point in points), validation_crops=crops)
+    asked = [
+        RetrainConfig(epochs, 16, 0, blocks, part)
+        for blocks in (0, 1)
+        for part in (0.25, 1.0)
+        for epochs in (1, 4, 32)
+    ]
+    curves = [curve, TIMED] if timed else [curve]
+    promised = {o.config: o for o in options(curves, asked, 60, validation_crops=15)}
+    assert len(promised) == (12 if timed else 6)
+    for config, option in promised.items():
+        assert 0.0 <= option.accuracy_after <= 1.0
+        for more in (replace(config, epochs=32), replace(config, data_fraction=1.0)):
+            assert promised[more].accuracy_after >= option.accuracy_after - 1e-9
+
+
+def test_the_plain_version_is_the_curve_and_nothing_else():
+    """The paper's version: no uncertainty, and no estimate for a family without a curve."""
+    promised = options(
+        [ALL_LABELS, TIMED], [SHORT, replace(SHORT, trainable_blocks=0)], 64, profiler=Profiler.PAPER
+    )
+    assert [option.config.trainable_blocks for option in promised] == [0]
+    curve = fit_optimus([64.0 * epoch for epoch in range(6)], ALL_LABELS.accuracies)
+    assert promised[0].accuracy_after == curve.accuracy_at(4 * 32)
+    assert promised[0].accuracy_sd == 0.0
+
+
+def history(*errors, config=SHORT):
+    found = ProfileHistory()
+    for window, error in enumerate(errors):
+        found = found.with_observation(Observation(window, config, 0.1 + error, 1.0, predicted_gain=0.1))
+    return found
+
+
+def test_a_lasting_bias_is_corrected_a_single_surprise_hardly():
+    lasting, single = history(-0.1, -0.1, -0.1, -0.1, -0.1), history(-0.1)
+    plain = options([CURVE], [SHORT], 128)[0].accuracy_after
+    after_many = options([CURVE], [SHORT], 128, history=lasting)[0].accuracy_after
+    after_one = options([CURVE], [SHORT], 128, history=single)[0].accuracy_after
+    assert -0.1 < after_many - plain < -0.06
+    assert -0.05 < after_one - plain < 0.0
+
+
+def test_one_outlier_among_many_changes_nothing():
+    assert bias_correction(history(0.0, 0.0, 0.5, 0.0, 0.0)).of(family_of(SHORT)) == 0.0
+
+
+def test_a_family_without_a_history_gets_what_holds_for_all():
+    bias = bias_correction(history(-0.1, -0.1, -0.1))
+    assert bias.of(family_of(OTHER)) == pytest.approx(-0.05)
+    assert bias.of(family_of(SHORT)) < bias.of(family_of(OTHER))
+
+
+def test_two_curves_of_one_family_are_refused():
+    with pytest.raises(ValueError, match="two curves"):
+        options([CURVE, CURVE], [SHORT], 128)
+
+
+def test_a_measurement_replaces_the_profile_of_its_window_and_old_windows_are_forgotten():
+    found = ProfileHistory(memory_windows=2)
+    for window in range(4):
+        found = found.with_observation(Observation(window, SHORT, 0.3, 1.0))
+    found = found.with_observation(Observation(3, SHORT, 0.1, 2.0, predicted_gain=0.3))
+    assert [(o.window, o.gain) for o in found.observations] == [(2, 0.3), (3, 0.1)]
+
+
+PROMISED = RetrainOption(LONG, 0.8, 12.0)
+
+
+def test_a_retraining_that_disappoints_is_expected_to_give_less_and_more_so_each_epoch():
+    flat = [(epoch, 0.55) for epoch in range(13)]
+    expected = [reestimate(PROMISED, flat[: done + 1], float(done)).accuracy_after for done in (0, 3, 6, 12)]
+    assert expected[0] == 0.8
+    assert expected == sorted(expected, reverse=True)
+    assert expected[-1] == pytest.approx(0.55, abs=1e-6)
+
+
+def test_a_retraining_that_outdoes_its_promise_is_expected_to_keep_what_it_has():
+    rising_then_worse = [(0, 0.5), (1, 0.9), (2, 0.7)]
+    assert reestimate(PROMISED, rising_then_worse, 2.0).accuracy_after == 0.9
+    started_high = [(0, 0.95), (1, 0.6)]
+    assert reestimate(PROMISED, started_high, 1.0).accuracy_after < 0.95
+
+
+def test_what_is_left_goes_by_the_measured_pace():
+    """Promised 1 GPU-second an epoch, measured 2."""
+    assert reestimate(PROMISED, [(0, 0.5), (3, 0.6)], 6.0).gpu_s == pytest.approx(18.0)
+    assert reestimate(PROMISED, [(0, 0.5)], 2.0).gpu_s == pytest.approx(10.0)
+    assert reestimate(PROMISED, [], 20.0).gpu_s == 0.0
+
+
+def test_more_epochs_than_gamma_has_are_refused():
+    with pytest.raises(ValueError, match="13 epochs"):
+        reestimate(PROMISED, [(13, 0.5)], 1.0)

@@ -1,0 +1,204 @@
+"""The dynamic programme against exhaustive search, and against an integer programme."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+from views import GAMMAS, window_views
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
+from ekya.planning.schedulers.objective import score
+from ekya.planning.schedulers.pick import inference_floor_milli
+from ekya.planning.schedulers.registry import make_scheduler
+
+TINY = 1e-9
+
+
+def small(view, streams=2, quantum=250):
+    return replace(
+        view,
+        streams=view.streams[:streams],
+        quantum_milli=quantum,
+        steal_milli=quantum,
+        capacity_milli=min(view.capacity_milli, 1000 * streams),
+    )
+
+
+def splits(view, stream, choice):
+    """Yields each total share of a stream, whether its constraints hold, and its value."""
+    shares = range(0, 1001, view.quantum_milli)
+    floor = inference_floor_milli(view, stream)
+    for retraining, inference in product(shares if choice.has_retraining else (0,), shares):
+        kept = floor is not None and inference >= floor
+        yield retraining + inference, kept, choice.value(retraining, inference)
+
+
+def everything(view):
+    """Returns the best (kept streams, score) of all plans of one phase, by exhaustive search."""
+    choices = choices_by_stream(view)
+    offers = [list(splits(view, choice.stream, choice)) for choice in choices.values()]
+    best = (-1, -1.0)
+    for combination in product(*offers):
+        if sum(share for share, _, _ in combination) <= view.capacity_milli:
+            values = dict(zip(choices, (value for _, _, value in combination), strict=True))
+            best = max(best, (sum(kept for _, kept, _ in combination), score(view, values)))
+    return best
+
+
+@settings(max_examples=25)
+@given(window_views().map(small))
+def test_nothing_that_can_be_tried_is_better(view):
+    kept, best = everything(view)
+    if view.objective is Objective.MAX_MIN:
+        assume(kept == len(kept_floors(view, 10**6)))
+    assert make_scheduler("exact").plan(view).expected_accuracy == pytest.approx(best, abs=TINY)
+
+
+def by_milp(view):
+    """Solves Eq. 1 of the paper as printed, for a view whose constraints can all be kept."""
+    gains, quanta, owner = [], [], []
+    total = sum(stream.weight for stream in view.streams)
+    for row, choice in enumerate(choices_by_stream(view).values()):
+        must = inference_floor_milli(view, choice.stream) is not None
+        for share, kept, value in splits(view, choice.stream, choice):
+            if kept or not must:
+                gains.append(choice.stream.weight * value / total)
+                quanta.append(share)
+                owner.append(row)
+    one_each = (np.arange(len(view.streams))[:, None] == np.array(owner)).astype(float)
+    fine = 1e4  # HiGHS has an absolute tolerance of a millionth, for which scipy has no option.
+    found = milp(
+        -fine * np.array(gains),
+        integrality=np.ones(len(gains)),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(one_each, 1, 1),
+            LinearConstraint(np.array(quanta)[None, :], -np.inf, view.capacity_milli),
+        ],
+        options={"mip_rel_gap": 0.0},
+    )
+    assert found.success
+    return -found.fun / fine
+
+
+@settings(max_examples=12)
+@given(window_views().filter(lambda view: view.streams))
+def test_it_finds_what_an_integer_programme_finds(drawn):
+    view = replace(small(drawn, streams=4, quantum=200), objective=Objective.MEAN)
+    assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    assert make_scheduler("exact").plan(view).expected_accuracy == pytest.approx(by_milp(view), abs=1e-7)
+
+
+@settings(max_examples=40)
+@given(window_views())
+def test_it_never_scores_below_the_thief(view):
+    if view.objective is Objective.MAX_MIN:
+        assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    exact, thief = (make_scheduler(name).plan(view).expected_accuracy for name in ("exact", "thief"))
+    assert exact >= thief - TINY
+
+
+def rank(view):
+    """Returns the number of kept streams and the score, which the plan maximises in this order."""
+    usable = view.capacity_milli // view.quantum_milli * view.quantum_milli
+    return len(kept_floors(view, usable)), make_scheduler("exact").plan(view).expected_accuracy
+
+
+def never_less(richer, poorer):
+    assert richer[0] > poorer[0] or (richer[0] == poorer[0] and richer[1] >= poorer[1] - TINY)
+
+
+@settings(max_examples=40)
+@given(window_views(), st.integers(1, 1500))
+def test_more_gpus_never_hurt(view, more):
+    never_less(rank(replace(view, capacity_milli=view.capacity_milli + more)), rank(view))
+
+
+def better(draw, stream):
+    """Returns the stream with options that promise more and cost less."""
+    part = st.floats(0.0, 1.0)
+
+    def gamma(option):
+        after = option.accuracy_after + (1.0 - option.accuracy_after) * draw(part)
+        return replace(option, accuracy_after=after, gpu_s=option.gpu_s * draw(part))
+
+    options = tuple(gamma(option) for option in stream.retrain_options)
+    running = stream.running and replace(stream.running, option=gamma(stream.running.option))
+    return replace(stream, retrain_options=options, running=running)
+
+
+@settings(max_examples=30)
+@given(window_views(), st.data())
+def test_better_retrainings_never_hurt(view, data):
+    richer = replace(view, streams=tuple(better(data.draw, stream) for stream in view.streams))
+    never_less(rank(richer), rank(view))
+
+
+@settings(max_examples=30)
+@given(window_views(), st.data())
+def test_more_accurate_inference_never_hurts(view, data):
+    """Without latency limits, since a stream newly kept together with a_MIN asks for a larger share."""
+    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
+    sharper = tuple(
+        replace(stream, inference_options=tuple(_sharper(data.draw, o) for o in stream.inference_options))
+        for stream in ageless
+    )
+    if view.objective is Objective.MAX_MIN:
+        assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    never_less(rank(replace(view, streams=sharper)), rank(replace(view, streams=ageless)))
+
+
+def _sharper(draw, option):
+    relative = option.relative_accuracy
+    return replace(option, relative_accuracy=relative + (1.0 - relative) * draw(st.floats(0.0, 1.0)))
+
+
+@settings(max_examples=30)
+@given(window_views(), st.data())
+def test_cheaper_inference_never_hurts(view, data):
+    """Without latency limits, as above."""
+    ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
+    cheaper = tuple(
+        replace(stream, inference_options=tuple(_cheaper(data.draw, o) for o in stream.inference_options))
+        for stream in ageless
+    )
+    if view.objective is Objective.MAX_MIN:
+        assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
+    never_less(rank(replace(view, streams=cheaper)), rank(replace(view, streams=ageless)))
+
+
+def _cheaper(draw, option):
+    return replace(option, share_needed_milli=int(option.share_needed_milli * draw(st.floats(0.0, 1.0))))
+
+
+def test_it_sees_past_a_share_that_gains_nothing_yet():
+    """A retraining needs 0.7 GPU to finish: no single step towards it gains, so the thief stays."""
+    stream = StreamView(
+        StreamId("a"),
+        0.3,
+        (RetrainOption(GAMMAS[0], 0.9, 40.0),),
+        (
+            InferenceOption(InferenceConfig(1, 32), 1.0, 500),
+            InferenceOption(InferenceConfig(2, 32), 0.9, 250),
+        ),
+    )
+    view = WindowView(0, 60_000_000, 1000, 50, 50, 0.2, (stream,), LINEAR)
+    thief, exact = (make_scheduler(name).plan(view) for name in ("thief", "exact"))
+    assert thief.phases[0].assignments[0].retrain is None
+    assert exact.phases[0].assignments[0].retrain_share_milli == 750
+    assert exact.expected_accuracy > thief.expected_accuracy + 0.01
+
+
+def test_what_gains_nothing_stays_idle():
+    stream = StreamView(StreamId("a"), 0.9, (), (InferenceOption(InferenceConfig(1, 32), 1.0, 420),))
+    view = WindowView(0, 60_000_000, 2000, 50, 50, 0.4, (stream,), LINEAR)
+    (assigned,) = make_scheduler("exact").plan(view).phases[0].assignments
+    assert (assigned.retrain_share_milli, assigned.inference_share_milli) == (0, 450)

@@ -1,0 +1,112 @@
+"""Every stream keeps one analysed frame a second, under any scheduler's plan."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import window_views
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption, StreamView, WindowView
+from ekya.planning.placement.pack import Packing, pack
+from ekya.planning.placement.pool import Steps
+from ekya.planning.schedulers.allocation import Job, JobKind, inference_floors, shares_of, with_floors
+from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
+from ekya.planning.schedulers.regrant import regrant
+
+MAY_STARVE = [name for name in sorted(SCHEDULERS) if not make_scheduler(name).needs.fixed_shares]
+
+
+def granted(name, view):
+    """Returns the plan as the loop grants it from one pool."""
+    scheduler = make_scheduler(name)
+    plan = scheduler.plan(view)
+    shares = with_floors(
+        shares_of(plan.phases[0]), inference_floors(view), view.capacity_milli, view.quantum_milli
+    )
+    grants = pack(Packing.POOL, shares, capacity_milli=view.capacity_milli, held_milli=(), steps=Steps(1))
+    return regrant(view, plan, grants, scheduler.needs)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(MAY_STARVE), window_views())
+def test_while_the_floors_fit_nobody_has_less_and_where_they_do_not_all_lack_alike(name, view):
+    floors = inference_floors(view)
+    shares = shares_of(granted(name, view).phases[0])
+    quanta, total = view.capacity_milli // view.quantum_milli, sum(floors.values())
+    assert sum(shares.values()) <= view.capacity_milli
+    for job, floor in floors.items():
+        least = floor
+        if total > quanta * view.quantum_milli:
+            least = quanta * floor // total * view.quantum_milli
+        assert shares[job] >= least
+
+
+@given(window_views(), st.randoms(use_true_random=False))
+def test_shares_that_are_above_their_floors_stay_as_they_are(view, draw):
+    shares = {
+        job: floor + draw.randrange(3) * view.quantum_milli for job, floor in inference_floors(view).items()
+    }
+    assert with_floors(shares, inference_floors(view), sum(shares.values()), view.quantum_milli) == shares
+
+
+def camera(name, accuracy, frame_milli=200):
+    """Ten frames a second need a share of ``10 * frame_milli``; at one a second results are 1.9 s old."""
+    lambdas = tuple(
+        InferenceOption(InferenceConfig(every, 32), every**-0.35, 10 * frame_milli // every, every * 187_000)
+        for every in (1, 2, 5, 10)
+    )
+    return StreamView(StreamId(name), accuracy, (), lambdas)
+
+
+def overloaded(*streams, capacity_milli=1000):
+    return WindowView(0, 60_000_000, capacity_milli, 50, 100, 0.4, streams, LINEAR)
+
+
+def test_under_overload_one_camera_does_not_get_the_whole_machine():
+    names = ("cam-1", "cam-2", "cam-3", "cam-4")
+    # Only the first camera reaches the minimum accuracy, and it needs the whole machine for that.
+    streams = camera("cam-1", 0.95), *(camera(name, 0.3) for name in names[1:])
+    view = replace(overloaded(*streams), min_accuracy=0.7)
+    for name in MAY_STARVE:
+        plan = granted(name, view)
+        given = {one.stream: one for one in plan.phases[0].assignments}
+        assert all(given[StreamId(one)].inference_share_milli >= 200 for one in names)
+    starving = make_scheduler("ekya").plan(view).phases[0].assignments
+    lifted = {one.stream for one in starving if one.inference_share_milli < 200}
+    assert lifted, "or this is no overload"
+    reasons = {one.stream: one.reason for one in granted("ekya", view).phases[0].assignments}
+    for stream in lifted:
+        assert reasons[stream].endswith("so that one frame a second is analysed, which every camera keeps")
+
+
+def test_where_the_floors_do_not_fit_either_all_cameras_lack_the_same():
+    names = ("cam-1", "cam-2", "cam-3", "cam-4")
+    view = overloaded(*(camera(name, 0.9 - 0.1 * number, 500) for number, name in enumerate(names)))
+    shares = shares_of(granted("ekya", view).phases[0])
+    assert {share for job, share in shares.items() if job.kind is JobKind.INFERENCE} == {250}
+
+
+def test_a_lambda_whose_age_nobody_knows_has_no_floor():
+    stream = camera("cam-1", 0.5)
+    ageless = tuple(replace(option, age_us=0) for option in stream.inference_options)
+    view = overloaded(replace(stream, inference_options=ageless))
+    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 0}
+
+
+def test_a_floor_is_ample_once_it_is_known_what_frames_take():
+    stream = camera("cam-1", 0.5)
+    measured = tuple(
+        replace(option, ample_milli=option.share_needed_milli * 6 // 5) for option in stream.inference_options
+    )
+    view = overloaded(replace(stream, inference_options=measured))
+    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 250}
+
+
+def test_where_every_lambda_is_old_the_cheapest_is_kept():
+    stream = camera("cam-1", 0.5)
+    old = tuple(replace(option, age_us=9_000_000) for option in stream.inference_options)
+    view = overloaded(replace(stream, inference_options=old))
+    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 200}

@@ -1,0 +1,86 @@
+"""Expected memory of a retraining, and its correction by earlier ones."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.gpus import DidNotFit, Footprint
+from ekya.core.profile import Family
+from ekya.planning.profiling.gpu_memory import JobCrops, MemoryMarks, inference_bytes, retraining_bytes
+
+FOOTPRINT = Footprint(
+    model_bytes=1000,
+    trained_bytes=100,
+    input_bytes=10,
+    boundary_bytes=4,
+    passing_bytes=20,
+    saved_bytes=50,
+    forward_crops=2,
+)
+GAMMA = RetrainConfig(5, 16, 0, 1, 0.5)
+HEAD, BLOCK = Family(0, 0, 16), Family(1, 0, 16)
+
+
+def test_a_large_batch_is_what_counts_where_there_are_few_crops():
+    """9 crops of 4 bytes are kept, a batch of 16 takes 50 + 20 bytes each, and 100 bytes have state twice."""
+    assert retraining_bytes(FOOTPRINT, GAMMA, JobCrops(10, 4)) == 1000 + 9 * 4 + 16 * 70 + 200
+
+
+def test_the_preparation_is_what_counts_where_there_are_many():
+    crops = JobCrops(1000, 100, exemplars=20)
+    assert retraining_bytes(FOOTPRINT, GAMMA, crops) == 1000 + 620 * (2 * 10 + 2 * 4) + 2 * 20 + 100
+
+
+def test_inference_has_room_for_the_model_that_comes_next():
+    assert inference_bytes(FOOTPRINT) == 2000 + 2 * (20 + 20)
+
+
+def test_weights_that_are_lent_on_the_gpu_stay_there_as_they_came():
+    assert inference_bytes(FOOTPRINT, lent=True) == 4000 + 2 * (20 + 20)
+
+
+gammas = st.builds(
+    RetrainConfig,
+    st.integers(1, 9),
+    st.integers(2, 64),
+    st.just(0),
+    st.just(1),
+    st.sampled_from([0.1, 0.5, 1.0]),
+)
+
+
+@given(gammas, gammas, st.integers(0, 400))
+def test_a_gamma_that_is_ruled_out_by_another_never_needs_less(one, other, training):
+    crops = JobCrops(training, 10)
+    if DidNotFit.of(one).rules_out(other):
+        assert retraining_bytes(FOOTPRINT, one, crops) <= retraining_bytes(FOOTPRINT, other, crops)
+
+
+@given(gammas, st.integers(0, 400), st.integers(0, 100))
+def test_more_epochs_need_no_more(gamma, training, validation):
+    crops = JobCrops(training, validation)
+    longer = replace(gamma, epochs=gamma.epochs + 3)
+    assert retraining_bytes(FOOTPRINT, gamma, crops) == retraining_bytes(FOOTPRINT, longer, crops)
+
+
+def test_without_marks_an_estimate_stands():
+    assert MemoryMarks().refined(HEAD, 1000) == 1000
+
+
+def test_a_familys_own_mark_corrects_it_up_and_down():
+    marks = MemoryMarks().with_mark(HEAD, 1000, 500).with_mark(BLOCK, 1000, 1500)
+    assert marks.refined(HEAD, 2000) == 1000
+    assert marks.refined(BLOCK, 2000) == 3000
+
+
+def test_the_highest_mark_of_a_family_stands():
+    marks = MemoryMarks().with_mark(HEAD, 1000, 800).with_mark(HEAD, 1000, 300)
+    assert marks.refined(HEAD, 1000) == 800
+
+
+@pytest.mark.parametrize(("measured", "expected"), [(500, 1000), (1500, 1500)])
+def test_others_marks_warn_and_never_promise(measured, expected):
+    assert MemoryMarks().with_mark(HEAD, 1000, measured).refined(BLOCK, 1000) == expected

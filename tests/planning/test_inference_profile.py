@@ -1,0 +1,217 @@
+"""Accuracy cost of skipped frames, counted by hand on small bursts (paper §3.1)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.planning.profiling.inference_profile import (
+    HEADROOM,
+    PRIOR_OBJECTS,
+    BurstFrame,
+    at_measured_use,
+    inference_options,
+    measured_relative_accuracy,
+    prior_relative_accuracy,
+    used_milli,
+)
+
+FPS = 10.0
+COSTS = {16: 0.004, 32: 0.01}
+SIDE = 30.0
+
+
+def frame(*objects, seen_16=None):
+    """A frame with objects as (x, true class, class that the model predicts at 32 px)."""
+    boxes = np.array([[x, 0, x + SIDE, SIDE] for x, _, _ in objects], np.float32).reshape(-1, 4)
+    says = np.array([answer for _, _, answer in objects], np.int64)
+    return BurstFrame(
+        boxes,
+        np.array([label for _, label, _ in objects], np.int64),
+        {32: says, 16: says if seen_16 is None else np.array(seen_16, np.int64)},
+    )
+
+
+def relative(burst, *configs):
+    """Returns the relative accuracy that a burst shows for each λ."""
+    return [measured_relative_accuracy(config, 32, burst) for config in configs]
+
+
+def offered(burst, *configs):
+    """Returns the relative accuracy that is offered for each λ."""
+    return [option.relative_accuracy for option in inference_options(configs, burst, COSTS, FPS)]
+
+
+def every(k, side=32):
+    return InferenceConfig(k, side)
+
+
+def test_a_still_street_loses_nothing_by_leaving_frames_out():
+    burst = [frame((0, 1, 1), (100, 2, 2))] * 6
+    assert relative(burst, every(1), every(2), every(5)) == [1.0, 1.0, 1.0]
+
+
+def test_an_object_that_moves_by_its_own_size_is_only_right_where_it_was_looked_at():
+    """Every second frame is right, from either start: 6 frames give 3 of 6 and 3 of 5."""
+    burst = [frame((at * SIDE, 1, 1)) for at in range(6)]
+    assert relative(burst, every(2)) == [pytest.approx(6 / 11)]
+
+
+def test_overlap_has_to_be_half():
+    """Two boxes a third of their width apart overlap at exactly 1/2, and boxes further apart by less."""
+    third = [frame((at * SIDE / 3, 1, 1)) for at in range(2)]
+    more = [frame((at * SIDE / 2.9, 1, 1)) for at in range(2)]
+    assert relative(third, every(2)) == [1.0]
+    assert relative(more, every(2)) == [pytest.approx(2 / 3)]
+
+
+def test_an_object_that_appears_between_looks_is_missed_until_the_next():
+    burst = [frame((0, 1, 1)), frame((0, 1, 1), (100, 2, 2))]
+    assert relative(burst, every(1), every(2)) == [1.0, pytest.approx(4 / 5)]
+
+
+def test_it_is_relative_to_what_the_most_demanding_reaches():
+    """The model is wrong about the second object in every frame."""
+    burst = [frame((0, 1, 1), (100, 2, 0))] * 4
+    assert relative(burst, every(1), every(2)) == [1.0, 1.0]
+
+
+def test_a_coarse_look_costs_what_it_calls_otherwise():
+    burst = [frame((0, 1, 1), (100, 2, 2), seen_16=[1, 0])] * 3
+    assert relative(burst, every(1), every(1, 16), every(2, 16)) == [1.0, 0.5, 0.5]
+
+
+def test_a_coarse_look_is_not_excused_by_a_model_that_is_wrong_anyway():
+    """Otherwise a drifted model would analyse at a low resolution, and so would its successor."""
+    burst = [frame((0, 1, 0), (100, 2, 0), seen_16=[3, 0])] * 3
+    assert relative(burst, every(1), every(1, 16)) == [1.0, 0.5]
+
+
+def test_a_model_that_is_always_wrong_still_shows_what_leaving_frames_out_costs():
+    """Positions of objects count, not luck: a wrong model and a right one give the same."""
+    wrong = [frame((at * SIDE, 1, 0)) for at in range(6)]
+    right = [frame((at * SIDE, 1, 1)) for at in range(6)]
+    assert relative(wrong, every(1), every(2)) == relative(right, every(1), every(2)) == [1.0, 6 / 11]
+
+
+def test_the_right_class_in_the_wrong_place_is_wrong():
+    burst = [frame((0, 1, 1), (100, 2, 2)), frame((0, 2, 2), (100, 1, 1))]
+    assert relative(burst, every(2)) == [pytest.approx(4 / 6)]
+
+
+@pytest.mark.parametrize("burst", [[], [frame()] * 3], ids=["no burst", "no objects"])
+def test_without_a_measure_there_is_a_guess(burst):
+    configs = (every(1), every(2), every(10), every(2, 16))
+    guesses = offered(burst, *configs)
+    assert guesses == [prior_relative_accuracy(config, 32) for config in configs]
+    assert guesses[0] == 1.0
+    assert guesses[0] > guesses[1] > guesses[2] > 0.0
+    assert guesses[3] < guesses[1]
+
+
+def test_few_objects_are_mixed_with_a_guess_and_many_speak_for_themselves():
+    guess = prior_relative_accuracy(every(5), 32)
+
+    def still(count):
+        (told,) = offered([frame(*((100 * at, 1, 1) for at in range(count)))] * 6, every(1), every(5))[1:]
+        return told
+
+    assert still(2) == pytest.approx((2 + PRIOR_OBJECTS * guess) / (2 + PRIOR_OBJECTS))
+    assert guess < still(1) < still(2) < still(20) < 1.0
+
+
+def test_a_short_burst_shows_short_gaps_only_and_the_rest_is_guessed():
+    burst = [frame((0, 1, 1))] * 3
+    lost = prior_relative_accuracy(every(10), 32) / prior_relative_accuracy(every(3), 32)
+    assert relative(burst, every(2), every(3), every(10)) == [1.0, 1.0, pytest.approx(lost)]
+
+
+@pytest.mark.parametrize(("config", "needed"), [(every(1), 115), (every(2), 58), (every(10, 16), 5)])
+def test_the_share_that_keeps_up(config, needed):
+    """10 frames a second of 10 ms are a tenth of a GPU; headroom is added, and the sum is rounded up."""
+    (option,) = inference_options([every(1), config], [], COSTS, FPS)[1:]
+    exact = COSTS[config.resolution] * FPS / config.every * HEADROOM * 1000
+    assert exact <= option.share_needed_milli == needed < exact + 1
+
+
+def test_a_result_stands_until_the_next_analysed_frame_has_one():
+    """Every fifth of 10 frames a second is half a second; a frame takes its GPU time at the 8% it needs."""
+    (option,) = inference_options([every(5)], [], {32: 0.04 / HEADROOM}, FPS)
+    assert option.share_needed_milli == 80
+    assert option.age_us == pytest.approx(500_000 + 0.04 / HEADROOM / 0.08 * 1e6, abs=1)
+
+
+def test_what_costs_nothing_is_as_old_as_the_frames_are_apart():
+    (option,) = inference_options([every(2)], [], {32: 0.0}, FPS)
+    assert (option.share_needed_milli, option.age_us) == (0, 200_000)
+
+
+def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
+    (option,) = inference_options([every(1)], [], {32: 0.2}, FPS)
+    assert option.share_needed_milli > 1000
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 8), max_size=3, unique=True), min_size=1, max_size=8), st.integers(1, 10)
+)
+def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
+    burst = [frame(*((place * SIDE, place % 3, place % 3) for place in at)) for at in places]
+    first, other = offered(burst, every(1), every(k))
+    assert 0.0 <= other <= first == 1.0
+
+
+def test_a_measured_curve_says_what_share_a_lambda_needs_and_how_old_its_results_get():
+    """A frame of 20 ms at 10 a second needs 0.23 of full speed, which 150 thousandths of this device give."""
+    bent = SpeedCurve(((0, 0.0), (100, 0.2), (200, 0.26), (1000, 1.0)))
+    config = InferenceConfig(1, 32)
+    (linear,) = inference_options((config,), (), {32: 0.02}, 10.0)
+    (measured,) = inference_options((config,), (), {32: 0.02}, 10.0, bent)
+    assert (linear.share_needed_milli, measured.share_needed_milli) == (230, 150)
+    assert measured.age_us == linear.age_us == pytest.approx(100_000 + 20_000 / 0.23, abs=1)
+
+
+def needs(options):
+    return [option.share_needed_milli for option in options]
+
+
+def test_frames_that_took_longer_than_alone_do_so_at_every_lambda():
+    """Alone a frame takes 10 ms, and now 15: 150 thousandths, of which 142 analyse 19 of 20 frames."""
+    options = inference_options((every(1), every(2), every(1, 16)), (), COSTS, FPS)
+    assert needs(options) == [115, 58, 46]
+    dearer = at_measured_use(options, every(2), 75)
+    assert needs(dearer) == [142, 72, 57]
+    assert [option.ample_milli for option in dearer] == [172, 87, 69]
+    forgotten = {"share_needed_milli": 0, "ample_milli": 0}
+    assert [replace(option, **forgotten) for option in dearer] == [
+        replace(option, **forgotten) for option in options
+    ]
+
+
+def test_what_was_seen_of_a_lambda_that_is_not_offered_says_nothing():
+    options = inference_options((every(1),), (), COSTS, FPS)
+    assert at_measured_use(options, every(5), 900) is options
+
+
+@given(st.floats(0.01, 0.2), st.floats(0.2, 4.0))
+def test_what_is_ample_is_what_a_profile_of_those_frames_would_have_said(alone_gpu_s, times):
+    """Also on curves that are not linear, where a thousandth is up to 0.0036 of full speed."""
+    lambdas = (every(1), every(2), every(5))
+    for speed in (LINEAR, SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))):
+        profiled, truly = (
+            inference_options(lambdas, (), {32: gpu_s}, FPS, speed)
+            for gpu_s in (alone_gpu_s, alone_gpu_s * times)
+        )
+        seen = used_milli(every(1), alone_gpu_s * times, FPS, speed)
+        corrected = at_measured_use(profiled, every(1), seen, speed)
+        for got, wanted, before in zip(corrected, needs(truly), needs(profiled), strict=True):
+            rounded = sum(0.0036 / speed.speed_needed(share) for share in (before, needs(profiled)[0], seen))
+            wanted_speed = speed.speed_needed(wanted)
+            assert speed.speed_needed(got.ample_milli) == pytest.approx(
+                wanted_speed, rel=1.5 * rounded, abs=0.0072
+            )
+            assert got.share_needed_milli <= got.ample_milli

@@ -1,0 +1,259 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import GAMMAS, V100, options_of, window_views
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.plan import Assignment, Phase
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
+from ekya.planning.schedulers.checkpoint_gain import bend_of
+from ekya.planning.schedulers.objective import analysed_part, evaluate, mean_after_retraining
+
+EVERY = InferenceConfig(1, 32)
+
+
+def one_stream(accuracy=0.5, gpu_s=10.0, after=0.9, needed=400, speed=LINEAR, window_s=100):
+    stream = StreamView(
+        StreamId("a"),
+        accuracy,
+        (RetrainOption(GAMMAS[0], after, gpu_s),),
+        (InferenceOption(EVERY, 0.8, needed),),
+    )
+    return WindowView(0, window_s * 1_000_000, 1000, 100, 100, 0.4, (stream,), speed)
+
+
+def phase(retrain_share, inference_share, retrain=GAMMAS[0]):
+    assigned = Assignment(StreamId("a"), retrain, retrain_share, EVERY, inference_share, False, "")
+    return Phase((assigned,))
+
+
+def test_a_retraining_pays_from_its_completion_on():
+    view = one_stream()
+    found = evaluate(view, [phase(500, 400)])
+    assert found.completions_us == (("a", 20_000_000),)
+    assert found.mean == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
+
+
+def test_what_it_comes_to_when_the_window_ends_is_told_too():
+    assert evaluate(one_stream(), [phase(0, 400, None)]).at_end == pytest.approx(0.5 * 0.8)
+    assert evaluate(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
+    assert evaluate(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
+    assert evaluate(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
+
+
+def test_at_the_end_checkpoints_have_brought_what_the_work_done_says():
+    view = one_stream(gpu_s=60.0)
+    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
+    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    assert evaluate(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
+
+
+def test_dropped_frames_cost_in_proportion():
+    assert evaluate(one_stream(), [phase(0, 100)]).mean == pytest.approx(0.5 * 0.8 * 0.25)
+
+
+def test_what_cannot_finish_gives_nothing():
+    view = one_stream(gpu_s=60.0)
+    assert evaluate(view, [phase(500, 400)]).mean == pytest.approx(0.5 * 0.8)
+    assert evaluate(view, [phase(700, 400)]).mean > 0.5 * 0.8
+
+
+def test_what_cannot_finish_gives_what_its_checkpoints_do():
+    """Linear: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
+    view = one_stream(gpu_s=60.0)
+    option = replace(view.streams[0].retrain_options[0], early_part=0.5)
+    rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
+    assert evaluate(rising, [phase(500, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 * 5 / 6 / 2))
+    assert evaluate(rising, [phase(600, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 / 2))
+
+
+def test_a_retraining_that_turns_out_worse_does_not_serve():
+    view = one_stream(after=0.3)
+    found = evaluate(view, [phase(500, 400)])
+    assert found.completions_us == (("a", 20_000_000),)
+    assert found.mean == pytest.approx(0.8 * 0.5)
+    stream = view.streams[0]
+    serving = mean_after_retraining(view, stream.accuracy, stream.retrain_options[0], LINEAR.speed(500))
+    value = serving * analysed_part(stream.inference_options[0], 400, LINEAR)
+    assert value == pytest.approx(0.8 * 0.5)
+
+
+def test_below_its_need_inference_loses_what_it_is_slower():
+    option = InferenceOption(InferenceConfig(1, 32), 0.8, 400)
+    assert analysed_part(option, 200, LINEAR) == 0.8 * 0.5
+    assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed(200) / V100.speed(400))
+    assert analysed_part(option, 400, V100) == analysed_part(option, 900, V100) == 0.8
+    # A λ that needs more than a GPU does not keep up on a whole one.
+    too_much = replace(option, share_needed_milli=1600)
+    assert analysed_part(too_much, 1000, V100) == analysed_part(too_much, 1000, LINEAR) == 0.8 * 1000 / 1600
+
+
+def test_a_job_keeps_its_progress_over_phases():
+    """B's completion ends the first phase with half of A done; A then needs half as long again."""
+    a = one_stream().streams[0]
+    b = replace(a, stream=StreamId("b"), retrain_options=(RetrainOption(GAMMAS[0], 0.6, 5.0),))
+    view = replace(one_stream(), streams=(a, b), capacity_milli=3000)
+
+    def both(share_a, share_b):
+        return Phase(
+            (
+                Assignment(StreamId("a"), GAMMAS[0], share_a, EVERY, 400, False, ""),
+                Assignment(StreamId("b"), GAMMAS[0], share_b, EVERY, 400, False, ""),
+            )
+        )
+
+    found = evaluate(view, [both(500, 500), both(1000, 0)])
+    assert found.completions_us == (("b", 10_000_000), ("a", 15_000_000))
+
+
+def test_no_time_left_is_the_accuracy_of_the_moment():
+    assert evaluate(one_stream(window_s=0), [phase(500, 200)]).mean == pytest.approx(0.5 * 0.8 * 0.5)
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        [],
+        [Phase(())],
+        [phase(500, 400, GAMMAS[1])],
+        [Phase((replace(phase(0, 0).assignments[0], inference=InferenceConfig(7, 32)),))],
+    ],
+)
+def test_what_was_not_offered_is_refused(phases):
+    with pytest.raises(ValueError, match=r"phase|offered"):
+        evaluate(one_stream(), phases)
+
+
+def test_a_stream_has_one_gamma_a_window():
+    both_offered = replace(
+        one_stream().streams[0],
+        retrain_options=(RetrainOption(GAMMAS[0], 0.9, 10.0), RetrainOption(GAMMAS[1], 0.9, 50.0)),
+    )
+    view = replace(one_stream(), streams=(both_offered,))
+    swapped = [phase(100, 400, GAMMAS[0]), phase(100, 400, GAMMAS[1])]
+    assert evaluate(view, swapped[:1]).mean > 0
+    with pytest.raises(ValueError, match="already has"):
+        evaluate(view, swapped)
+
+
+def early(entry, option):
+    """Returns the gain that checkpoints have brought so far, by the formula of the curve."""
+    if option is None or entry[2] or entry[1] is None or option.early_part == 0.0:
+        return 0.0
+    bend, done = bend_of(option.early_part), 1.0 - entry[1] / option.gpu_s
+    risen = (1.0 - math.exp(-bend * done)) / (1.0 - math.exp(-bend))
+    return max(option.accuracy_after - entry[0], 0.0) * risen
+
+
+def integrate(view, phases, steps):
+    """Computes the objective independently, by stepping through time in small steps."""
+    left_us = view.window_end_us - view.now_us
+    dt_s = left_us / steps / 1e6
+    state = {s.stream: [s.accuracy, None, False] for s in view.streams}
+    total = 0.0
+    current = 0
+    for _ in range(steps):
+        finished = False
+        for assignment in phases[current].assignments:
+            stream = next(s for s in view.streams if s.stream == assignment.stream)
+            entry = state[assignment.stream]
+            option = next((o for o in options_of(stream) if o.config == assignment.retrain), None)
+            lam = next(o for o in stream.inference_options if o.config == assignment.inference)
+            share = min(assignment.inference_share_milli, 1000)
+            served = 1.0
+            if lam.share_needed_milli > share:
+                needed = lam.share_needed_milli
+                full = view.inference_speed.speed(needed) if needed <= 1000 else needed / 1000
+                served = view.inference_speed.speed(share) / full
+            total += stream.weight * (entry[0] + early(entry, option)) * lam.relative_accuracy * served * dt_s
+            if option is not None and not entry[2]:
+                entry[1] = option.gpu_s if entry[1] is None else entry[1]
+                entry[1] -= view.training_speed.speed(assignment.retrain_share_milli) * dt_s
+                if entry[1] <= 0.0:
+                    entry[0], entry[2], finished = max(entry[0], option.accuracy_after), True, True
+        if finished and current < len(phases) - 1:
+            current += 1
+    return total / (left_us / 1e6) / sum(stream.weight for stream in view.streams)
+
+
+@st.composite
+def phased(draw):
+    view = draw(window_views().filter(lambda v: v.streams and v.window_end_us > v.now_us + 1000))
+    view = replace(view, streams=view.streams[:2], training_speed=draw(st.sampled_from([LINEAR, V100])))
+    gammas = {
+        s.stream: draw(st.sampled_from([None, *(o.config for o in options_of(s))])) for s in view.streams
+    }
+    phases = [
+        Phase(
+            tuple(
+                Assignment(
+                    s.stream,
+                    gammas[s.stream],
+                    draw(st.integers(0, 1000)) if gammas[s.stream] else 0,
+                    draw(st.sampled_from([o.config for o in s.inference_options])),
+                    draw(st.integers(0, 1200)),
+                    False,
+                    "",
+                )
+                for s in view.streams
+            )
+        )
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return view, phases
+
+
+@settings(max_examples=30)
+@given(phased())
+def test_the_objective_is_the_integral(case):
+    view, phases = case
+    # Each completion, and the phase after it, is late by at most one step of the integration.
+    assert evaluate(view, phases).mean == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
+
+
+@settings(max_examples=40)
+@given(phased())
+def test_one_phase_is_the_product_that_schedulers_use(case):
+    view, phases = case
+    found = evaluate(view, phases[:1])
+    for (name, value), stream in zip(found.per_stream, view.streams, strict=True):
+        assigned = next(a for a in phases[0].assignments if a.stream == name)
+        retrain = next((o for o in options_of(stream) if o.config == assigned.retrain), None)
+        lam = next(o for o in stream.inference_options if o.config == assigned.inference)
+        shares = assigned.retrain_share_milli, assigned.inference_share_milli
+        alone = stream.accuracy
+        if retrain is not None:
+            speed = view.training_speed.speed(shares[0])
+            alone = mean_after_retraining(view, stream.accuracy, retrain, speed)
+        alone *= analysed_part(lam, shares[1], view.inference_speed)
+        # Completions of other streams cut the work into pieces that each round up to a microsecond.
+        left_us = view.window_end_us - view.now_us
+        assert math.isclose(value, alone, abs_tol=1e-9 + 5 / left_us)
+
+
+def two_streams(**changes):
+    first = one_stream().streams[0]
+    second = replace(first, stream=StreamId("b"), accuracy=0.2, retrain_options=(), weight=3.0)
+    return replace(one_stream(), streams=(second, first), **changes)
+
+
+def both_serve():
+    return [
+        Phase((phase(0, 400, None).assignments[0], replace(phase(0, 400, None).assignments[0], stream="b")))
+    ]
+
+
+def test_the_mean_counts_a_stream_by_its_weight():
+    found = evaluate(two_streams(), both_serve())
+    assert found.score == found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
+
+
+def test_max_min_is_what_the_worst_stream_gets():
+    found = evaluate(two_streams(objective=Objective.MAX_MIN), both_serve())
+    assert found.score == pytest.approx(0.8 * 0.2)
+    assert found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)

@@ -1,0 +1,180 @@
+"""Laws that every packing of shares on GPUs keeps."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ekya.planning.placement.best_fit import BestFit
+from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
+from ekya.planning.placement.pack import Packing, pack, rooms_milli
+from ekya.planning.placement.pool import Steps, round_down
+
+every_packing = pytest.mark.parametrize("packing", list(Packing))
+on_gpus = pytest.mark.parametrize("packing", [Packing.QUANTISED, Packing.BEST_FIT])
+shares = st.dictionaries(st.integers(0, 20), st.integers(0, 1200), max_size=12)
+steps = st.sampled_from([1, 10, 50, 125])
+capacities = st.integers(0, 4500)
+helds = st.lists(st.integers(1, 1500), max_size=2)
+few = settings(max_examples=60)
+
+
+def packed(packing, asked, capacity=2000, held=(), step=1):
+    return pack(packing, asked, capacity_milli=capacity, held_milli=held, steps=Steps(step))
+
+
+def assert_in_place(grants, packing, asked, capacity, held, step):
+    granted = {job: grants.share_milli(job) for job in asked}
+    assert all(0 <= share <= 1000 and share % step == 0 for share in granted.values())
+    assert sum(granted.values()) <= max(capacity - sum(held), 0)
+    if packing is Packing.POOL:
+        assert grants.gpus == {}
+        return
+    assert set(grants.gpus) == {job for job, share in granted.items() if share > 0}
+    for gpu, room in enumerate(rooms_milli(capacity, held)):
+        assert sum(granted[job] for job, where in grants.gpus.items() if where == gpu) <= room
+    assert sum(granted.values()) + grants.spare_milli <= capacity
+    if packing is Packing.QUANTISED:
+        assert all(
+            share in {0, *(share_of_level(k) // step * step for k in range(10))} for share in granted.values()
+        )
+
+
+@every_packing
+@few
+@given(asked=shares, step=steps, capacity=capacities, held=helds)
+def test_nobody_gets_more_than_asked_and_no_gpu_gives_more_than_it_has(packing, asked, step, capacity, held):
+    grants = packed(packing, asked, capacity, held, step)
+    assert all(grants.share_milli(job) <= asked[job] for job in asked)
+    assert_in_place(grants, packing, asked, capacity, held, step)
+    again = packed(packing, asked, capacity, held, step)
+    assert [again.share_milli(job) for job in asked] == [grants.share_milli(job) for job in asked]
+    assert again.gpus == grants.gpus
+
+
+@every_packing
+@few
+@given(asked=shares, step=steps, capacity=capacities, held=helds, wishes=st.data())
+def test_a_share_grows_to_what_was_offered_and_everything_stays_in_place(
+    packing, asked, step, capacity, held, wishes
+):
+    grants = packed(packing, asked, capacity, held, step)
+    for job in list(asked)[:4]:
+        wanted = wishes.draw(st.integers(1, 1000))
+        share = grants.fitting_milli(job, wanted)
+        if share is None or share <= grants.share_milli(job):
+            continue
+        others = {other: grants.share_milli(other) for other in asked if other != job}
+        grants.grow(job, share)
+        assert grants.share_milli(job) == share >= wanted
+        assert others == {other: grants.share_milli(other) for other in others}
+        assert_in_place(grants, packing, asked, capacity, held, step)
+
+
+@every_packing
+@few
+@given(asked=shares, step=steps)
+def test_what_was_granted_once_is_granted_again(packing, asked, step):
+    first = packed(packing, asked, 12_000, (), step)
+    granted = {job: first.share_milli(job) for job in asked}
+    second = packed(packing, granted, 12_000, (), step)
+    assert {job: second.share_milli(job) for job in asked} == granted
+
+
+@few
+@given(
+    levels=st.lists(st.integers(0, LAST_LEVEL), max_size=40),
+    rooms=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
+)
+def test_inverse_powers_are_lost_only_where_no_packing_could_keep_them(levels, rooms):
+    """First fit in descending order is perfect: see the proof in `halving`."""
+    asked = {index: share_of_level(level) for index, level in enumerate(levels)}
+    halves = Halves(asked, rooms, Steps(1))
+    slots = [room * 2**LAST_LEVEL // 1000 for room in rooms]
+    possible = all(
+        sum(2 ** (LAST_LEVEL - level) for level in levels if level <= least)
+        <= sum(slot >> (LAST_LEVEL - least) << (LAST_LEVEL - least) for slot in slots)
+        for least in range(LAST_LEVEL + 1)
+    )
+    kept = all(halves.share_milli(job) == share for job, share in asked.items())
+    assert kept == possible
+    used = [0] * len(rooms)
+    for job, gpu in halves.gpus.items():
+        used[gpu] += halves.share_milli(job)
+    assert all(one <= room for one, room in zip(used, rooms, strict=True))
+
+
+@few
+@given(levels=st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_inverse_powers_fill_whole_gpus_to_the_last_slot(levels):
+    sixteenths = sum(16 >> level for level in levels)
+    gpus = -(-sixteenths // 16)
+    asked = {index: share_of_level(level) for index, level in enumerate(levels)}
+    halves = Halves(asked, [1000] * gpus, Steps(1))
+    assert all(halves.share_milli(job) == share for job, share in asked.items())
+    assert set(halves.gpus.values()) == set(range(gpus))
+
+
+def test_shares_become_inverse_powers_of_two():
+    halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], Steps(1))
+    assert [halves.share_milli(job) for job in "abcde"] == [1000, 500, 250, 62, 0]
+    assert halves.gpus == {"a": 0, "b": 1, "c": 1, "d": 1}
+    assert halves.spare_milli == 187
+
+
+def test_a_share_may_double_where_the_others_can_still_be_packed():
+    halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], Steps(1))
+    assert halves.fitting_milli("c", 251) == 500
+    assert halves.fitting_milli("c", 501) == 1000
+    halves.grow("c", 1000)
+    assert halves.gpus == {"c": 0, "a": 1, "b": 1}
+    assert halves.fitting_milli("a", 501) is None
+    assert halves.spare_milli == 0
+
+
+def test_too_much_is_halved_largest_and_last_first():
+    halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], Steps(1))
+    assert [halves.share_milli(job) for job in "abc"] == [1000, 500, 62]
+
+
+def test_best_fit_leaves_the_emptiest_gpu_to_who_needs_it():
+    packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], Steps(1))
+    assert packed_.gpus == {"large": 0, "middle": 1, "small": 0}
+    assert packed_.fitting_milli("middle", 900) == 900
+    assert packed_.fitting_milli("small", 301) == 301
+
+
+def test_a_job_moves_to_grow_and_only_then():
+    packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], Steps(1))
+    assert packed_.gpus == {"a": 0, "c": 1, "b": 0}
+    packed_.grow("b", 500)
+    assert packed_.gpus["b"] == 1
+    assert packed_.fitting_milli("c", 700) is None
+    assert packed_.spare_milli == 400
+
+
+def test_no_job_stands_on_two_gpus():
+    packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], Steps(1))
+    assert [packed_.share_milli(job) for job in "abc"] == [700, 700, 300]
+    assert packed_.spare_milli == 300
+
+
+def test_what_is_held_leaves_the_other_gpus_whole():
+    assert rooms_milli(2500, (400,)) == (1000, 1000, 100)
+    assert rooms_milli(2500, (600,)) == (1000, 400, 500)
+    assert rooms_milli(2000, (1500, 200)) == (300, 0)
+    assert rooms_milli(500, (900,)) == (0,)
+
+
+def test_the_largest_give_way():
+    assert round_down({"a": 250, "b": 500}, Steps(125), 1000) == {"a": 250, "b": 500}
+    assert round_down({"a": 800, "b": 100}, Steps(100), 500) == {"a": 400, "b": 100}
+
+
+@pytest.mark.parametrize(
+    ("asked", "step", "capacity"), [({"a": -1}, 10, 1000), ({}, 0, 1000), ({}, 1001, 1000), ({}, 10, -1)]
+)
+def test_what_cannot_be_is_an_error(asked, step, capacity):
+    with pytest.raises(ValueError, match=r"step|negative"):
+        round_down(asked, Steps(step), capacity)
+    with pytest.raises(ValueError, match="negative"):
+        Halves({"a": -1}, [1000], Steps(1))

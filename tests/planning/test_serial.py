@@ -1,0 +1,165 @@
+"""Few retrainings at a time: the value of a course, its order, and the number that run in parallel."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import V100, window_views
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import JobId, StreamId
+from ekya.core.view import (
+    InferenceOption,
+    Objective,
+    RetrainOption,
+    RunningRetraining,
+    StreamView,
+    WindowView,
+)
+from ekya.planning.schedulers.allocation import kept_floors
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.phases import plan_of_course
+from ekya.planning.schedulers.pick import pick_inference
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.schedule_simulation import settled_worths, simulate_schedule
+from ekya.planning.schedulers.search import best_course, effort_for
+from ekya.planning.schedulers.window_arrays import window_arrays_of
+
+few = settings(max_examples=60)
+
+
+@few
+@given(view=window_views(), worths=st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.1]), min_size=4, max_size=4))
+def test_a_course_is_worth_what_the_objective_says_of_its_plan(view, worths):
+    if not view.streams or view.window_end_us <= view.now_us:
+        return
+    board = window_arrays_of(view)
+    count = len(view.streams)
+    states = np.array([[len(known) - 1 for known in board.options]])
+    course = simulate_schedule(board, states, np.array([worths[:count]]), board.weight)
+    found = evaluate(view, plan_of_course(view, board, course).phases)
+    np.testing.assert_allclose(course.values[0], [value for _, value in found.per_stream], atol=1e-9)
+    done = {stream: at - view.now_us for stream, at in found.completions_us if at < view.window_end_us}
+    played = {
+        stream.stream: at
+        for stream, at in zip(board.streams, course.done_us[0], strict=True)
+        if at < board.left_us
+    }
+    assert played == done
+
+
+@few
+@given(view=window_views())
+def test_the_minimum_is_kept_in_every_phase_where_it_can_be_kept(view):
+    accuracy = {s.stream: s.accuracy for s in view.streams}
+    after = {s.stream: s.running.option if s.running else None for s in view.streams}
+    offered = {s.stream: {o.config: o for o in s.retrain_options} for s in view.streams}
+    trained = set()
+    capacity = view.capacity_milli // view.quantum_milli * view.quantum_milli
+    for phase in make_scheduler("serial").plan(view).phases:
+        for a in phase.assignments:
+            if a.retrain is None and a.stream in trained:
+                accuracy[a.stream] = max(accuracy[a.stream], after[a.stream].accuracy_after)
+            if a.retrain_share_milli > 0:
+                trained.add(a.stream)
+                after[a.stream] = after[a.stream] or offered[a.stream][a.retrain]
+        now = replace(view, streams=tuple(replace(s, accuracy=accuracy[s.stream]) for s in view.streams))
+        kept = {job.stream: floor for job, floor in kept_floors(now, capacity).items()}
+        for a, known in zip(phase.assignments, now.streams, strict=True):
+            if a.stream in kept:
+                possible = pick_inference(now, known, kept[a.stream])
+                assert (a.below_min, a.too_old) <= (possible.below_min, possible.too_old)
+
+
+def stream(name, gain, gpu_s, *, accuracy=0.5, weight=1.0):
+    return StreamView(
+        StreamId(name),
+        accuracy,
+        (RetrainOption(RetrainConfig(10, 16, 0, 1, 1.0), accuracy + gain, gpu_s),),
+        (InferenceOption(InferenceConfig(1, 32), 1.0, 200),),
+        weight=weight,
+    )
+
+
+def view_of(*streams, gpus=2, curve=LINEAR, window_s=200, **changes):
+    view = WindowView(0, window_s * 1_000_000, gpus * 1000, 100, 100, 0.0, streams, curve)
+    return replace(view, **changes)
+
+
+def running(phase):
+    return [a.stream for a in phase.assignments if a.retrain_share_milli > 0]
+
+
+def test_the_order_is_that_of_gain_per_gpu_second():
+    view = view_of(stream("a", 0.2, 40), stream("b", 0.3, 20), stream("c", 0.1, 40), gpus=1, window_s=400)
+    phases = make_scheduler("serial").plan(view).phases
+    assert [running(phase)[0] for phase in phases[:3]] == ["b", "a", "c"]
+
+
+def test_a_weight_comes_first_and_a_hopeless_stream_not_at_all():
+    streams = (stream("a", 0.2, 20), stream("b", 0.2, 20, weight=3.0), stream("c", 0.01, 600))
+    phases = make_scheduler("serial").plan(view_of(*streams, gpus=1)).phases
+    assert running(phases[0]) == ["b"]
+    assert not any("c" in running(phase) for phase in phases)
+
+
+def test_on_a_steep_curve_more_run_at_once():
+    streams = tuple(stream(f"cam-{index}", 0.2, 30) for index in range(4))
+    linear = make_scheduler("serial").plan(view_of(*streams, curve=LINEAR)).phases[0]
+    steep = make_scheduler("serial").plan(view_of(*streams, curve=V100)).phases[0]
+    assert len(running(linear)) < len(running(steep)) == 4
+
+
+def test_what_waits_says_for_how_long():
+    view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), gpus=1)
+    reasons = [a.reason for a in make_scheduler("serial").plan(view).phases[0].assignments]
+    assert "0.50 -> about 0.80" in reasons[0]
+    assert "its turn (10 ep, 1 block, linear head, batch 16, 100% data) ends after" in reasons[1]
+
+
+def test_settling_makes_every_completion_worth_its_time():
+    view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), stream("c", 0.2, 80), gpus=1)
+    board = window_arrays_of(view)
+    states, worths = np.ones((1, 3), np.intp), np.array([[0.02, 0.01, 0.005]])
+    for _ in range(6):
+        course = simulate_schedule(board, states, worths, board.weight)
+        worths = settled_worths(course)
+    end = course.stretches[-1].serving[0]
+    for stretch in course.stretches:
+        assert stretch.serving[0] + (worths[0] * stretch.speed[0]).sum() == np.float64(end).round(15) or (
+            abs(stretch.serving[0] + (worths[0] * stretch.speed[0]).sum() - end) < 1e-9
+        )
+
+
+def test_a_running_retraining_may_wait_but_keeps_its_configuration():
+    slow = stream("a", 0.05, 80)
+    slow = replace(
+        slow, retrain_options=(), running=RunningRetraining(JobId(1), slow.retrain_options[0], 500)
+    )
+    phases = make_scheduler("serial").plan(view_of(slow, stream("b", 0.4, 20), gpus=1)).phases
+    first = phases[0].assignments[0]
+    assert (first.retrain, first.retrain_share_milli) == (slow.running.option.config, 0)
+    assert "pauses" in first.reason
+    assert running(phases[1]) == ["a"]
+
+
+def test_max_min_lifts_the_worst_stream():
+    streams = (stream("a", 0.3, 30, accuracy=0.6), stream("b", 0.2, 60, accuracy=0.3))
+    mean = view_of(*streams, gpus=1)
+    worst = replace(mean, objective=Objective.MAX_MIN)
+    plans = [make_scheduler("serial").plan(view).phases for view in (mean, worst)]
+    assert evaluate(worst, plans[1]).score > evaluate(worst, plans[0]).score
+    assert running(plans[1][0]) == ["b"]
+
+
+def test_many_streams_fill_less_often_and_still_count_exactly():
+    streams = tuple(
+        stream(f"cam-{index:03}", 0.1 + index % 7 / 20, 5.0 + index % 11 * 3) for index in range(60)
+    )
+    view = view_of(*streams, gpus=20)
+    found = best_course(window_arrays_of(view), view.objective, effort_for(60))
+    assert max(int(stretch.ends.sum()) for stretch in found.courses.stretches) > 1
+    plan = make_scheduler("serial").plan(view)
+    assert abs(plan.expected_accuracy - found.score) < 1e-9

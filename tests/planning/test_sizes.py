@@ -1,0 +1,206 @@
+"""Fitted sizes, over machines and fleets."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.errors import UserError
+from ekya.core.host import HostCosts, StreamCosts
+from ekya.core.profile import Family, FamilyCost
+from ekya.core.units import StreamId
+from ekya.planning.profiling.sizes import Machine, Wishes, fit, floor_milli
+
+MACHINES = (500, 1000, 2000, 4000, 16_000, 64_000)
+CAMERAS = (1, 4, 10, 20, 30)
+FRAME_GPU_S = {32: 0.020, 24: 0.017, 16: 0.014}
+
+
+def costs_of(cameras, times=1.0, fps=25.0, label_gpu_s=0.003, finding_gpu_s=0.0):
+    frame_gpu_s = {side: times * gpu_s for side, gpu_s in FRAME_GPU_S.items()}
+    return HostCosts(
+        {
+            StreamId(f"cam-{number}"): StreamCosts(fps, frame_gpu_s, finding_gpu_s)
+            for number in range(1, cameras + 1)
+        },
+        times * label_gpu_s,
+        tuple(
+            FamilyCost(Family(blocks, 0, 16), times * 0.003, times * epoch_gpu_s)
+            for blocks, epoch_gpu_s in ((0, 0.0001), (2, 0.009))
+        ),
+        cores=2.0,
+    )
+
+
+def nothing(**said):
+    return Wishes(longest_part=0.15, least_epochs=4, least_data=0.5, labels=96, **said)
+
+
+def check(fitted, costs):
+    """Asserts that the parts of sizes add up."""
+    sizes = fitted.sizes
+    quantum = sizes.quantum_milli
+    for milli in (sizes.capacity_milli, sizes.preparation_milli, sizes.steal_milli):
+        assert milli > 0
+        assert milli % quantum == 0
+    floors = [
+        math.ceil(floor_milli(of, sizes.every, sizes.resolutions) / quantum) * quantum
+        for of in costs.streams.values()
+    ]
+    assert max(floors) <= 1000
+    assert sizes.preparation_milli + sum(floors) <= sizes.capacity_milli
+    assert 0 < sizes.preparation_part <= 0.15
+    assert 1 <= sizes.prepared <= len(floors)
+    assert set(sizes.resolutions) <= set(FRAME_GPU_S)
+    assert sizes.trainable_blocks
+    return sizes
+
+
+@pytest.mark.parametrize("milli", MACHINES)
+@pytest.mark.parametrize("cameras", CAMERAS)
+@pytest.mark.parametrize("times", [0.2, 1.0, 6.0])
+def test_nothing_said_fits_any_machine_or_is_refused_with_what_would_fit(milli, cameras, times):
+    costs = costs_of(cameras, times)
+    try:
+        sizes = check(fit(nothing(), costs, Machine(milli)), costs)
+    except UserError as error:
+        assert milli < 10 + cameras * (1150 * times * FRAME_GPU_S[16] + 5)
+        assert ("one camera is" if cameras == 1 else f"{cameras} cameras are") in str(error)
+        assert f"{1000 * times * FRAME_GPU_S[16]:.3g} ms" in str(error)
+        assert "--overload" in str(error)
+        return
+    assert sizes.capacity_milli <= milli
+    budget_gpu_s = sizes.window_s * sizes.preparation_part * sizes.preparation_milli / 1000
+    one_gpu_s = times * 96 * (0.003 + 0.003 + 8 * 0.0001)
+    assert budget_gpu_s >= one_gpu_s or sizes.window_s == 300
+
+
+@pytest.mark.parametrize("cameras", [1, 4, 10, 20])
+@pytest.mark.parametrize("said", [None, 1000])
+def test_two_cores_of_usual_speed_run_twenty_cameras(cameras, said):
+    costs = costs_of(cameras)
+    fitted = fit(nothing(capacity_milli=said), costs, Machine(2000))
+    assert check(fitted, costs).capacity_milli == (said or 1500)
+    coarser = [sentence for sentence in fitted.gave_up if sentence.startswith("λ: at most every")]
+    assert bool(coarser) == (cameras > 1)
+
+
+def test_as_many_cameras_fit_as_the_refusal_says():
+    def refusal(cameras):
+        with pytest.raises(UserError) as caught:
+            fit(nothing(), costs_of(cameras, times=3), Machine(1000))
+        return str(caught.value)
+
+    fitting = int(refusal(30).split(" of them fit")[0].split()[-1])
+    costs = costs_of(fitting, times=3)
+    check(fit(nothing(), costs, Machine(1000)), costs)
+    refusal(fitting + 1)
+
+
+def test_a_camera_whose_every_frame_takes_longer_than_a_second_is_refused():
+    with pytest.raises(UserError, match="0 of them fit"):
+        fit(nothing(), costs_of(1, times=80), Machine(64_000))
+
+
+def test_overload_goes_on_with_whatever_is_said():
+    for said in (nothing(), nothing(quantum_milli=50), nothing(preparation_milli=700)):
+        sizes = fit(said, costs_of(30, times=10), Machine(500), overload=True).sizes
+        assert sizes.preparation_milli + 30 * sizes.quantum_milli <= sizes.capacity_milli
+        assert sizes.prepared >= 1
+
+
+def test_what_is_said_is_kept_where_it_fits():
+    said = nothing(
+        capacity_milli=1200,
+        window_s=21.0,
+        quantum_milli=50,
+        steal_milli=150,
+        preparation_milli=700,
+        preparation_part=0.1,
+        prepared=3,
+        every=(1, 2, 25),
+        resolutions=(32,),
+        trainable_blocks=(2,),
+    )
+    fitted = fit(said, costs_of(4), Machine(64_000))
+    milli = ("capacity_milli", "quantum_milli", "steal_milli", "preparation_milli")
+    for key in (*milli, "window_s", "prepared"):
+        assert getattr(fitted.sizes, key) == getattr(said, key)
+    assert fitted.sizes.every == (1, 2, 25)
+    assert (fitted.sizes.resolutions, fitted.sizes.trainable_blocks) == ((32,), (2,))
+
+
+def test_a_file_of_a_larger_machine_is_lowered_and_says_so():
+    said = nothing(capacity_milli=1200, window_s=21.0, preparation_milli=700, every=(1, 2, 3, 5, 10))
+    fitted = fit(said, costs_of(4, fps=10.0), Machine(500))
+    check(fitted, costs_of(4, fps=10.0))
+    assert fitted.sizes.capacity_milli == 360
+    lowered = "gpus: 1.2 is lowered to 0.36, of 0.5 cores that are there; the rest decodes video and plans"
+    assert lowered in fitted.gave_up
+    assert any(sentence.startswith("preparation.share_milli: 700 is lowered") for sentence in fitted.gave_up)
+
+
+def test_virtual_time_has_half_of_what_every_frame_of_the_fleet_takes():
+    for cameras in CAMERAS:
+        costs = costs_of(cameras)
+        fitted = fit(nothing(), costs, Machine(None))
+        every_frame_milli = 1000 * cameras * 25 * FRAME_GPU_S[32] * 1.15
+        assert 0 <= 2 * check(fitted, costs).capacity_milli - every_frame_milli < 1000 or cameras < 4
+
+
+@pytest.mark.parametrize(("cameras", "draws"), [(1, True), (20, False)])
+def test_few_cameras_have_frames_drawn_for_labelling_and_many_have_not(cameras, draws):
+    for finding_gpu_s, drawn in ((0.014, draws), (0.0, True)):
+        costs = costs_of(cameras, finding_gpu_s=finding_gpu_s)
+        fitted = fit(nothing(), costs, Machine(2000))
+        assert check(fitted, costs).draws_frames == drawn
+        assert any("frames that are analysed anyway" in one for one in fitted.gave_up) != drawn
+        for said in (True, False):
+            assert fit(nothing(draws_frames=said), costs, Machine(2000)).sizes.draws_frames == said
+
+
+@pytest.mark.parametrize(("cameras", "kept"), [(1, 0.4), (4, 0.4), (10, 0.0), (20, 0.0)])
+def test_a_minimum_accuracy_that_would_leave_nothing_for_retraining_is_not_kept(cameras, kept):
+    costs = costs_of(cameras)
+    fitted = fit(nothing(), costs, Machine(2000))
+    assert check(fitted, costs).min_accuracy == kept
+    assert any(one.startswith("min_accuracy: none") for one in fitted.gave_up) == (kept == 0.0)
+    assert fit(nothing(min_accuracy=0.3), costs, Machine(2000)).sizes.min_accuracy == 0.3
+    larger = nothing(min_accuracy=0.4, capacity_milli=4000)
+    assert fit(larger, costs, Machine(2000)).sizes.min_accuracy == (0.4 if cameras < 10 else 0.0)
+
+
+def test_a_slow_machine_retrains_heads_only():
+    costs = costs_of(4, times=20)
+    fitted = fit(nothing(window_s=16.0), costs, Machine(64_000))
+    assert check(fitted, costs).trainable_blocks == (0,)
+    assert any(sentence.startswith("γ: ") for sentence in fitted.gave_up)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.2, 120.0), st.floats(1e-4, 0.5)), min_size=1, max_size=30),
+    st.sampled_from(MACHINES) | st.integers(100, 64_000),
+    st.booleans(),
+    st.floats(1e-5, 0.1),
+    st.sampled_from([None, 300, 900]),
+    st.sampled_from([None, 10, 50]),
+)
+def test_sizes_add_up_or_there_is_a_sentence(cameras, milli, on_cores, label_gpu_s, preparation, quantum):
+    costs = HostCosts(
+        {
+            StreamId(f"cam-{number}"): StreamCosts(fps, {32: gpu_s, 24: 0.8 * gpu_s, 16: 0.6 * gpu_s})
+            for number, (fps, gpu_s) in enumerate(cameras)
+        },
+        label_gpu_s,
+        costs_of(1).families,
+        cores=1.0,
+    )
+    said = nothing(preparation_milli=preparation, quantum_milli=quantum)
+    machine = Machine(milli, on_cores)
+    try:
+        check(fit(said, costs, machine), costs)
+    except UserError as error:
+        assert "\n" not in str(error)
+        sizes = fit(said, costs, machine, overload=True).sizes
+        assert sizes.preparation_milli > 0

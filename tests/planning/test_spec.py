@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import pytest
+from optimum.pareto import uniform_baselines
+from views import GAMMAS
+
+from ekya.core.errors import UserError
+from ekya.planning.schedulers.baselines import Uniform
+from ekya.planning.schedulers.factors import FixedConfig
+from ekya.planning.schedulers.network import LinkOrder, Network
+from ekya.planning.schedulers.registry import SCHEDULERS, gamma_word, make_scheduler, uniform_word
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_a_name_alone_is_enough(name):
+    assert make_scheduler(name).name == name
+
+
+def test_options_stand_behind_the_name():
+    assert make_scheduler("uniform:inference=300") == Uniform(300)
+    assert make_scheduler("fixed-config:gamma=8/16/0/1/0.5:inference=900").inference_part_milli == 900
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_a_written_gamma_is_read_again(gamma):
+    assert make_scheduler(f"fixed-config:gamma={gamma_word(gamma)}") == FixedConfig(500, gamma)
+
+
+@pytest.mark.parametrize("options", uniform_baselines(GAMMAS[0], GAMMAS[3]))
+def test_a_written_baseline_is_read_again(options):
+    assert make_scheduler(uniform_word(options)) == make_scheduler("uniform", options)
+    assert make_scheduler(uniform_word(replace(options, fixed_gamma=None))).fixed_gamma is None
+
+
+def test_a_gamma_that_is_not_offered_is_refused():
+    word = f"uniform:gamma={gamma_word(GAMMAS[1])}"
+    assert make_scheduler(word, offered=GAMMAS[:2]).fixed_gamma == GAMMAS[1]
+    with pytest.raises(UserError, match=f"choose one of {gamma_word(GAMMAS[0])}$"):
+        make_scheduler(word, offered=GAMMAS[:1])
+
+
+def test_the_way_to_the_cloud_is_named():
+    assert make_scheduler("cloud:up=8.5:down=15:order=shared").network == Network(8.5, 15.0, LinkOrder.SHARED)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("uniform:part=3", "uniform has no option 'part'; it takes inference=THOUSANDTHS, gamma=EPOCHS/"),
+        ("thief:inference=300", "thief has no option 'inference'; write thief alone"),
+        ("uniform:", "uniform has no option ''; it takes"),
+        ("uniform:inference=half", "'half' is no value for inference; write inference=THOUSANDTHS"),
+        ("uniform:inference", "'' is no value for inference"),
+        ("uniform:inference=3:inference=4", "inference stands twice in 'uniform:inference=3:inference=4'"),
+        ("uniform:inference=1001", "an inference part of 1001 thousandths is out of range; choose 0 to 1000"),
+        (
+            "uniform:gamma=8/16/0/1",
+            "'8/16/0/1' is no value for gamma; write gamma=EPOCHS/BATCH/HEAD/BLOCKS/DATA",
+        ),
+        ("uniform:gamma=0/16/0/1/0.5", "'0/16/0/1/0.5' is no value for gamma"),
+        ("uniform:gamma=8/16/-1/1/0.5", "is no value for gamma"),
+        ("uniform:gamma=8/16/0/1/nan", "is no value for gamma"),
+        ("cloud:up=0", "'0' is no value for up; write up=MBPS"),
+        ("cloud:down=inf", "'inf' is no value for down"),
+        ("cloud:order=mine", "'mine' is no value for order; write order=in-turn|shared"),
+        ("UNIFORM", "there is no 'UNIFORM'"),
+    ],
+)
+def test_what_cannot_be_read_is_the_users_error(text, says):
+    with pytest.raises(UserError) as raised:
+        make_scheduler(text)
+    assert str(raised.value).startswith("scheduler: ")
+    assert says in str(raised.value)

@@ -1,0 +1,108 @@
+"""Order of the preparation steps, and streams and families that are left out."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ekya.core.commands import PrepareStream
+from ekya.core.configs import InferenceConfig
+from ekya.core.profile import Family
+from ekya.core.units import StreamId
+from ekya.planning.profiling.preparation_steps import (
+    InferenceStep,
+    Labelled,
+    LabelStep,
+    TrialStep,
+    Waiting,
+    in_turn,
+    preparation_steps,
+)
+from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
+
+A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
+LAMBDAS = (InferenceConfig(1, 32), InferenceConfig(2, 32))
+CHEAP, DEEP = Family(0, 0, 16), Family(2, 0, 16)
+
+
+def asked(stream, inference=LAMBDAS, families=(CHEAP, DEEP)):
+    return PrepareStream(stream, inference, families)
+
+
+def carried_out(streams, outcomes):
+    """Returns all steps, with these outcomes of labelling."""
+    labelled, steps = {}, []
+    for step in preparation_steps(streams, labelled):
+        steps.append(step)
+        if isinstance(step, LabelStep) and step.stream in outcomes:
+            labelled[step.stream] = outcomes[step.stream]
+    return steps
+
+
+def test_what_is_worth_most_is_done_for_all_before_the_next_and_the_worst_stream_comes_first():
+    steps = carried_out([asked(A), asked(B)], {A: Labelled(0.7, True), B: Labelled(0.2, True)})
+    assert steps == [
+        LabelStep(A),
+        LabelStep(B),
+        TrialStep(B, CHEAP, first=True),
+        TrialStep(A, CHEAP, first=True),
+        InferenceStep(A, LAMBDAS),
+        InferenceStep(B, LAMBDAS),
+        TrialStep(B, DEEP, first=False),
+        TrialStep(A, DEEP, first=False),
+    ]
+
+
+def test_a_stream_without_labels_is_left_alone_and_one_that_cannot_train_keeps_its_inference_profile():
+    steps = carried_out([asked(A), asked(B)], {B: Labelled(0.2, False)})
+    assert steps == [LabelStep(A), LabelStep(B), InferenceStep(B, LAMBDAS)]
+
+
+def test_a_model_that_is_good_already_is_not_profiled():
+    outcomes = {A: Labelled(ENOUGH_ACCURACY, True), B: Labelled(0.5, True)}
+    steps = carried_out([asked(A, ()), asked(B, (), (DEEP,))], outcomes)
+    assert steps == [LabelStep(A), LabelStep(B), TrialStep(B, DEEP, first=True)]
+
+
+families = st.lists(st.sampled_from([CHEAP, DEEP, Family(4, 0, 16)]), unique=True).map(tuple)
+outcomes = st.one_of(st.none(), st.builds(Labelled, st.floats(0, 1), st.booleans()))
+
+
+@given(st.dictionaries(st.sampled_from([A, B, C]), st.tuples(families, outcomes)))
+def test_every_family_that_may_be_tried_is_tried_once_and_fairly(streams):
+    plan = [asked(stream, (), of) for stream, (of, _) in streams.items()]
+    known = {stream: outcome for stream, (_, outcome) in streams.items() if outcome is not None}
+    trials = [step for step in carried_out(plan, known) if isinstance(step, TrialStep)]
+    may = {s for s, outcome in known.items() if outcome.can_train and outcome.accuracy < ENOUGH_ACCURACY}
+    for stream, (of, _) in streams.items():
+        own = tuple(step.family for step in trials if step.stream == stream)
+        assert own == (of if stream in may else ())
+    ranks = [streams[step.stream][0].index(step.family) for step in trials]
+    assert ranks == sorted(ranks)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
+def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
+    """A stream waits at most as many windows as half of the places need for all streams."""
+    names = [StreamId(f"cam-{number:02}") for number in range(count)]
+    prepared, accuracy = dict.fromkeys(names), dict.fromkeys(names)
+    longest = -(-count // -(-places // 2))
+    for window in range(1, 3 * longest + 1):
+        waiting = [Waiting(name, prepared[name], accuracy[name]) for name in names]
+        chosen = in_turn(waiting, places)
+        assert len(set(chosen)) == len(chosen) == min(places, count)
+        for name in chosen:
+            prepared[name], accuracy[name] = window, draw.random()
+        if window >= longest:
+            assert all(window - (prepared[name] or 0) < longest for name in names)
+
+
+def test_half_of_the_places_go_to_the_worst_of_those_that_need_it():
+    waiting = [
+        Waiting(A, 1, 0.9),
+        Waiting(B, 2, 0.5),
+        Waiting(C, 3, 0.4),
+        Waiting(StreamId("d"), 3, ENOUGH_ACCURACY),
+    ]
+    assert in_turn(waiting, 1) == (A,)
+    assert in_turn(waiting, 2) == (A, C)
+    assert in_turn(waiting, 4) == (A, B, C, StreamId("d"))
+    assert in_turn([*waiting, Waiting(StreamId("new"), None, None)], 2) == (StreamId("new"), C)

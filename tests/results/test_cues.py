@@ -1,0 +1,79 @@
+"""Scripted cues of a run, and the shares before and after them."""
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
+from ekya.core.step_record import StepRecord
+from ekya.core.units import StreamId
+from ekya.results.metrics.cues import Cue, CueFollower, Happening, told_cues
+
+A, B, S = StreamId("a"), StreamId("b"), 1_000_000
+EVERY = InferenceConfig(1, 32)
+LOST, BACK = Cue(10 * S, A, Happening.LOST, 14 * S), Cue(14 * S, A, Happening.BACK)
+AGAIN = Cue(20 * S, A, Happening.LOST, 24 * S)
+NIGHT = Cue(12 * S, B, Happening.NIGHT, 18 * S)
+
+
+def turn(now_s, *happened):
+    events = tuple(one for one in happened if hasattr(one, "t_us"))
+    return StepRecord(round(now_s * S), events, None, tuple(one for one in happened if one not in events))
+
+
+def lost(at_s):
+    return ev.StreamLost(round(at_s * S), A, "the fleet file's script has it lost")
+
+
+TURNS = [
+    turn(0, cmd.SetInference(A, EVERY, 400), cmd.SetInference(B, EVERY, 300)),
+    turn(10.25, lost(10.2), cmd.SetInference(B, EVERY, 700)),
+    turn(13),
+    turn(14, ev.StreamBack(14 * S, A), cmd.SetInference(A, EVERY, 400), cmd.SetInference(B, EVERY, 300)),
+    turn(19, ev.ShareMeasured(19 * S, A, ev.Role.INFERENCE, 1)),
+    turn(21, lost(20.5)),
+]
+
+
+def test_each_comes_when_the_loop_is_told_or_its_time_has_come():
+    told = list(told_cues([AGAIN, BACK, NIGHT, LOST], TURNS))
+    assert [(one.cue, one.t_us) for one in told] == [
+        (LOST, 10_200_000),
+        (NIGHT, 12 * S),
+        (BACK, 14 * S),
+        (AGAIN, 20_500_000),
+    ]
+
+
+def test_shares_are_those_before_and_after_the_turn():
+    told = {one.cue: one for one in told_cues([AGAIN, BACK, NIGHT, LOST], TURNS)}
+    assert told[LOST].before == {A: (0, 400), B: (0, 300)}
+    assert told[LOST].after == {A: (0, 0), B: (0, 700)}
+    assert told[NIGHT].before == told[NIGHT].after == {A: (0, 0), B: (0, 700)}
+    assert told[BACK].after == {A: (0, 400), B: (0, 300)}
+
+
+def test_what_never_came_is_not_told():
+    joins = Cue(5 * S, B, Happening.JOINS)
+    assert list(told_cues([joins], TURNS)) == []
+
+
+def test_a_stream_that_is_there_from_the_beginning_has_not_joined():
+    follower = CueFollower([Cue(5 * S, B, Happening.JOINS)])
+    assert follower.follow(turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()))) == []
+
+
+def test_its_values_are_json():
+    (told,) = told_cues([LOST], TURNS)
+    assert told.values() == {
+        "at_s": 10.2,
+        "until_s": 14.0,
+        "stream": "a",
+        "event": "lost",
+        "shares_before": {
+            "a": {"retraining_milli": 0, "inference_milli": 400},
+            "b": {"retraining_milli": 0, "inference_milli": 300},
+        },
+        "shares_after": {
+            "a": {"retraining_milli": 0, "inference_milli": 0},
+            "b": {"retraining_milli": 0, "inference_milli": 700},
+        },
+    }

@@ -1,0 +1,298 @@
+import io
+import logging
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import StreamId
+from ekya.results.metrics.health import Health, HealthState
+from ekya.results.report.html import ReportFigure, SampleCrop, render_report
+from ekya.results.report.screen import LiveScreen, PlainScreen, ScreenRow, ScreenState, draw, open_screen
+from ekya.results.report.tables import compare_table, health_lines, run_table
+
+GAMMA = {"epochs": 8, "batch_size": 16, "head_width": 64, "trainable_blocks": 1, "data_fraction": 0.5}
+NASTY = '<script>alert("x")</script> & [bold]'
+
+
+def window(index: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "index": index,
+        "accuracy": 0.75,
+        "validation_accuracy": 0.666,
+        "retrained": True,
+        "gamma": GAMMA,
+        "lambda": {"every": 2, "resolution": 32},
+        "retrain_share_milli": 200,
+        "inference_share_milli": 305,
+        "reason": "it gains 12 points",
+        **changes,
+    }
+
+
+def health(index: int, state: str = "ok", reason: str = "", remedy: str = "") -> dict[str, Any]:
+    return {"index": index, "state": state, "reason": reason, "remedy": remedy}
+
+
+def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
+    return {
+        "world": "emulated",
+        "scheduler": "thief",
+        "seed": 1,
+        "gpus": 2,
+        "window_s": 30.0,
+        "mean_accuracy": 0.812,
+        "balanced_accuracy": 0.7,
+        "streams": {
+            stream: {
+                "mean_accuracy": 0.812,
+                "balanced_accuracy": 0.7,
+                "validation_accuracy": 0.666,
+                "without_retraining": 0.6,
+                "gain": 0.205,
+                "false_alarm_share": None,
+                "counted_objects": 12345,
+                "excluded_objects": 10,
+                "damaged_frames": 0,
+                "lost_s": 0.0,
+                "set_aside": None,
+                "windows": [
+                    window(0, accuracy=None, retrained=False, gamma=None, retrain_share_milli=0),
+                    window(1),
+                ],
+            }
+        },
+        "frames": {"arrived": 100, "analysed": 60, "skipped": 40, "lost": 0},
+        "retrainings": {"started": 2, "finished": 1, "failed": 0},
+        "profiling_gpu_s": 3.0,
+        "labelling_gpu_s": 2.0,
+        "health": {
+            "judged": 1,
+            "total": {"ok": 1, "stale": 0, "unlabelled": 0, "behind": 0, "lost": 0},
+            "sentence": None,
+            "streams": {stream: [health(0), health(1)]},
+        },
+        "warnings": [],
+        "host": {"planning_ms": {"p50": 1.5, "max": None}, "cpu": "two cores", "cores": [0, 1]},
+        **changes,
+    }
+
+
+class Page(HTMLParser):
+    """Text, tags and addresses of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href", "srcset"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_report_holds_the_numbers_and_the_reasons() -> None:
+    text = Page(render_report("demo", summary())).text
+    for words in ("81.2%", "60.0%", "+20.5", "12,345", "it gains 12 points", "8 ep, 1 block, head 64"):
+        assert words in text
+    assert "every 2nd frame at 32 px" in text
+    assert "planning_ms p50" in text
+    assert "set aside" not in text.lower()
+
+
+def test_a_lost_time_is_told_where_there_was_one() -> None:
+    run = summary()
+    assert "gave nothing" not in Page(render_report("demo", run, [])).text
+    next(iter(run["streams"].values()))["lost_s"] = 12.5
+    assert "Its camera gave nothing for 12.5 s" in Page(render_report("demo", run, [])).text
+
+
+def test_report_and_table_say_how_streams_were_not_well_and_what_was_warned_of() -> None:
+    run = summary()
+    run["health"]["streams"]["cam-1"] = [
+        health(1, "behind", "80 of 90 frames were dropped", "give it more"),
+        health(2, "behind", "81 of 90 frames were dropped", "give it more"),
+        health(3, "lost", "its camera gave nothing", "check it"),
+    ]
+    run["health"]["total"] |= {"ok": 0, "behind": 2, "lost": 1}
+    run["health"]["sentence"] = "nothing was well"
+    run["warnings"] = [{"text": "memory is short", "from": ["inference/cam-1", "micro-profiler"]}]
+    text = " ".join(Page(render_report("demo", run)).text.split())
+    for words in ("behind in window 1: 80 of 90", "2 behind", "nothing was well", "memory is short"):
+        assert words in text
+    assert health_lines(run) == [
+        "cam-1 was behind in windows 1, 2: 81 of 90 frames were dropped; give it more",
+        "cam-1 was lost in window 3: its camera gave nothing; check it",
+        "warning of inference/cam-1, micro-profiler: memory is short",
+    ]
+    assert "0/3" in next(line for line in lines_of(run_table(run)) if "cam-1" in line)
+
+
+def test_whatever_a_name_or_a_reason_holds_is_only_text() -> None:
+    run = summary(stream=NASTY)
+    run["streams"][NASTY]["windows"][1]["reason"] = NASTY
+    run["streams"][NASTY]["set_aside"] = NASTY
+    run["host"]["cpu"] = NASTY
+    run["health"]["streams"][NASTY][1] = health(1, "behind", NASTY, NASTY)
+    run["warnings"] = [{"text": NASTY, "from": [NASTY]}]
+    figure = ReportFigure(NASTY, f'" onload="x{NASTY}', b"png", b"dark")
+    crop = SampleCrop(StreamId(NASTY), NASTY, b"png", correct=False)
+    page = Page(render_report(NASTY, run, [figure], [crop]))
+    assert "script" not in page.tags
+    assert page.text.count(NASTY) >= 8
+
+
+def test_the_report_needs_nothing_from_outside() -> None:
+    html = render_report("demo", summary(), [ReportFigure("a", "b", b"png", b"dark")])
+    page = Page(html)
+    assert page.addresses
+    assert all(address.startswith(("data:image/png;base64,", "#")) for address in page.addresses)
+    assert not re.search(r"https?:|@import|url\(", html)
+    assert "link" not in page.tags
+
+
+def test_a_run_without_anything_in_it_has_a_report_too() -> None:
+    text = Page(render_report("demo", summary(streams={}, mean_accuracy=None))).text
+    assert "–" in text
+
+
+def lines_of(renderable: Any, width: int = 120) -> list[str]:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text().splitlines()
+
+
+def test_the_table_says_what_retraining_brought() -> None:
+    row = next(line for line in lines_of(run_table(summary())) if "cam-1" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")] == [
+        "cam-1",
+        "81.2%",
+        "70.0%",
+        "60.0%",
+        "+20.5",
+        "1",
+        "10%",
+        "30%",
+        "2/2",
+    ]
+    unknown = summary()
+    unknown["streams"]["cam-1"].update(without_retraining=None, gain=None)
+    dashed = [line for line in lines_of(run_table(unknown)) if line.count("–") == 2]
+    assert len(dashed) == 2
+    assert "cam-1" in dashed[0]
+    assert "all" in dashed[1]
+
+
+def test_of_a_live_camera_the_table_says_what_its_labels_say() -> None:
+    live = summary()
+    live["streams"]["cam-1"].update(mean_accuracy=None, balanced_accuracy=None)
+    row = next(line for line in lines_of(run_table(live)) if "cam-1" in line)
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[1:3] == ["–", "66.6%"]
+    assert "66.6%" in Page(render_report("demo", live)).text
+
+
+def test_markup_in_a_stream_name_is_shown_as_it_is() -> None:
+    name = "[red]cam[/red]"
+    for table in (run_table(summary(stream=name)), compare_table([summary(stream=name)])):
+        assert any(name in line for line in lines_of(table))
+
+
+def test_schedulers_stand_side_by_side() -> None:
+    other = summary(stream="cam-2", scheduler="uniform", mean_accuracy=0.5)
+    lines = lines_of(compare_table([summary(), other]))
+    thief = next(line for line in lines if "thief" in line)
+    uniform = next(line for line in lines if "uniform" in line)
+    assert thief.count("81.2%") == 2
+    assert "–" in thief
+    assert "50.0%" in uniform
+    assert "1 of 2" in uniform
+
+
+ROW = ScreenRow(
+    stream=StreamId("cam-1"),
+    status="serving",
+    accuracy_now=0.8,
+    accuracy_mean=0.75,
+    training=None,
+    training_progress=None,
+    inference=InferenceConfig(2, 32),
+    retrain_share_milli=0,
+    inference_share_milli=250,
+)
+STATE = ScreenState(45_000_000, 1, 5, 30_000_000, 60_000_000, 1000, (ROW,), note="a note")
+
+
+def test_the_screen_shows_who_trains_what() -> None:
+    training = replace(ROW, training=RetrainConfig(**GAMMA), training_progress=0.4, retrain_share_milli=500)
+    text = "\n".join(lines_of(draw(replace(STATE, rows=(training,))), width=140))
+    for words in (
+        "window 1 (last: 4)",
+        "15 s left",
+        "0.75 of 1 GPUs",
+        "40%",
+        "8 ep, 1 block",
+        "50%",
+        "a note",
+    ):
+        assert words in text
+    assert STATE.window_progress == 0.5
+
+
+BEHIND = Health(HealthState.BEHIND, "40 of 90 frames were dropped", "give it more GPUs")
+
+
+def test_the_screen_says_who_is_not_well_and_what_helps() -> None:
+    text = "\n".join(lines_of(draw(replace(STATE, rows=(replace(ROW, health=BEHIND),))), width=140))
+    assert "cam-1 is behind: 40 of 90 frames were dropped; give it more GPUs" in text
+    assert "cam-1 is" not in "\n".join(lines_of(draw(STATE), width=140))
+
+
+def test_without_a_terminal_health_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    behind = replace(ROW, health=BEHIND)
+    worse = replace(ROW, health=replace(BEHIND, reason="50 of 90 frames were dropped"))
+    lost = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
+    with PlainScreen() as screen:
+        for row in (ROW, behind, worse, lost, lost, ROW):
+            screen.show(replace(STATE, rows=(row,)))
+    lines = [record.getMessage().split("cam-1 ")[1] for record in caplog.records][1:]
+    assert lines == [
+        "is behind: 40 of 90 frames were dropped; give it more GPUs",
+        "is lost: no signal; check it",
+        "is serving",
+        "is lost no more",
+    ]
+
+
+def test_without_a_terminal_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    training = replace(ROW, training=RetrainConfig(**GAMMA), retrain_share_milli=500)
+    with PlainScreen() as screen:
+        for row in (ROW, ROW, training, training, replace(ROW, status="set aside")):
+            screen.show(replace(STATE, rows=(row,)))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert "window 1" in lines[0]
+    assert "trains 8 ep" in lines[1]
+    assert "stopped training 8 ep" in lines[2]
+    assert lines[3].endswith("cam-1 is set aside")
+
+
+def test_the_live_screen_draws_on_a_terminal_only() -> None:
+    out = io.StringIO()
+    terminal = Console(file=out, force_terminal=True, width=120)
+    with open_screen(terminal) as screen:
+        assert isinstance(screen, LiveScreen)
+        screen.show(STATE)
+    assert "cam-1" in out.getvalue()
+    assert isinstance(open_screen(Console(file=io.StringIO())), PlainScreen)

@@ -1,0 +1,242 @@
+import errno
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes, ProfileRecord
+from ekya.core.units import ModelVersion, StreamId
+from ekya.results.storage.run_folder import RunFolder, check_stream_name
+from ekya.results.storage.run_state import ModelRow, StateStore, StreamRow, WindowRow
+from ekya.results.storage.run_tables import (
+    PredictionAppender,
+    ReferenceAppender,
+    merge_predictions,
+    merge_reference,
+    read_predictions,
+    read_profiles,
+    read_reference,
+    write_profiles,
+)
+from ekya.system.files import write_bytes_atomic, write_text_atomic
+
+CAM = StreamId("cam-1")
+
+
+def prediction(frame: int, window: int = 0, objects: int = 0, version: int = 0) -> FramePrediction:
+    boxes = np.arange(4 * objects, dtype=np.float32).reshape(-1, 4) + frame
+    return FramePrediction(
+        frame=frame,
+        t_us=frame * 100_000,
+        window=window,
+        analysed=objects > 0,
+        answered_by=frame if objects else frame - 1,
+        model_version=version,
+        every=2,
+        resolution=32,
+        boxes=boxes,
+        classes=np.arange(objects, dtype=np.int16),
+        confidence=np.full(objects, 0.5, np.float32),
+    )
+
+
+def test_a_second_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:
+    first = RunFolder.create(tmp_path, "demo")
+    first.fleet.write_text("{}")
+    second = RunFolder.create(tmp_path, "demo")
+    assert (first.name, second.name) == ("demo", "demo-2")
+    assert RunFolder.open(first.path) == first
+    with pytest.raises(UserError, match=r"no fleet\.yaml"):
+        RunFolder.open(second.path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "a\0b", "x" * 101])
+def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError):
+        RunFolder.create(tmp_path, name)
+    with pytest.raises(UserError):
+        check_stream_name(StreamId(name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_begun_where_it_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not a folder"):
+        RunFolder.create(tmp_path / "file" / "runs", "demo")
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UserError, match="MiB are free"):
+        RunFolder.create(tmp_path / "runs", "demo")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "permission")])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    path = tmp_path / "summary.json"
+    write_text_atomic(path, "old")
+
+    def refuse(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(UserError, match=words):
+        write_bytes_atomic(path, b"new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("summary.json", "old")]
+
+
+def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "cam-1.parquet"
+    appender = PredictionAppender(path)
+    rows = [prediction(0, objects=3), prediction(1), prediction(2, window=1, objects=1, version=4)]
+    for row in rows:
+        appender.add(row)
+    appender.flush()
+    merge_predictions(path)
+    columns = read_predictions(path)
+    assert columns.offsets.tolist() == [0, 3, 3, 4]
+    assert columns.boxes.dtype == np.float32
+    np.testing.assert_array_equal(columns.boxes, np.concatenate([row.boxes for row in rows]))
+    np.testing.assert_array_equal(columns.classes, [0, 1, 2, 0])
+    np.testing.assert_array_equal(columns.confidence, np.full(4, 0.5))
+    for name in (
+        "frame",
+        "t_us",
+        "window",
+        "analysed",
+        "answered_by",
+        "model_version",
+        "every",
+        "resolution",
+    ):
+        assert getattr(columns, name).tolist() == [getattr(row, name) for row in rows]
+
+
+def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
+    path = tmp_path / "cam-1.parquet"
+    appender = PredictionAppender(path)
+    for frame in range(25):
+        appender.add(prediction(frame, window=frame // 10))
+    # No flush, as in a crash. Windows 0 and 1 are on disk even before a merge.
+    assert read_predictions(path).frame.tolist() == list(range(20))
+    resumed = PredictionAppender(path)
+    for frame in range(15, 30):
+        resumed.add(prediction(frame, window=frame // 10, version=1))
+    resumed.flush()
+    merge_predictions(path)
+    merged = read_predictions(path)
+    assert merged.frame.tolist() == list(range(30))
+    assert merged.model_version.tolist() == [0] * 15 + [1] * 15
+
+
+def test_merging_after_a_crash_in_the_middle_of_a_merge_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "cam-1.parquet"
+    for version in range(3):
+        appender = PredictionAppender(path)
+        for frame in range(version * 2, 6):
+            appender.add(prediction(frame, objects=1, version=version))
+        appender.flush()
+    parts = path.with_suffix(".parts")
+    kept = tmp_path / "kept"
+    shutil.copytree(parts, kept)
+    merge_predictions(path)
+    content = path.read_bytes()
+    assert not parts.exists()
+    for survivors in (["000001.parquet", "000002.parquet"], ["000002.parquet"], []):
+        parts.mkdir()
+        for name in survivors:
+            shutil.copy(kept / name, parts / name)
+        merge_predictions(path)
+        assert path.read_bytes() == content
+    assert read_predictions(path).model_version.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_reference_comes_back_and_a_stream_without_frames_has_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "cam-1.parquet"
+    appender = ReferenceAppender(path, rows_a_part=2)
+    for frame in range(5):
+        boxes = np.full((frame % 2, 4), frame, np.float32)
+        ids = np.full(frame % 2, 7)
+        appender.add(FrameReference(frame, frame * 10, boxes, ids.astype(np.int16), ids))
+    appender.flush()
+    merge_reference(path)
+    columns = read_reference(path)
+    assert columns.offsets.tolist() == [0, 0, 1, 1, 2, 2]
+    assert columns.boxes[:, 0].tolist() == [1, 3]
+    assert columns.tracks.dtype == np.int64
+    empty = tmp_path / "cam-2.parquet"
+    merge_reference(empty)
+    assert read_reference(empty).boxes.shape == (0, 4)
+    assert empty.is_file()
+
+
+def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cam-1.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(UserError, match=r"cam-1\.parquet"):
+        read_predictions(path)
+    merge_reference(tmp_path / "other.parquet")
+    (tmp_path / "other.parquet").replace(path)
+    with pytest.raises(UserError, match="columns"):
+        read_predictions(path)
+    with pytest.raises(UserError, match="does not exist"):
+        read_profiles(tmp_path / "none.parquet")
+
+
+def test_profiles_come_back_as_they_were_written(tmp_path: Path) -> None:
+    gamma = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
+    rows = [
+        ProfileRecord(1, CAM, "retraining", gamma, None, 0.8, None, 2.5),
+        ProfileRecord(1, CAM, "inference", None, InferenceConfig(2, 32), 0.95, 0.9, 0.125),
+    ]
+    write_profiles(tmp_path / "profiles.parquet", rows)
+    assert read_profiles(tmp_path / "profiles.parquet") == rows
+
+
+def test_the_state_survives_closing(tmp_path: Path) -> None:
+    path = tmp_path / "state.sqlite"
+    gamma = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
+    base = ModelRow(CAM, ModelVersion(0), 0, "models/cam-1/0.safetensors", None, None, 0)
+    second = ModelRow(CAM, ModelVersion(1), 1, "models/cam-1/1.safetensors", gamma, 0.75, 31_000_000)
+    with StateStore(path) as store:
+        store.put_stream(StreamRow(CAM))
+        store.put_stream(StreamRow(CAM, decoded=10, damaged=1, set_aside="died three times"))
+        store.put_window(WindowRow(0, 0, 30_000_000))
+        store.put_model(second)
+        store.put_model(base)
+    with StateStore(path) as store:
+        assert store.streams() == [StreamRow(CAM, 10, 1, "died three times")]
+        assert store.windows() == [WindowRow(0, 0, 30_000_000)]
+        assert store.models(CAM) == [base, second]
+
+
+def test_only_labels_that_made_a_model_are_left_out_of_scoring(tmp_path: Path) -> None:
+    def at(*frames: int) -> LabelledBoxes:
+        return LabelledBoxes(np.array(frames), np.full((len(frames), 4), 0.1, np.float32))
+
+    with StateStore(tmp_path / "state.sqlite") as store:
+        store.add_labels(CAM, 1, "training", at(5, 3), np.array([0, 1]))
+        store.add_labels(CAM, 1, "training", at(5), np.array([0]))  # labelled again after a resume
+        store.add_labels(CAM, 2, "validation", at(9), np.array([2]))
+        store.add_labels(CAM, 2, "inference_profile", at(11), np.array([2]))
+        store.add_labels(StreamId("cam-2"), 2, "training", at(12), np.array([2]))
+        labelled = store.labelled(CAM)
+        assert labelled.frame.tolist() == [3, 5, 9]
+        np.testing.assert_array_equal(labelled.boxes, np.full((3, 4), 0.1, np.float32))
+        assert store.labelled(StreamId("cam-3")).boxes.shape == (0, 4)
+        with pytest.raises(sqlite3.IntegrityError):
+            store.add_labels(CAM, 1, "testing", at(1), np.array([0]))
+
+
+def test_a_state_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be opened"):
+        StateStore(tmp_path / "none" / "state.sqlite")
+    (tmp_path / "state.sqlite").write_text("this is not a database, " * 100)
+    with pytest.raises(UserError, match="not a database"):
+        StateStore(tmp_path / "state.sqlite")

@@ -1,0 +1,176 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import StreamId
+from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
+from ekya.results.metrics.summary import (
+    HostFacts,
+    RunFacts,
+    SampledAccuracy,
+    StreamFacts,
+    WarningTold,
+    WindowOutcome,
+    build_summary,
+)
+from ekya.results.metrics.timeline import ShareSample, mean_shares
+
+A, B = StreamId("a"), StreamId("b")
+GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
+NOTHING = np.empty(0, np.int64)
+
+
+def score_of(windows: dict[int, tuple[tuple[int, int], tuple[int, int]]]) -> StreamScore:
+    """Windows as ((counted of class 0, correct), (counted of class 1, correct))."""
+    return StreamScore(
+        windows=tuple(
+            WindowScore(index, (first[0], second[0]), (first[1], second[1]))
+            for index, (first, second) in windows.items()
+        ),
+        series=ScoreSeries(NOTHING, NOTHING, NOTHING),
+        frames=FrameCounts(arrived=10, analysed=6, skipped=3, lost=1),
+        excluded_objects=4,
+        called_objects=8,
+        false_alarms=2,
+    )
+
+
+def outcome(stream: StreamId, index: int, gamma: RetrainConfig | None = None) -> WindowOutcome:
+    return WindowOutcome(stream, index, gamma is not None, gamma, InferenceConfig(2, 32), 250, 125, "so")
+
+
+FACTS = RunFacts(
+    world="emulated",
+    scheduler="thief",
+    seed=7,
+    gpus=2,
+    window_s=30.0,
+    streams=(StreamFacts(B, damaged=3, set_aside="died", lost_s=1.23456), StreamFacts(A)),
+    retrainings_started=3,
+    retrainings_finished=1,
+    retrainings_failed=1,
+    profiling_gpu_s=1.23456789,
+    labelling_gpu_s=2.0,
+    host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
+    warnings=(WarningTold("short of memory", ("scheduler", "inference/a")),),
+)
+SCORES = {
+    A: score_of({0: ((8, 8), (2, 0)), 1: ((0, 0), (0, 0)), 2: ((10, 4), (0, 0)), 3: ((5, 0), (0, 0))}),
+    B: score_of({0: ((4, 4), (4, 4))}),
+}
+WITHOUT = {A: SampledAccuracy(base=0.1234567, served=0.6234567)}
+OUTCOMES = [
+    outcome(B, 0),
+    outcome(A, 2),
+    outcome(A, 1),
+    replace(outcome(A, 0, GAMMA), validation_accuracy=0.625),
+]
+
+
+def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
+    summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
+    assert list(summary) == [
+        "world",
+        "scheduler",
+        "seed",
+        "gpus",
+        "window_s",
+        "mean_accuracy",
+        "balanced_accuracy",
+        "streams",
+        "frames",
+        "retrainings",
+        "profiling_gpu_s",
+        "labelling_gpu_s",
+        "golden_gpu_s",
+        "label_budget_gpu_s",
+        "health",
+        "warnings",
+        "host",
+    ]
+    assert summary["health"]["streams"] == {"a": [], "b": []}
+    assert summary["health"]["sentence"] is None
+    assert summary["warnings"] == [{"text": "short of memory", "from": ["scheduler", "inference/a"]}]
+    assert summary["frames"] == {"arrived": 20, "analysed": 12, "skipped": 6, "lost": 2}
+    assert summary["retrainings"] == {"started": 3, "finished": 1, "failed": 1}
+    assert summary["profiling_gpu_s"] == 1.234568
+    assert summary["host"]["planning_ms"] == {"p50": 2.0, "max": 3.0}
+    assert summary["host"]["swap_ms"] == {"p50": None, "max": None}
+    assert summary["host"]["wall_s"] == 12.5
+    first = summary["streams"]["a"]["windows"][0]
+    assert first == {
+        "index": 0,
+        "accuracy": 0.8,
+        "retrained": True,
+        "gamma": {
+            "epochs": 8,
+            "batch_size": 16,
+            "head_width": 64,
+            "trainable_blocks": 1,
+            "data_fraction": 0.5,
+        },
+        "lambda": {"every": 2, "resolution": 32},
+        "retrain_share_milli": 250,
+        "inference_share_milli": 125,
+        "reason": "so",
+        "validation_accuracy": 0.625,
+    }
+    assert summary["streams"]["a"]["validation_accuracy"] == 0.625
+    assert summary["streams"]["b"]["validation_accuracy"] is None
+    assert summary["streams"]["b"]["damaged_frames"] == 3
+    assert summary["streams"]["b"]["set_aside"] == "died"
+    assert [summary["streams"][name]["lost_s"] for name in "ab"] == [0.0, 1.235]
+    assert summary["streams"]["b"]["false_alarm_share"] == 0.25
+    assert summary["streams"]["a"]["without_retraining"] == 0.123457
+    assert summary["streams"]["a"]["gain"] == 0.5
+    assert summary["streams"]["b"]["without_retraining"] is None
+    assert summary["streams"]["b"]["gain"] is None
+
+
+def test_only_a_world_on_the_hosts_clock_says_how_long_new_weights_took() -> None:
+    live = replace(FACTS, host=replace(FACTS.host, swap_delay_ms=(300.0, 100.0)))
+    assert "swap_delay_ms" not in build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)["host"]
+    assert build_summary(live, OUTCOMES, SCORES, WITHOUT)["host"]["swap_delay_ms"] == {
+        "p50": 200.0,
+        "max": 300.0,
+    }
+
+
+def test_its_means_are_those_of_the_windows_that_it_lists() -> None:
+    summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
+    a = summary["streams"]["a"]
+    # Window 1 has no object and window 3 no outcome (the run was stopped in it).
+    assert [window["accuracy"] for window in a["windows"]] == [0.8, None, 0.4]
+    assert a["mean_accuracy"] == 0.6
+    assert a["balanced_accuracy"] == pytest.approx((0.5 + 0.4) / 2)
+    assert summary["mean_accuracy"] == 0.8
+    assert summary["balanced_accuracy"] == pytest.approx((0.45 + 1.0) / 2)
+
+
+def test_the_order_of_the_input_does_not_show() -> None:
+    scores = dict(reversed(SCORES.items()))
+    other = build_summary(FACTS, OUTCOMES[::-1], scores, WITHOUT)
+    assert json.dumps(other) == json.dumps(build_summary(FACTS, OUTCOMES, SCORES, WITHOUT))
+
+
+def test_a_run_without_a_finished_window_has_a_summary_too() -> None:
+    summary = build_summary(FACTS, [], SCORES, {})
+    assert summary["mean_accuracy"] is None
+    assert summary["streams"]["a"]["windows"] == []
+
+
+def test_shares_are_averaged_over_time() -> None:
+    samples = [
+        ShareSample(0, A, 0, 400),
+        ShareSample(10, B, 900, 900),
+        ShareSample(50, A, 600, 200),
+        ShareSample(80, A, 0, 200),
+    ]
+    assert mean_shares(samples, A, 0, 100) == (180, 300)
+    assert mean_shares(samples, A, 60, 80) == (600, 200)
+    assert mean_shares(samples, A, 200, 300) == (0, 200)
+    assert mean_shares(samples, B, 0, 20) == (450, 450)
+    assert mean_shares(samples, StreamId("c"), 0, 20) == (0, 0)

@@ -1,0 +1,166 @@
+"""Tests of remote retrainings, which need no local share: they are trained only when weights arrive."""
+
+import numpy as np
+import pytest
+import torch
+from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+
+from ekya.core.commands import StartRetraining
+from ekya.core.configs import RetrainConfig
+from ekya.core.events import RetrainFinished
+from ekya.core.units import JobId, StreamId
+from ekya.core.weights import Elsewhere
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.remote import ArrivingWeights, ComingHome, KeptModels, trained
+from ekya.simulation.emulated.seen import watch
+from ekya.simulation.emulated.training import Checkpoint
+
+CAM, S = StreamId("cam"), 1_000_000
+GAMMA = RetrainConfig(3, 8, 0, 1, 1.0)
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+
+
+@pytest.fixture(scope="module")
+def base():
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield build_edge_model(NAMES, 0, 3, "tiny")
+    del EDGE_MODELS["tiny"]
+
+
+@pytest.fixture(scope="module")
+def labels(base):
+    """Labels of windows 1 and 2."""
+    collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+    seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None))
+    serving = Classifier(base, NAMES)
+    return [StreamPreparation(SETTINGS, window.material, serving, Golden()).label() for window in seen]
+
+
+def weights(model):
+    return {name: value.numpy() for name, value in model.state_dict().items()}
+
+
+def same(one, other):
+    ours, theirs = weights(one), weights(other)
+    return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def arriving(made, elsewhere, now_us=5 * S):
+    def bring():
+        made.append(1)
+        return Checkpoint(2, 0.75, "weights")
+
+    command = StartRetraining(CAM, JobId(4), 6, GAMMA, 0, 0.5, 0.0, elsewhere)
+    return ArrivingWeights(command, now_us, bring)
+
+
+def test_what_does_not_come_in_time_is_never_made():
+    made = []
+    coming = arriving(made, Elsewhere(9 * S))
+    coming.resize(500, 6 * S)
+    coming.delay(S)
+    assert (coming.due_us, coming.best, coming.window, coming.used_gpu_s(8 * S)) == (9 * S, None, 6, 0.0)
+    assert not made
+
+
+def test_what_comes_is_told_of_once_and_cost_nothing_here():
+    made = []
+    coming = arriving(made, Elsewhere(9 * S))
+    progress, finished = coming.finish_step(9 * S)
+    assert (progress.validation_accuracy, progress.gpu_s, finished.gpu_s) == (0.75, 0.0, 0.0)
+    assert (coming.best.model, coming.due_us, made) == ("weights", None, [1])
+
+
+def test_a_kept_model_is_here_at_once_and_is_of_its_window():
+    kept = arriving([], Elsewhere(2 * S, trained_in=3))
+    assert (kept.due_us, kept.window) == (5 * S, 3)
+
+
+def test_the_best_epoch_of_a_whole_retraining_comes(base, labels):
+    def fresh():
+        return retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
+
+    stepped = fresh()
+    stepped.prepare()
+    told = [stepped.run_epoch().validation_accuracy for _ in range(GAMMA.epochs)]
+    best = trained(fresh())
+    assert best.validation_accuracy == max(told)
+    assert best.epoch == max(epoch for epoch, accuracy in enumerate(told, 1) if accuracy == max(told))
+    assert not same(best.model, base)
+
+
+def coming(base, labels):
+    command = StartRetraining(CAM, JobId(4), 1, GAMMA, 0, 0.5, 0.0, Elsewhere(9 * S))
+    return ComingHome(command, retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1))
+
+
+def test_epoch_by_epoch_the_same_comes_home_as_would_have_been_made_there(base, labels):
+    stepped = retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
+    stepped.prepare()
+    made = [(stepped.run_epoch().validation_accuracy, stepped.model()) for _ in range(GAMMA.epochs)]
+    home = coming(base, labels)
+    assert home.best is None
+    for epoch, (accuracy, _) in enumerate(made, 1):
+        progress, *rest = home.receive(epoch, epoch * S)
+        assert (progress.t_us, progress.epoch, progress.gpu_s) == (epoch * S, epoch, 0.0)
+        assert progress.validation_accuracy == accuracy
+        assert [type(event) for event in rest] == [RetrainFinished] * (epoch == GAMMA.epochs)
+        assert home.best.validation_accuracy == max(accuracy for accuracy, _ in made[:epoch])
+    assert same(home.best.model, made[home.best.epoch - 1][1])
+    assert (home.due_us, home.used_gpu_s(9 * S)) == (None, 0.0)
+
+
+def test_of_a_thin_link_some_epochs_come_and_at_the_end_the_best_of_the_rest(base, labels):
+    stepped = coming(base, labels)
+    accuracies = [stepped.receive(epoch, epoch * S)[0].validation_accuracy for epoch in (1, 2, 3)]
+    home = coming(base, labels)
+    (first,) = home.receive(1, S)
+    assert first.epoch == 1
+    last, _ = home.receive(3, 3 * S)
+    assert last.validation_accuracy == max(accuracies[1:])
+    assert last.epoch in (2, 3)
+
+
+def test_one_that_has_ended_brings_nothing_more(base, labels):
+    home = coming(base, labels)
+    home.receive(1, S)
+    assert home.receive(1, 2 * S) == []
+    home.end(2 * S)
+    with pytest.raises(RuntimeError, match="has ended"):
+        home.receive(2, 3 * S)
+    assert home.best is not None
+
+
+def test_each_window_leaves_a_model_that_goes_on_from_the_one_before(base, labels):
+    kept = KeptModels(GAMMA, base)
+    first, second = (kept.keep(one, SETTINGS, None) for one in labels)
+    assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
+    for cached, of in zip((first, second), labels, strict=True):
+        assert sum(cached.histogram) == len(of.training.crops) + len(of.validation.crops)
+    alone = KeptModels(GAMMA, base)
+    alone.keep(labels[1], SETTINGS, None)
+    assert not same(alone.models[2], kept.models[2])
+    assert same(kept.model, kept.models[2])
+
+
+def test_a_window_leaves_one_model_at_most(base, labels):
+    kept = KeptModels(GAMMA, base)
+    kept.keep(labels[0], SETTINGS, None)
+    model, memory = kept.model, kept.memory
+    assert kept.keep(labels[0], SETTINGS, None) is None
+    assert (kept.model, kept.memory) == (model, memory)
+
+
+def test_background_is_no_class_of_a_mix(labels):
+    counts = labels[0].histogram(len(NAMES), None)
+    assert labels[0].histogram(len(NAMES), 2) == (*counts[:2], 0)
+    assert counts[2] > 0

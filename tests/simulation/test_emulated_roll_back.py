@@ -1,0 +1,178 @@
+"""Tests of rolling back: new labels compare weights with the earlier ones, which serve again if better."""
+
+import gc
+import weakref
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+import torch
+from bars import (
+    CARD,
+    FPS,
+    NAMES,
+    SIDE,
+    WINDOW_US,
+    Golden,
+    knowing,
+    standing,
+    turned_around,
+)
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import clone
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.gate import why_back
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.executor import EmulatedExecutor
+from ekya.simulation.emulated.stream import EmulatedStream
+
+CAM = StreamId("cam")
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
+EVERY = InferenceConfig(1, SIDE)
+
+
+good = pytest.fixture(knowing, scope="module")
+
+
+class World:
+    """One camera of the emulated world, driven by hand."""
+
+    def __init__(self, root, model, stack):
+        folder = RunFolder.create(root, "back")
+        self.store = stack.enter_context(StateStore(folder.state))
+        models = ModelRecord(folder, self.store, CAM)
+        models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
+        collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+        worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
+        self.camera = EmulatedCamera(
+            settings=SETTINGS,
+            inference=EmulatedStream(standing(200), worker, CARD),
+            frames=FrameRecord(folder, CAM),
+            models=models,
+            model=model,
+            options=(),
+            version=BASE_VERSION,
+            memory=ExemplarMemory(),
+        )
+        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 2000, 0)
+        self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
+
+    def until(self, t_us):
+        while self.executor.now_us < t_us:
+            self.executor.wait(t_us)
+
+    def labels(self, window):
+        """Labels the previous window and returns the event; the preparation is not ended yet."""
+        self.until(window * WINDOW_US)
+        self.executor.execute([cmd.BeginPreparation(window, 1000, (cmd.PrepareStream(CAM, (), ()),))])
+        events = []
+        while not any(isinstance(event, ev.PreparationEnded) for event in events):
+            events.extend(self.executor.wait((window + 1) * WINDOW_US).events)
+        return next(event for event in events if isinstance(event, ev.LabelsReady))
+
+    def turn(self, window, *commands):
+        """Executes the commands and ends the preparation."""
+        self.executor.execute([*commands, cmd.EndPreparation(window)])
+
+    def serve(self, model):
+        """Makes ``model`` serve, as if a retraining had produced it."""
+        self.camera.version = ModelVersion(self.camera.version + 1)
+        self.camera.model = model
+        self.camera.inference.swap(model, self.camera.version, self.executor.now_us)
+
+
+def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        first = world.labels(1)
+        assert first.compared is None, "nothing served before"
+        world.turn(1)
+        assert first.serving_accuracy > 0.8
+        world.serve(turned_around(good))
+        second = world.labels(2)
+        assert second.compared.new < 0.5 < second.compared.old
+        assert second.compared.objects >= 8
+        assert second.serving_accuracy > 0.8, "the preparation goes on with what is to serve"
+        assert second.gpu_s > first.gpu_s, "asking is not free"
+        reason = why_back(second.compared, SETTINGS.roll_back_margin)
+        world.turn(2, cmd.RollBack(CAM, reason))
+        (told,) = (
+            event for event in world.executor.wait(3 * WINDOW_US).events if isinstance(event, ev.RolledBack)
+        )
+        assert (told.version, told.of, told.stall_us) == (2, 0, 0)
+        assert world.camera.model is good
+        rows = world.store.models(CAM)
+        assert [(row.version, row.path == rows[0].path) for row in rows] == [(0, True), (2, True)]
+        assert world.labels(3).compared is None, "the same weights as before"
+        world.turn(3)
+        world.until(4 * WINDOW_US)
+        versions = [row.model_version for row in world.camera.inference.take_rows()[0]]
+        assert set(versions) == {0, 1, 2}
+        assert versions == sorted(versions)
+
+
+def test_better_weights_stay_and_nothing_is_there_to_go_back_to_twice(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, turned_around(good), stack)
+        world.labels(1)
+        world.turn(1)
+        world.serve(good)
+        compared = world.labels(2).compared
+        assert compared.new > compared.old
+        assert why_back(compared, 0.0) is None
+        assert why_back(replace(compared, new=0.0, old=1.0), 0.5) is not None
+        world.turn(2, cmd.RollBack(CAM, "asked for all the same"), cmd.RollBack(CAM, "and again"))
+        assert world.camera.version == 2
+
+
+def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        world.labels(1)
+        world.turn(1)
+        world.serve(turned_around(good))
+        world.labels(2)
+        world.turn(2, cmd.RollBack(CAM, "worse"))
+        gamma = RetrainConfig(1, 8, 0, 0, 1.0)
+        world.executor.execute([cmd.StartRetraining(CAM, JobId(1), 2, gamma, 1000, 0.5, 1.0)])
+        events = []
+        while not any(isinstance(event, ev.RetrainFinished) for event in events):
+            events.extend(world.executor.wait(3 * WINDOW_US).events)
+        trained = world.camera.retraining.best.model
+        first = good.blocks[0][0].weight
+        assert torch.equal(trained.blocks[0][0].weight, first)
+        assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5
+
+
+def test_when_a_preparation_is_over_only_what_serves_and_what_it_is_judged_by_is_kept(tmp_path, good):
+    with ExitStack() as stack:
+        world = World(tmp_path, good, stack)
+        world.labels(1)
+        world.turn(1)
+        serves = clone(good)
+        earlier = weakref.ref(serves)
+        world.serve(serves)
+        del serves
+        world.labels(2)
+        world.turn(2)
+        world.serve(clone(good))
+        assert earlier() is not None, "the next labels judge by it"
+        world.labels(3)
+        assert earlier() is not None, "it may serve again"
+        frames = world.camera.inference.material(2, world.executor.now_us)
+        assert frames.sample == frames.burst == (), "labelled"
+        world.turn(3)
+        gc.collect()
+        assert earlier() is None

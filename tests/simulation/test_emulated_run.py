@@ -1,0 +1,211 @@
+"""Tests of whole runs in the emulated world, with real frames, models and training."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ekya.simulation.emulated.run
+from ekya.cli import main
+from ekya.config.fleet_file import RunOptions, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.control.replay import replay
+from ekya.core.commands import StartRetraining
+from ekya.core.errors import UserError
+from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainProgress
+from ekya.core.trace import BASE
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.trace_file import read_trace
+from ekya.simulation.emulated.compare import compare
+from ekya.simulation.emulated.run import emulate
+from ekya.streams.ingest.process import SourceProcess
+
+pytestmark = [pytest.mark.live, pytest.mark.virtual]
+
+SEED = 3
+
+
+@pytest.fixture(scope="module")
+def fleet_file(tmp_path_factory):
+    """Two cameras of the shipped fleet, drifted from the start, in short windows."""
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "two", "window_s": 12, "windows": 2, "gpus": 1.2}
+    raw["preparation"] = {"share_milli": 900, "fraction": 0.15}
+    raw["retraining"] |= {"epochs": [2, 4], "data_fractions": [1.0]}
+    raw["streams"] = raw["streams"][:2]
+    for stream in raw["streams"]:
+        stream["source"] |= {"fps": 4, "scenes": stream["source"]["scenes"][1:2]}
+        stream["source"]["scenes"][0]["at_s"] = 0
+    path = tmp_path_factory.mktemp("fleet") / "two.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+@pytest.fixture(scope="module")
+def fleet(fleet_file):
+    return load_fleet(fleet_file)
+
+
+@pytest.fixture(scope="module")
+def alone(fleet, tmp_path_factory):
+    """Folder of a single run with the thief scheduler."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("alone"), "run")
+    emulate(folder, fleet, "thief", SEED, quietly)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(fleet, tmp_path_factory):
+    """Comparison of the same run with one that never retrains."""
+    runs = tmp_path_factory.mktemp("compared")
+    return compare(fleet, ("thief", "no-retrain"), (SEED,), RunOptions(runs=runs))
+
+
+def quietly(_batch, _turn):
+    """Observes nothing."""
+
+
+def written(folder):
+    """Returns the journal and the summary, without its host costs."""
+    summary = json.loads(folder.summary.read_text())
+    assert summary.pop("host")["wall_s"] > 0
+    return json.dumps(summary), folder.journal.read_bytes()
+
+
+def test_two_runs_with_one_seed_give_the_same_summary_to_the_byte(alone, compared):
+    again = RunFolder(Path(compared["runs"][0]["folder"]))
+    assert again.path != alone.path
+    assert written(again) == written(alone)
+
+
+def test_a_run_labels_and_retrains_and_its_journal_replays(alone):
+    summary = json.loads(alone.summary.read_text())
+    assert summary["frames"]["lost"] == 0
+    assert summary["frames"]["arrived"] == 2 * 2 * 12 * 4
+    assert summary["retrainings"]["started"] >= 1
+    assert summary["labelling_gpu_s"] > 0
+    assert summary["profiling_gpu_s"] > 0
+
+    name, constants, turns = read_journal(alone.journal)
+    scheduler = make_scheduler(name)
+    replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
+    assert len(replayed) == len(turns)
+    assert all(turn.same for turn in replayed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "windows"), [("cloud:up=20:down=200", {1, 2}), ("reuse", {2})])
+def test_weights_from_elsewhere_are_trained_and_serve(name, windows, fleet, tmp_path):
+    folder = RunFolder.create(tmp_path, "away")
+    two_epochs = fleet.retraining.model_copy(update={"epochs": fleet.retraining.epochs[:1]})
+    emulate(folder, fleet.model_copy(update={"windows": 3, "retraining": two_epochs}), name, SEED, quietly)
+    _, _, turns = read_journal(folder.journal)
+    events = [event for turn in turns for event in turn.events]
+    swapped = [event for event in events if isinstance(event, ModelSwapped)]
+    assert {event.stream for event in swapped} == {"cam-1", "cam-2"}
+    assert {event.t_us // 12_000_000 for event in swapped} == windows
+    summary = json.loads(folder.summary.read_text())
+    assert summary["retrainings"]["started"] == summary["retrainings"]["finished"] == len(swapped)
+    assert all(stream["gain"] > 0 for stream in summary["streams"].values())
+
+
+def test_compared_schedulers_are_scored_on_the_same_objects(compared):
+    assert set(compared["mean"]) == {"thief", "no-retrain"}
+    assert [run["scheduler"] for run in compared["runs"]] == ["thief", "no-retrain"]
+    counted = [[own["counted_objects"] for own in run["streams"].values()] for run in compared["runs"]]
+    assert counted[0] == counted[1]
+    first = [run["streams"]["cam-1"]["windows"][0]["accuracy"] for run in compared["runs"]]
+    assert first[0] == pytest.approx(first[1], abs=0.05)
+    assert compared["runs"][1]["retrainings"]["started"] == 0
+    # It serves the base model, so on the same frames only skipped ones can differ.
+    for stream in compared["runs"][1]["streams"].values():
+        assert stream["gain"] == pytest.approx(0.0, abs=0.03)
+
+
+def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, alone, tmp_path, capsys):
+    """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
+    file = tmp_path / "profiles.parquet"
+    asked = ["profile", str(fleet_file), "--seed", str(SEED), "--out", str(file)]
+    assert main([*asked, "--streams", "cam-1"]) == 0
+    assert [stream.stream for stream in read_trace(file).streams] == ["cam-1"]
+    assert main(asked) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*asked, "--resume", "--seed", "4"]) == 2
+    assert "recorded with seed 3" in capsys.readouterr().err
+    assert main([*asked, "--resume", "--json", str(tmp_path / "said.json")]) == 0
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert (said["streams"], said["windows"], said["trainings"]) == (["cam-1", "cam-2"], 2, 4)
+
+    trace = read_trace(file)
+    windows = {stream.stream: stream.windows[1] for stream in trace.streams}
+    turns = read_journal(alone.journal)[2]
+    started = {
+        command.job: command
+        for turn in turns
+        for command in turn.commands
+        if isinstance(command, StartRetraining)
+    }
+    seen = set()
+    for event in (event for turn in turns for event in turn.events):
+        match event:
+            case LabelsReady():
+                window = windows[event.stream]
+                assert (event.training_crops, event.validation_crops, event.gpu_s) == (
+                    window.training_crops,
+                    window.validation_crops,
+                    window.labelling_gpu_s,
+                )
+                assert event.serving_accuracy == pytest.approx(window.start_of(BASE).validation_accuracy)
+            case ProfileReady():
+                trials = {trial.family: trial for trial in windows[event.stream].trials}
+                assert event.curve == trials[event.curve.family].curve
+            case RetrainProgress():
+                config = started[event.job].config
+                training = windows[event.stream].best_training(config, BASE)
+                epoch = training.epochs[event.epoch - 1]
+                assert epoch.gpu_s == pytest.approx(event.gpu_s)
+                assert epoch.standings[0].validation_accuracy == pytest.approx(event.validation_accuracy)
+            case _:
+                continue
+        seen.add(type(event))
+    assert seen == {LabelsReady, ProfileReady, RetrainProgress}
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """Kills the decoders of given sources before they have opened anything."""
+
+    def of(*specs):
+        def opened(spec, classes):
+            made = SourceProcess(spec, classes)
+            if spec in specs:
+                os.kill(made.pid, signal.SIGKILL)
+            return made
+
+        monkeypatch.setattr(ekya.simulation.emulated.run, "SourceProcess", opened)
+
+    return of
+
+
+def test_a_recording_whose_decoder_dies_at_once_has_ended_and_the_other_goes_on(fleet, dying, tmp_path):
+    dying(fleet.streams[0].played)
+    folder = RunFolder.create(tmp_path, "run")
+    emulate(folder, fleet.model_copy(update={"windows": 1}), "no-retrain", SEED, quietly)
+    summary = json.loads(folder.summary.read_text())
+    assert summary["frames"]["arrived"] == 12 * 4
+    assert [stream["set_aside"] for stream in summary["streams"].values()] == [
+        "killed by signal SIGKILL",
+        None,
+    ]
+
+
+def test_where_every_decoder_dies_there_is_no_run(fleet, dying, tmp_path):
+    dying(*(stream.played for stream in fleet.streams))
+    folder = RunFolder.create(tmp_path, "run")
+    with pytest.raises(UserError, match=r"its process failed \(killed by signal SIGKILL"):
+        emulate(folder, fleet, "no-retrain", SEED, quietly)

@@ -1,0 +1,133 @@
+"""Tests of generated traces: seeded, complete, and distributed as in the paper."""
+
+from itertools import pairwise
+
+import pytest
+
+from ekya.core.trace import BASE_WINDOW, Origin
+from ekya.simulation.trace.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
+
+STREAMS, WINDOWS = 12, 4
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return generate_trace(7, STREAMS, WINDOWS)
+
+
+def outcomes(trace, window):
+    """Yields for each stream a list of (γ, start accuracy, accuracy after, GPU-seconds)."""
+    for stream in trace.streams:
+        here = stream.windows[window]
+        start = here.start_of(Origin(window - 1)).served_accuracy
+        found = []
+        for config in trace.retrain_configs:
+            epoch = here.best_training(config, Origin(window - 1)).epochs[config.epochs - 1]
+            found.append((config, start, epoch.standings[0].served_accuracy, epoch.gpu_s))
+        yield found
+
+
+def test_the_same_seed_gives_the_same_trace_and_another_seed_another(trace):
+    assert generate_trace(7, STREAMS, WINDOWS) == trace
+    assert generate_trace(8, STREAMS, WINDOWS) != trace
+
+
+def test_a_stream_is_the_same_however_many_others_there_are(trace):
+    few = generate_trace(7, 3, WINDOWS)
+    assert [stream.windows for stream in few.streams] == [stream.windows for stream in trace.streams[:3]]
+
+
+def test_a_windows_own_outcomes_are_the_same_however_many_come_after_it(trace):
+    short = generate_trace(7, STREAMS, WINDOWS - 1)
+    for window in range(1, WINDOWS - 1):
+        assert list(outcomes(short, window)) == list(outcomes(trace, window))
+
+
+def test_there_are_18_gammas_that_cost_up_to_200_times_as_much_as_each_other(trace):
+    assert len(trace.retrain_configs) == 18
+    for found in outcomes(trace, 1):
+        costs = [gpu_s for *_, gpu_s in found]
+        assert max(costs) / min(costs) == pytest.approx(210)
+
+
+def test_each_epoch_brings_less_than_the_one_before():
+    exact = generate_trace(7, STREAMS, 2, GeneratorParameters(training_noise=0.0))
+    for stream in exact.streams:
+        for training in stream.windows[1].trainings:
+            reached = [epoch.standings[0].served_accuracy for epoch in training.epochs]
+            gains = [abs(after - before) for before, after in pairwise(reached)]
+            assert all(later <= earlier + 1e-12 for earlier, later in pairwise(gains))
+
+
+def test_curves_of_two_families_cross_in_some_window(trace):
+    """With few epochs the head alone is better, with many it is worse."""
+    crossing = 0
+    for stream in trace.streams:
+        for window in stream.windows[1:]:
+            head, blocks = (
+                next(
+                    t
+                    for t in window.trainings
+                    if t.family.trainable_blocks == depth and t.data_fraction == 1.0
+                )
+                for depth in (0, 2)
+            )
+            ahead = [
+                h.standings[0].served_accuracy > b.standings[0].served_accuracy
+                for h, b in zip(head.epochs, blocks.epochs, strict=True)
+            ]
+            crossing += ahead[0] and not ahead[-1]
+    assert crossing > STREAMS // 4
+
+
+def test_some_streams_gain_hardly_anything_and_others_a_lot(trace):
+    best = [
+        max(after for _, _, after, _ in found) - found[0][1]
+        for window in (2, 3)
+        for found in outcomes(trace, window)
+    ]
+    assert min(best) < 0.03
+    assert max(best) > 0.2
+
+
+def test_what_costs_more_is_not_always_better(trace):
+    assert any(
+        after < other
+        for found in outcomes(trace, 1)
+        for _, _, after, gpu_s in found
+        for _, _, other, less in found
+        if less < gpu_s
+    )
+
+
+def test_a_model_does_worse_the_further_the_scene_has_moved(trace):
+    for stream in trace.streams:
+        for training in stream.windows[1].trainings:
+            for epoch in training.epochs:
+                first, *later = epoch.standings
+                assert first.window == 1
+                assert all(standing.served_accuracy <= first.served_accuracy for standing in later)
+
+
+def test_every_window_knows_the_base_model_and_every_older_one(trace):
+    for stream in trace.streams:
+        for window in stream.windows:
+            starts = [start.origin.trained_in for start in window.starts]
+            assert starts == [BASE_WINDOW, *range(1, window.window)]
+
+
+def test_validation_is_exact_unless_it_is_noisy(trace):
+    def apart(trace):
+        return max(
+            abs(epoch.standings[0].validation_accuracy - epoch.standings[0].accuracy)
+            for stream in trace.streams
+            for training in stream.windows[1].trainings
+            for epoch in training.epochs
+        )
+
+    assert apart(trace) == 0.0
+    assert apart(generate_trace(7, 2, 2, GeneratorParameters(validation_noise=0.05))) > 0.05
+
+
+def test_a_tenth_of_the_measured_gpu_runs_at_36_percent():
+    assert MEASURED_SPEED.speed(100) == pytest.approx(0.36, abs=0.005)

@@ -1,0 +1,180 @@
+"""Tests of a trainer that runs out of memory, on virtual time: its γ is dropped, and all else goes on."""
+
+import pytest
+import torch
+from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+
+import ekya.simulation.emulated.executor
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.gpus import DidNotFit
+from ekya.core.profile import Family, family_of
+from ekya.core.units import BASE_VERSION, StreamId
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.microprofile import MicroProfile
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.emulated.executor import EmulatedCamera, EmulatedExecutor
+from ekya.simulation.emulated.stream import EmulatedStream
+
+CAMS = (StreamId("cam-1"), StreamId("cam-2"))
+BLOCK, HEAD = RetrainConfig(4, 8, 0, 1, 1.0), RetrainConfig(4, 8, 0, 0, 1.0)
+LAMBDA = InferenceConfig(1, SIDE)
+OPTIONS = LoopOptions(
+    window_us=WINDOW_US,
+    windows=3,
+    capacity_milli=2000,
+    quantum_milli=100,
+    steal_milli=100,
+    min_accuracy=0.0,
+    preparation_share_milli=500,
+    preparation_us=WINDOW_US // 2,
+    checkpoint_delay_us=1000,
+    retrain_configs=(HEAD, BLOCK),
+    inference_configs=(LAMBDA,),
+    family_costs=CARD.family_costs((HEAD, BLOCK), SIDE),
+)
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    MemoryError("no room"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+]
+
+
+@pytest.fixture(autouse=True)
+def tiny():
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield
+    del EDGE_MODELS["tiny"]
+
+
+class Records:
+    """Record that keeps nothing."""
+
+    def add(self, *_):
+        pass
+
+    add_labels = add_model = add
+
+
+class RunHistory:
+    """Journal in memory."""
+
+    def __init__(self):
+        self.events, self.commands = [], []
+
+    def batch(self, batch):
+        self.events.extend(batch.events)
+
+    def decision(self, now_us, plan, commands):
+        self.commands.extend(commands)
+
+    def of(self, kind):
+        return [one for one in (*self.events, *self.commands) if isinstance(one, kind)]
+
+
+def camera(place):
+    base = build_edge_model(NAMES, 0, 3, "tiny")
+    settings = PreparationSettings(NAMES, SIDE, FPS, 40, 77 + place)
+    collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
+    worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+    return EmulatedCamera(
+        settings=settings,
+        inference=EmulatedStream(frames(3 * FRAMES), worker, CARD),
+        frames=Records(),
+        models=Records(),
+        model=base,
+        options=inference_options((LAMBDA,), (), {SIDE: 0.01}, FPS),
+        version=BASE_VERSION,
+        memory=ExemplarMemory(),
+    )
+
+
+def played(scheduler="thief"):
+    told = RunHistory()
+    cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
+    executor = EmulatedExecutor(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli, 1000)
+    chosen = make_scheduler(scheduler)
+    run_loop(executor, told, chosen.plan, chosen.needs, OPTIONS, lambda *_: None)
+    return told
+
+
+def breaks_on_blocks(error, after_epochs):
+    def made(start, config, *rest, **more):
+        real = retraining_of(start, config, *rest, **more)
+        if not config.trainable_blocks:
+            return real
+        run = real.run_epoch
+
+        def run_epoch():
+            if real.epochs_done >= after_epochs:
+                raise error
+            return run()
+
+        real.run_epoch = run_epoch
+        return real
+
+    return made
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:18])
+def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error, monkeypatch):
+    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(error, 0))
+    told = played()
+    short, failed, starts = told.of(ev.MemoryShort), told.of(ev.RetrainFailed), told.of(cmd.StartRetraining)
+    assert short
+    assert {one.what for one in short} == {DidNotFit.of(BLOCK)}
+    assert all(str(error) in one.reason for one in failed)
+    assert [one.job for one in failed] == [one.job for one in starts if one.config == BLOCK]
+    for one in short:
+        later = [s for s in starts if (s.stream, s.window) == (one.stream, one.window)]
+        assert [s.config for s in later] == [BLOCK, HEAD]
+    finished = {one.job for one in told.of(ev.RetrainFinished)}
+    assert finished == {one.job for one in starts if one.config == HEAD}
+    assert [one.index for one in told.of(ev.WindowClosed)] == [0, 1, 2]
+
+
+def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkeypatch):
+    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
+    told = played()
+    starts = told.of(cmd.StartRetraining)
+    broken = {one.job for one in told.of(ev.RetrainFailed)}
+    assert broken
+    assert len({(one.stream, one.window) for one in starts}) == len(starts)
+    assert {one.job for one in told.of(ev.ModelSwapped)} & broken
+
+
+def test_another_error_is_no_word_of_memory(monkeypatch):
+    broken = RuntimeError("shapes do not fit")
+    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(broken, 0))
+    with pytest.raises(RuntimeError, match="shapes"):
+        played()
+
+
+def test_a_micro_profile_that_breaks_takes_its_family_out_of_the_window(monkeypatch):
+    run = MicroProfile.run
+
+    def breaks(trial, *rest):
+        if trial.family.trainable_blocks:
+            raise ERRORS[0]
+        return run(trial, *rest)
+
+    monkeypatch.setattr(MicroProfile, "run", breaks)
+    told = played()
+    assert {one.what for one in told.of(ev.MemoryShort)} == {DidNotFit(family_of(BLOCK), 0.0)}
+    assert {one.curve.family for one in told.of(ev.ProfileReady)} == {Family(0, 0, 8)}
+    assert {one.config for one in told.of(cmd.StartRetraining)} == {HEAD}
+    assert not told.of(ev.RetrainFailed)
+    assert len(told.of(ev.WindowClosed)) == 3

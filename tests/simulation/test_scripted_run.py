@@ -1,0 +1,212 @@
+"""Tests of a fleet with scripts in the emulated world: real frames, a tiny model, real training."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import BASE_VERSION, StreamId
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EDGE_MODELS, build_edge_model
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.record import FrameRecord, ModelRecord, merge_frames
+from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.setup import misfortunes
+from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_tables import read_predictions, read_reference
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.executor import EmulatedExecutor
+from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.streams.ingest.playing import PlayConfig, PlayedSource
+
+S = 1_000_000
+WINDOWS = 5
+CAM_1, CAM_2, CAM_3 = (StreamId(f"cam-{number}") for number in (1, 2, 3))
+SCRIPTS = {
+    CAM_1: [{"event": "lost", "at_s": 4, "for_s": 3}, {"event": "lost", "at_s": 12, "for_s": 99}],
+    CAM_2: [{"event": "night", "at_s": 6, "for_s": 3}, {"event": "burst", "at_s": 9, "for_s": 2}],
+    CAM_3: [{"event": "joins", "at_s": 4.5}],
+}
+SPEED = 1.0
+GAMMAS = tuple(RetrainConfig(epochs, 8, 0, 0, 1.0) for epochs in (1, 3))
+LAMBDAS = (InferenceConfig(1, SIDE), InferenceConfig(3, SIDE))
+OPTIONS = LoopOptions(
+    window_us=WINDOW_US,
+    windows=WINDOWS,
+    capacity_milli=1500,
+    quantum_milli=50,
+    steal_milli=50,
+    min_accuracy=0.2,
+    preparation_share_milli=1000,
+    preparation_us=WINDOW_US * 15 // 100,
+    checkpoint_delay_us=S // 20,
+    retrain_configs=GAMMAS,
+    inference_configs=LAMBDAS,
+    family_costs=(),
+    last_join_us=4_500_000,
+)
+
+
+QUICK_CARD = replace(CARD, batch_inference_ops_per_s=4e9)
+"""Fast enough to label two streams in 0.45 s, one of them by serving and earlier weights."""
+
+
+@dataclass
+class Bars:
+    """The street of bars as a source."""
+
+    fps: float = FPS
+    damaged: int = 0
+
+    def frames(self):
+        return frames(400)
+
+
+@dataclass
+class Config:
+    """Settings of a stream that ``misfortunes`` reads."""
+
+    id: StreamId
+    play: PlayConfig
+
+
+@dataclass
+class RunHistory:
+    folder: RunFolder
+    turns: list = field(default_factory=list)
+
+    def events(self, kind):
+        return [event for turn in self.turns for event in turn.events if isinstance(event, kind)]
+
+    def commands(self, kind):
+        return [(turn.now_us, one) for turn in self.turns for one in turn.commands if isinstance(one, kind)]
+
+    def shares_at(self, t_us):
+        """Returns the latest commanded inference shares of the streams that are not lost."""
+        shares = {}
+        for turn in self.turns:
+            if turn.now_us > t_us:
+                break
+            for event in turn.events:
+                if isinstance(event, ev.StreamLost):
+                    shares.pop(event.stream, None)
+            shares |= {
+                one.stream: one.share_milli for one in turn.commands if isinstance(one, cmd.SetInference)
+            }
+        return shares
+
+
+def emulate(root, scheduler="thief"):
+    folder = RunFolder.create(root, "scripted")
+    base = build_edge_model(NAMES, 0, 3, "tiny")
+    cameras = {}
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, scheduler, OPTIONS)
+        stack.callback(journal.close)
+        for place, (stream, script) in enumerate(SCRIPTS.items()):
+            play = PlayConfig(speed=SPEED, script=script)
+            settings = PreparationSettings(NAMES, SIDE, FPS, 20, 70 + place)
+            collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
+            worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+            models = ModelRecord(folder, store, stream)
+            models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
+            cameras[stream] = EmulatedCamera(
+                settings=settings,
+                inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD),
+                frames=FrameRecord(folder, stream),
+                models=models,
+                model=base,
+                options=inference_options(LAMBDAS, (), {SIDE: 0.005}, FPS),
+                version=BASE_VERSION,
+                memory=ExemplarMemory(),
+                joins_us=play.joins_us,
+                misfortunes=misfortunes(Config(stream, play)),
+            )
+        executor = EmulatedExecutor(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli, S // 20)
+        chosen = make_scheduler(scheduler)
+        run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
+        executor.finish()
+    merge_frames(folder, SCRIPTS)
+    return RunHistory(folder, read_journal(folder.journal)[2])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    torch.set_num_threads(1)
+    EDGE_MODELS["tiny"] = tiny_trunk
+    yield emulate(tmp_path_factory.mktemp("runs"))
+    del EDGE_MODELS["tiny"]
+
+
+def test_what_the_script_says_is_what_the_loop_is_told(told):
+    assert [(one.t_us, one.stream) for one in told.events(ev.StreamAdded)] == [
+        (0, CAM_1),
+        (0, CAM_2),
+        (4_500_000, CAM_3),
+    ]
+    assert [(one.t_us, one.stream) for one in told.events(ev.StreamLost)] == [(4 * S, CAM_1), (12 * S, CAM_1)]
+    assert [(one.t_us, one.stream) for one in told.events(ev.StreamBack)] == [(7 * S, CAM_1)]
+
+
+def test_a_lost_share_goes_to_the_others_and_comes_back(told):
+    before, lost, back = (told.shares_at(t_us) for t_us in (4 * S - 1, 4 * S, 7 * S))
+    assert set(before) == {CAM_1, CAM_2}
+    assert set(lost) == {CAM_2}
+    assert set(back) == {CAM_1, CAM_2, CAM_3}
+    assert back[CAM_1] > 0
+
+
+def test_a_stream_that_joins_is_labelled_and_profiled_from_its_second_window_on(told):
+    asked = {
+        one.window: {asked.stream: bool(asked.inference) for asked in one.streams}
+        for _, one in told.commands(cmd.BeginPreparation)
+    }
+    assert asked[1] == {CAM_1: True, CAM_2: True}
+    assert asked[2] == {CAM_2: False, CAM_3: True}
+    labelled = [
+        (one.window, one.training_crops > 0) for one in told.events(ev.LabelsReady) if one.stream == CAM_3
+    ]
+    assert labelled[0] == (2, True)
+
+
+def test_what_came_while_nobody_looked_has_no_answer_and_no_number(told):
+    for stream in SCRIPTS:
+        answers, truths = (
+            read(path)
+            for read, path in (
+                (read_predictions, told.folder.predictions(stream)),
+                (read_reference, told.folder.reference(stream)),
+            )
+        )
+        assert list(answers.frame) == list(range(len(answers.frame))) == list(truths.frame)
+        assert list(answers.t_us) == list(truths.t_us)
+    times = read_predictions(told.folder.predictions(CAM_1)).t_us
+    assert not ((times >= 4 * S) & (times < 7 * S)).any()
+    assert times.max() < 12 * S
+    assert read_predictions(told.folder.predictions(CAM_3)).t_us.min() == 4_500_000
+
+
+def test_a_burst_brings_so_many_times_the_frames(told):
+    times = read_predictions(told.folder.predictions(CAM_2)).t_us
+    in_burst = ((times >= 9 * S) & (times < 11 * S)).sum()
+    assert in_burst == pytest.approx(3 * 2 * FPS, abs=1)
+    assert ((times >= 11 * S) & (times < 13 * S)).sum() == pytest.approx(2 * FPS, abs=1)
+
+
+def test_two_runs_are_the_same_to_the_byte(told, tmp_path):
+    assert emulate(tmp_path).folder.journal.read_bytes() == told.folder.journal.read_bytes()

@@ -1,0 +1,98 @@
+"""Tests of the kept frames of a stream, and of scoring answers to them."""
+
+import numpy as np
+import pytest
+from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, class_at, frames
+
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.pipeline.collector import WindowCollector
+from ekya.simulation.emulated.seen import watch
+
+
+def watched(count, windows=None):
+    collector = WindowCollector(5, FPS, WINDOW_US, SIDE)
+    return list(watch(frames(count), GivenBoxes(), collector, None, SIDE, WINDOW_US, windows))
+
+
+@pytest.fixture(scope="module")
+def window():
+    return watched(2 * FRAMES)[1].frames
+
+
+def test_windows_are_whole_and_in_order():
+    seen = watched(2 * FRAMES)
+    assert [of.frames.window for of in seen] == [0, 1]
+    assert [of.material.window for of in seen] == [0, 1]
+    assert seen[1].frames.frame.tolist() == list(range(FRAMES, 2 * FRAMES))
+    assert len(seen[1].material.sample) > 20
+    assert len(watched(3 * FRAMES, windows=2)) == 2
+
+
+def test_a_window_in_which_nothing_came_is_empty():
+    there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
+    collector = WindowCollector(5, FPS, WINDOW_US, SIDE)
+    seen = list(watch(iter(there), GivenBoxes(), collector, None, SIDE, WINDOW_US, 4))
+    assert [of.frames.window for of in seen] == [of.material.window for of in seen] == [0, 1, 2, 3]
+    assert [len(of.frames.frame) for of in seen] == [0, FRAMES, 0, 0]
+    assert [bool(of.material.sample) for of in seen] == [False, True, False, False]
+    assert seen[0].frames.crops.shape == (0, SIDE, SIDE, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "part"), [(5, 4 / FRAMES), (FRAMES // 2, 0.5 - 1 / FRAMES), (FRAMES - 1, 1.0)]
+)
+def test_the_last_window_is_cut_short_where_the_stream_ends(more, part):
+    *whole, last = watched(2 * FRAMES + more)
+    assert [of.part for of in whole] == [1.0, 1.0]
+    assert last.part == pytest.approx(part)
+    assert last.frames.frame.tolist() == list(range(2 * FRAMES, 2 * FRAMES + more))
+
+
+def test_right_answers_are_worth_everything_and_wrong_ones_nothing(window):
+    truth = window.reference.classes.astype(np.int64)
+    assert window.score(truth, len(NAMES))[0].accuracy == 1.0
+    assert window.score((truth + 1) % 3, len(NAMES))[0].accuracy == 0.0
+    half = np.where(np.arange(len(truth)) % 2, truth, (truth + 1) % 3)
+    score, series = window.score(half, len(NAMES))
+    assert score.accuracy == pytest.approx(0.5, abs=0.01)
+    assert series.counted.sum() == score.counted == len(truth)
+    assert series.correct.sum() == score.correct
+
+
+def test_objects_can_be_left_out(window):
+    truth = window.reference.classes.astype(np.int64)
+    one = window.reference.tracks[0]
+    counted = window.without(np.array([one])).score(truth, len(NAMES))[0].counted
+    assert counted == len(truth) - np.count_nonzero(window.reference.tracks == one) < len(truth)
+
+
+def test_where_frames_are_left_out_the_last_analysed_one_answers(window):
+    """Objects stand for a few frames: an old answer is right as long as the same class is there."""
+    truth = window.reference.classes.astype(np.int64)
+    for every in (2, 5):
+        score, _ = window.score(truth, len(NAMES), every)
+        right = counted = 0
+        first = -(-FRAMES // every) * every
+        for index in range(first, 2 * FRAMES):
+            answering = index - index % every
+            for place in range(4):
+                if index % 4 != 3:
+                    counted += 1
+                    right += answering % 4 != 3 and class_at(place, index) == class_at(place, answering)
+        assert (score.counted, score.correct) == (counted, right)
+        assert window.score(truth, len(NAMES), 1, every)[0].counted == counted
+
+
+def test_a_thinned_window_is_the_same_with_fewer_frames(window):
+    thin = window.thinned(3)
+    assert thin.frame.tolist() == [index for index in range(FRAMES, 2 * FRAMES) if index % 3 == 0]
+    assert len(thin.boxes) == len(thin.crops) == len(thin.reference.classes)
+    np.testing.assert_array_equal(thin.boxes, thin.reference.boxes)
+    np.testing.assert_array_equal(thin.crops, window.crops[window.rows_of_every(3)])
+    assert thin.mean_objects == pytest.approx(len(thin.boxes) / len(thin.frame))
+
+
+def test_an_empty_window_counts_nothing(window):
+    nothing = window.thinned(10_000)
+    assert nothing.mean_objects == 0.0
+    assert nothing.score(np.zeros(0, np.int64), len(NAMES))[0].accuracy is None

@@ -1,0 +1,238 @@
+"""Tests of playing a trace under a scheduler, through the loop of every world."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.trace import BASE_WINDOW, Origin
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.view import Objective, WindowView
+from ekya.planning.placement.pack import Packing
+from ekya.planning.schedulers.objective import evaluate
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.planning.schedulers.scheduler import Needs
+from ekya.results.metrics.run_history import summarize
+from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
+from ekya.simulation.trace.simulate import Conditions, family_costs, simulate, summary_of
+
+SMALL = GeneratorParameters(
+    epochs=(2, 6), data_fractions=(0.5, 1.0), window_s=60.0, dearest_gpu_s=(20.0, 40.0)
+)
+TRACE = generate_trace(11, 3, 4, SMALL)
+GOLDEN = Path(__file__).parent / "golden" / "simulate.json"
+
+
+PROFILED = Needs(labels=True, inference_profile=True, micro_profile=True)
+
+
+@dataclass(frozen=True)
+class HalfAndHalf:
+    """Scheduler that gives half of a stream's part to inference, and half to the γ with the best estimate."""
+
+    needs: Needs = PROFILED
+    name: str = "half-and-half"
+
+    def plan(self, view: WindowView) -> Plan:
+        part = view.capacity_milli // (2 * len(view.streams)) // view.quantum_milli * view.quantum_milli
+        part = min(part, FULL_GPU_MILLI)
+        assignments = []
+        for stream in view.streams:
+            options = (stream.running.option,) if stream.running else stream.retrain_options
+            best = max(options, key=lambda option: (option.accuracy_after, option.config), default=None)
+            fitting = [one for one in stream.inference_options if one.share_needed_milli <= part]
+            inference = max(
+                fitting or stream.inference_options, key=lambda one: (one.relative_accuracy, one.config)
+            )
+            assignments.append(
+                Assignment(
+                    stream.stream,
+                    best.config if best else None,
+                    part if best else 0,
+                    inference.config,
+                    part,
+                    below_min=False,
+                    reason="half and half",
+                )
+            )
+        phase = Phase(tuple(assignments))
+        return Plan((phase,), evaluate(view, (phase,)).score)
+
+
+PLAYED = simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5))
+
+
+def commands_of(played, kind):
+    return [command for turn in played.turns for command in turn.commands if isinstance(command, kind)]
+
+
+def events_of(played, kind):
+    return [event for turn in played.turns for event in turn.events if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("name", ["thief", "uniform", "no-retrain"])
+@pytest.mark.parametrize("gpus", [0.6, 2.0])
+def test_shares_never_exceed_what_there_is_at_any_instant(name, gpus):
+    played = simulate(TRACE, make_scheduler(name), Conditions(gpus=gpus))
+    inference: dict[str, int] = {}
+    retraining: dict[str, int] = {}
+    preparation = 0
+    for turn in played.turns:
+        for event in turn.events:
+            match event:
+                case ev.RetrainFinished() | ev.RetrainFailed():
+                    retraining[event.stream] = 0
+                case ev.PreparationEnded():
+                    preparation = 0
+        for command in turn.commands:
+            match command:
+                case cmd.SetInference():
+                    inference[command.stream] = command.share_milli
+                case cmd.StartRetraining() | cmd.ResizeRetraining():
+                    retraining[command.stream] = command.share_milli
+                case cmd.StopRetraining():
+                    retraining[command.stream] = 0
+                case cmd.BeginPreparation():
+                    preparation = command.share_milli
+                case cmd.EndPreparation():
+                    preparation = 0
+            held = sum(inference.values()) + sum(retraining.values()) + preparation
+            assert held <= gpus * FULL_GPU_MILLI
+    assert inference
+
+
+def test_every_window_is_prepared_charged_and_scored():
+    assert [event.index for event in events_of(PLAYED, ev.WindowOpened)] == [0, 1, 2, 3]
+    labelled = {(event.stream, event.window) for event in events_of(PLAYED, ev.LabelsReady)}
+    assert labelled == {(stream.stream, window) for stream in TRACE.streams for window in (1, 2, 3)}
+    told = summarize(PLAYED.turns)
+    assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
+    assert told.profiling_gpu_s > 3 * SMALL.inference_profiling_gpu_s
+    assert all(len(windows) == 4 for windows in PLAYED.accuracy.values())
+    assert all(0.0 < accuracy < 1.0 for windows in PLAYED.accuracy.values() for accuracy in windows)
+
+
+def test_what_a_retraining_reaches_is_what_the_trace_says():
+    model = dict.fromkeys((stream.stream for stream in TRACE.streams), BASE_WINDOW)
+    windows = {stream.stream: stream.windows for stream in TRACE.streams}
+    running, progress = {}, 0
+    for turn in PLAYED.turns:
+        for event in turn.events:
+            if isinstance(event, ev.RetrainProgress):
+                _, training = running[event.job]
+                epoch = training.epochs[event.epoch - 1]
+                assert event.validation_accuracy == epoch.standings[0].validation_accuracy
+                assert event.gpu_s == epoch.gpu_s
+                progress += 1
+            if isinstance(event, ev.ModelSwapped):
+                model[event.stream] = running[event.job][0]
+        for command in turn.commands:
+            if isinstance(command, cmd.StartRetraining):
+                here = windows[command.stream][command.window]
+                running[command.job] = (
+                    command.window,
+                    here.best_training(command.config, Origin(model[command.stream])),
+                )
+    assert progress > 10
+
+
+def test_more_error_changes_estimates_and_no_truth():
+    sure, unsure = (
+        simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5, error_sd=sd, seed=1)) for sd in (0.0, 0.3)
+    )
+    promised = [
+        {
+            (one.stream, one.window, one.config): one.expected_accuracy
+            for one in commands_of(p, cmd.StartRetraining)
+        }
+        for p in (sure, unsure)
+    ]
+    assert promised[0] != promised[1]
+    for played in (sure, unsure):
+        jobs = {one.job: one for one in commands_of(played, cmd.StartRetraining)}
+        for event in events_of(played, ev.RetrainFinished):
+            started = jobs[event.job]
+            window = next(s for s in TRACE.streams if s.stream == event.stream).windows[started.window]
+            training = window.best_training(started.config, Origin(started.window - 1))
+            assert event.gpu_s == training.epochs[started.config.epochs - 1].gpu_s
+    assert sure.mean_accuracy > unsure.mean_accuracy
+
+
+def test_an_error_does_not_touch_who_does_not_listen():
+    accuracies = [
+        simulate(TRACE, make_scheduler("uniform"), Conditions(gpus=1.5, error_sd=sd)).accuracy
+        for sd in (None, 0.5)
+    ]
+    assert accuracies[0] == accuracies[1]
+
+
+def test_who_knows_the_truth_is_told_it_whatever_the_error():
+    needs = Needs(labels=True, inference_profile=True, micro_profile=True, true_profile=True)
+    noisy = generate_trace(11, 3, 4, replace(SMALL, validation_noise=0.1))
+    knows = [
+        simulate(noisy, HalfAndHalf(needs, "oracle"), Conditions(gpus=1.5, error_sd=sd)).accuracy
+        for sd in (None, 0.5)
+    ]
+    assert knows[0] == knows[1]
+    assert knows[0] != simulate(noisy, HalfAndHalf(), Conditions(gpus=1.5)).accuracy
+
+
+def test_another_window_length_and_number_are_played():
+    short = simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5, window_us=30_000_000, windows=2))
+    assert short.turns[-1].now_us >= 60_000_000
+    assert [event.index for event in events_of(short, ev.WindowOpened)] == [0, 1]
+    assert [event.t_us for event in events_of(short, ev.WindowClosed)] == [30_000_000, 60_000_000]
+
+
+@pytest.mark.parametrize("placement", [Packing.QUANTISED, Packing.BEST_FIT])
+def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement):
+    played = simulate(TRACE, make_scheduler("exact"), Conditions(gpus=1.5, placement=placement))
+    plans = [turn.plan for turn in played.turns if turn.plan is not None]
+    for plan in plans:
+        held = Counter[int | None]()
+        for one in plan.phases[0].assignments:
+            held.update({one.retrain_gpu: one.retrain_share_milli})
+            held.update({one.inference_gpu: one.inference_share_milli})
+        assert held.pop(None, 0) == 0
+        assert all(held[gpu] <= room for gpu, room in {0: 1000, 1: 500}.items())
+        assert set(held) <= {0, 1}
+    told = summary_of(played)
+    assert told["placement"] == placement
+    assert told["rounding_cost"] == pytest.approx(fmean(plan.rounding_cost for plan in plans), abs=1e-6)
+    assert any(plan.rounding_cost != 0.0 for plan in plans)
+
+
+def test_max_min_lifts_the_worst_stream_of_a_trace():
+    mean, worst = (
+        simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective))
+        for objective in Objective
+    )
+    assert summary_of(worst)["objective"] == "max-min"
+    assert mean.mean_accuracy > worst.mean_accuracy
+    assert _worst(worst) > _worst(mean)
+
+
+def _worst(played):
+    """Returns the mean, over all windows after the first, of the lowest accuracy of a stream."""
+    return fmean(min(windows) for windows in list(zip(*played.accuracy.values(), strict=True))[1:])
+
+
+def test_costs_of_families_are_those_of_their_gammas():
+    costs = {cost.family: cost for cost in family_costs(TRACE)}
+    cheap, dear = (costs[shape.family] for shape in SMALL.families)
+    assert dear.epoch_gpu_s == pytest.approx(7 * cheap.epoch_gpu_s)
+    assert cheap.prepare_gpu_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_they_are_these():
+    """The golden file is the output of this scheduler; rewrite it by hand when the world changes."""
+    said = json.dumps(summary_of(PLAYED), indent=1, ensure_ascii=False) + "\n"
+    again = summary_of(simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5)))
+    assert json.dumps(again, indent=1, ensure_ascii=False) + "\n" == said
+    assert said == GOLDEN.read_text(encoding="utf-8")
