@@ -12,7 +12,7 @@ from fake_mps import SHORT, wait_until
 from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
 from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
 from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
-from ekya.system.processes import look_at, send_signal, still_runs
+from ekya.system.processes import is_own, look_at, send_signal, started_s, still_runs
 
 UUID = "GPU-0f5e"
 
@@ -47,7 +47,7 @@ def test_a_daemon_runs_in_a_private_folder_for_one_gpu_by_its_uuid(fake_mps, fol
     daemon = start(fake_mps, folder)
     assert folder.root.stat().st_mode & 0o777 == 0o700
     (call,) = fake_mps.daemons()
-    assert (call["daemon"], daemon.user) == (daemon.pid, os.getuid())
+    assert (call["daemon"], is_own(daemon)) == (daemon.pid, True)
     assert call["environment"] == {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe),
         "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
@@ -129,20 +129,22 @@ def test_an_older_daemon_with_the_number_of_the_pid_file_is_left_alone(fake_mps,
 
 
 def test_a_recorded_number_that_another_process_has_by_now_is_not_the_daemon(fake_mps, folder, sleeper):
-    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_ticks": 1}))
+    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_s": 0.01}))
     assert find_daemon(folder) is None
     end(fake_mps, folder)
     assert sleeper.poll() is None
     assert not folder.root.exists()
 
 
-def test_a_process_that_took_over_a_number_gets_no_signal(sleeper):
-    now = look_at(sleeper.pid)
-    assert not send_signal(replace(now, started_ticks=now.started_ticks - 1), 9)
-    assert sleeper.poll() is None
-    assert send_signal(now, 9)
+def test_a_process_is_found_by_its_number_until_it_ends_and_gets_no_signal_afterwards(sleeper):
+    found = look_at(sleeper.pid)
+    assert 0 < started_s(found) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert send_signal(found, 9)
+    wait_until(lambda: not still_runs(found))
+    assert look_at(sleeper.pid) is None, "a zombie does not run"
     assert sleeper.wait() == -9
-    assert look_at(sleeper.pid) is None
+    assert not send_signal(found, 9)
+    assert not still_runs(found)
 
 
 @pytest.mark.parametrize("ways", [{"quits": False}, {"quits": False, "stubborn": True}, {"deaf": True}])

@@ -14,10 +14,12 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from ekya.gpu.mps.control import MpsControl, MpsError
 from ekya.gpu.mps.daemon import Patience, end_daemon, start_again, start_daemon
 from ekya.gpu.mps.folder import DaemonFolder, held
-from ekya.system.processes import Process, still_runs
+from ekya.system.processes import still_runs
 
 _LOOK_EVERY_S = 0.5
 """Interval of checks that the daemon is alive; jobs wait for a restart."""
@@ -84,7 +86,7 @@ def main() -> None:
             _end(order)
 
 
-def _keep(order: Order, daemon: Process) -> None:
+def _keep(order: Order, daemon: psutil.Process) -> None:
     """Keeps the daemon until its owner no longer needs it; restarts it in its folder if it dies."""
     named, most = f"the MPS daemon at {order.folder.pipe}", order.patience.starts_again
     for started in range(1, most + 1):
@@ -101,7 +103,7 @@ def _keep(order: Order, daemon: Process) -> None:
         sys.stdin.read()
 
 
-def _dies_before_owner(daemon: Process) -> bool:
+def _dies_before_owner(daemon: psutil.Process) -> bool:
     """Waits until the daemon or the owner ends; returns whether it was the daemon."""
     while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
         if not still_runs(daemon):
