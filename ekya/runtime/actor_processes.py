@@ -112,8 +112,7 @@ class Spares:
             after: references of replies that it waits for before its process starts.
         """
         key = frozenset(environment.items())
-        memory = read_host_memory()
-        if key in self._there or (memory is not None and memory.free_bytes < _ROOM_BYTES):
+        if key in self._there or read_host_memory().free_bytes < _ROOM_BYTES:
             return
         actor = self._make(environment, gpu, after)
         self._there[key] = (actor, actor.warm_up.remote(weights))
