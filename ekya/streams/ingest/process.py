@@ -19,10 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+import msgpack
+
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import masked
 from ekya.streams.ingest.frame import Frame, LiveSource, StreamSource, Truth
-from ekya.streams.ingest.handover import FrameHeader, MessageKind, SlotReader, Unpacker, unpack_frame
+from ekya.streams.ingest.handover import FrameHeader, MessageKind, SlotReader, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +123,7 @@ class SourceProcess:
         finally:
             os.close(child_pipe)
         os.set_blocking(self._pipe, False)
-        self._unpacker = Unpacker()
+        self._received = msgpack.Unpacker()
         self._fps: float | None = None
         self._died: str | None = None
         self._refused: str | None = None
@@ -294,13 +296,13 @@ class SourceProcess:
             if not data:
                 self._note_death()
                 break
-            for kind, body in self._unpacker.feed(data):
-                if kind is MessageKind.FRAME:
-                    header = unpack_frame(body)
-                    self._damaged = header.damaged
-                    headers.append(header)
+            self._received.feed(data)
+            for kind, body in unpack(self._received):
+                if isinstance(body, FrameHeader):
+                    self._damaged = body.damaged
+                    headers.append(body)
                 else:
-                    self._note(kind, body.decode())
+                    self._note(kind, body)
         return headers
 
     def _note(self, kind: MessageKind, text: str) -> None:

@@ -31,7 +31,7 @@ from ekya.streams.ingest.frame import (
     StreamSource,
     Truth,
 )
-from ekya.streams.ingest.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_frame, pack_text
+from ekya.streams.ingest.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack
 from ekya.streams.ingest.process import SourceSpec
 
 _Orders = queue.SimpleQueue[dict[str, Any]]
@@ -60,7 +60,7 @@ class _Outbox:
     def put(self, message: bytes) -> None:
         """Sends a message, after the warnings logged since the last one."""
         while self._notes.texts:
-            self._waiting.append(pack_text(MessageKind.NOTED, self._notes.texts.popleft()))
+            self._waiting.append(pack(MessageKind.NOTED, self._notes.texts.popleft()))
         self._waiting.append(message)
         self._flush()
 
@@ -124,14 +124,14 @@ class _Sender:
                 if due_ns(seen.until_us) > time.monotonic_ns():
                     outage = seen
                     self._outbox.wait_until(due_ns(outage.from_us))
-                    self._outbox.put(pack_text(MessageKind.LOST, outage.reason))
+                    self._outbox.put(pack(MessageKind.LOST, outage.reason))
                 continue
             frame, truth = seen
             if frame.index < from_index:
                 continue
             if outage is not None:
                 self._outbox.wait_until(due_ns(outage.until_us))
-                self._outbox.put(pack_text(MessageKind.BACK, ""))
+                self._outbox.put(pack(MessageKind.BACK, ""))
                 outage = None
             self._outbox.wait_until(due_ns(frame.t_us))
             self._send(frame, truth, source.damaged)
@@ -164,12 +164,12 @@ class _Sender:
                 index, last_us = begun["from_index"], -1
             if isinstance(seen, Silence):
                 if not lost:
-                    self._outbox.put(pack_text(MessageKind.LOST, seen.reason))
+                    self._outbox.put(pack(MessageKind.LOST, seen.reason))
                 lost = True
                 self._outbox.empty()
                 continue
             if lost:
-                self._outbox.put(pack_text(MessageKind.BACK, ""))
+                self._outbox.put(pack(MessageKind.BACK, ""))
             lost = False
             t_us = (seen.arrived_ns - begun["started_monotonic_ns"]) // 1000
             if t_us < 0:
@@ -191,7 +191,7 @@ class _Sender:
         header = FrameHeader(
             frame.index, frame.t_us, now_ns, damaged, offset, height, width, frame.boxes, truth
         )
-        self._outbox.put(pack_frame(header))
+        self._outbox.put(pack(MessageKind.FRAME, header))
 
 
 def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) -> int:
@@ -219,16 +219,16 @@ def main() -> int:
     code = 0
     try:
         source = _open(opening)
-        outbox.put(pack_text(MessageKind.OPENED, str(source.fps)))
+        outbox.put(pack(MessageKind.OPENED, str(source.fps)))
         outbox.empty()
         damaged = _run(_Sender(outbox, SlotWriter(opening["memory_fd"]), orders), source, orders)
-        outbox.put(pack_text(MessageKind.ENDED, str(damaged)))
+        outbox.put(pack(MessageKind.ENDED, str(damaged)))
     except UserError as error:
-        outbox.put(pack_text(MessageKind.REFUSED, masked(str(error), opening["spec"])))
+        outbox.put(pack(MessageKind.REFUSED, masked(str(error), opening["spec"])))
         code = 2
     except Exception as error:
         words = masked(f"{type(error).__name__}: {error}", opening["spec"])
-        outbox.put(pack_text(MessageKind.FAILED, words))
+        outbox.put(pack(MessageKind.FAILED, words))
         code = 1
     outbox.empty()
     return code
