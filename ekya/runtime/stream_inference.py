@@ -48,7 +48,7 @@ from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.warming_up import warmed_up
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.process import Arrived, Pace
+from ekya.streams.ingest.process import Arrived
 
 _LOG = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class StreamInference:
         if self._clock.now_us() > 0:
             # A replacement: what the loop was told about the camera came from its predecessor.
             self._told_lost = None
-        self._source.begin(Pace(started_monotonic_ns), self._arrived)
+        self._source.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()
 
