@@ -14,18 +14,17 @@ from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
-from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
+from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import as_heard, in_words
 from ekya.runtime.executor_layers import LateStreams
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.mailbox import ActorPoller, RunClock, Worker
-from ekya.runtime.pending_checkpoints import PendingCheckpoints
 from ekya.runtime.ready import Ready
 from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
 from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
 from ekya.runtime.share_changes import ShareChanges
-from ekya.runtime.version_history import Served, VersionHistory
+from ekya.runtime.weight_transfer import WeightTransfer
 
 _LOG = logging.getLogger(__name__)
 _LISTEN_S = 1.0
@@ -61,8 +60,7 @@ class RayExecutor:
         self._actors = actors
         self._ready = ready
         self._clock = clock
-        self._on_the_gpu = on_the_gpu
-        self._unkept = PendingCheckpoints()
+        self._weights = WeightTransfer(actors.streams, on_the_gpu)
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
@@ -80,8 +78,6 @@ class RayExecutor:
         self._profiler_starts: set[Any] = set()
         # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
-        self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._met = VersionHistory()
         self._brought = RemoteRetrainings(actors.streams, self._materials, clock, self._tell)
         self._news.follow(actors.preparation)
         for stream, own in actors.streams.items():
@@ -124,7 +120,7 @@ class RayExecutor:
             seconds = min(seconds, left_us / US_PER_S)
         waiting = [*self._news.references, *self._restarting, *self._errands, *self._leaving]
         waiting += self._handing_in
-        waiting += [*self._shares.references, *self._unkept.references]
+        waiting += [*self._shares.references, *self._weights.references]
         done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
         if done:
             more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
@@ -138,18 +134,16 @@ class RayExecutor:
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Sends commands to actors without waiting; results arrive later as events."""
         for command in commands:
-            for errand in self._execute(command):
-                self._errands[errand] = type(command).__name__
+            self._execute(command)
 
-    def _execute(self, command: cmd.Command) -> list[Any]:
-        """Calls actors, and returns the calls whose failure must be logged."""
+    def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
                 self._materials.begin_window()
-                self._met.begin_window()
+                self._weights.begin_window()
                 if self._profiler_starts:
                     self._put_off(command)
-                    return []
+                    return
                 self._preparing = command
                 holder = preparation_holder(command.window)
                 self._shares.begin(
@@ -176,9 +170,16 @@ class RayExecutor:
                 self._shares.leave(retraining_holder(command.stream, command.job))
                 self._adopt(command.stream, command.job)
             case cmd.ServeModel():
-                return [self._serve(command)] if command.job in self._started else []
+                if command.job in self._started:
+                    # Weights of a remote retraining are sent after the stream's trainer has received them.
+                    after = self._adopt(command.stream, command.job)
+                    self._errands |= self._weights.send(command.stream, command.job, after)
+                    self._make_known(command.stream)
             case cmd.RollBack():
-                return self._roll_back(command)
+                if sent := self._weights.roll_back(command.stream):
+                    _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
+                    self._errands |= sent
+                    self._make_known(command.stream)
             case cmd.RestartWorker():
                 self._restart(command)
             case cmd.KeepServing():
@@ -186,7 +187,6 @@ class RayExecutor:
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)
-        return []
 
     def _put_off(self, command: cmd.BeginPreparation) -> None:
         """Ends the window's preparation unbegun; the loop asks again when the micro-profiler is back."""
@@ -203,7 +203,7 @@ class RayExecutor:
                 own = self._actors.streams[asked.stream]
                 material = own.inference.material.remote(asked.stream, command.window - 1)
                 settings = self._ready[asked.stream].settings
-                earlier = self._met.judge(asked.stream, Served(own.version, own.newest_weights))
+                earlier = self._weights.evaluate(asked.stream)
                 weights = partial(ray.get, own.newest_weights)
                 handed_in = preparation.hand_in.remote(
                     command.window, asked.stream, settings, material, own.version, weights, earlier
@@ -218,50 +218,18 @@ class RayExecutor:
             self._started.add(command.job)
             own = self._actors.streams[command.stream]
             labels = self._materials.labels(command.stream)
-            passed = self._met.passed_by(command.stream, own.newest_weights)
+            passed = self._weights.activations(command.stream)
             at_share = replace(command, share_milli=share_milli)
-            return own.retraining.start.remote(at_share, own.newest_weights, labels, passed, serial)
+            start = own.retraining.start
+            return start.remote(command.stream, at_share, own.newest_weights, labels, passed, serial)
 
         return begin
 
     def _adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Makes the best remote weights of a job the best of the local trainer; returns the calls."""
+        """Sends the best remote weights of a job to the stream's trainer; returns the calls."""
         adopted = self._brought.adopt(stream, job)
         self._errands.update(dict.fromkeys(adopted, "adopt"))
         return adopted
-
-    def _roll_back(self, command: cmd.RollBack) -> list[Any]:
-        """Serves earlier weights again, which are still in the object store."""
-        own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        earlier = self._met.go_back(command.stream, version)
-        if earlier is None:
-            return []
-        _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-        own.version, own.newest_weights = version, earlier.weights
-        self._handed[command.stream, own.version] = earlier.weights
-        self._make_known(command.stream)
-        return [own.inference.roll_back.remote(command.stream, earlier.weights, own.version, earlier.version)]
-
-    def _serve(self, command: cmd.ServeModel) -> Any:
-        own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        # Weights of a remote retraining are handed over after the trainer has adopted them.
-        after = self._adopt(command.stream, command.job)
-        taken: list[Any] = []
-        if self._on_the_gpu:
-            lend = own.retraining.lend.options(num_returns=2)
-            lent, accuracy = lend.remote(command.stream, command.job, version, *after)
-            taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
-            self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
-        hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.stream, command.job, version, taken, *after)
-        if self._on_the_gpu:
-            self._unkept.add(command.stream, version, accuracy)
-        own.version, own.newest_weights = version, weights
-        self._handed[command.stream, version] = weights
-        self._make_known(command.stream)
-        return own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
 
     def _make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""
@@ -311,8 +279,8 @@ class RayExecutor:
             return
         if self._shares.hear(reference):
             return
-        if reference in self._unkept.references:
-            self._take_note(self._unkept.hear(reference))
+        if reference in self._weights.references:
+            self._take_note(self._weights.on_stored(reference))
             return
         if reference in self._leaving:
             # It holds no share in either case: it has left, or its process has died.
@@ -329,7 +297,7 @@ class RayExecutor:
             if isinstance(event, ev.Warned):
                 self._tell(as_heard(event, max(self._clock.now_us(), 0), self._actors.fleet))
             elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
-                self._take_note(self._unkept.wait_for(event))
+                self._take_note(self._weights.on_event(event))
         self._news.ask(actor)
 
     def _take_note(self, events: Sequence[ev.Event]) -> None:
@@ -345,10 +313,8 @@ class RayExecutor:
             case ev.ProfileReady():
                 ask = self._actors.preparation.passed.options(num_returns=2)
                 passed, come = ask.remote(event.window, event.stream)
-                self._met.is_passing(come, passed, event.stream)
+                self._weights.expect_activations(event.stream, come, passed)
                 self._errands[come] = "passed"
-            case ev.ModelSwapped() | ev.RolledBack():
-                self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
             case ev.RetrainFinished() | ev.RetrainFailed():
                 self._shares.leave(retraining_holder(event.stream, event.job))
             case ev.StreamLost():
@@ -372,7 +338,7 @@ class RayExecutor:
         except RayError as error:
             _LOG.error("%s failed: %s", what, in_words(error))
             return
-        self._met.has_come(reference)
+        self._weights.has_arrived(reference)
 
     def _count_start(self, reference: Any) -> None:
         """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""

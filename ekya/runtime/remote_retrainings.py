@@ -99,7 +99,7 @@ class RemoteRetrainings:
             return []
         if coming.best_epoch > coming.adopted_epoch:
             best, labels = coming.best(), self._materials.labels(stream)
-            adopt = self._streams[stream].retraining.adopt
-            coming.adopted = adopt.remote(coming.command, best.weights, best.accuracy, labels)
+            receive = self._streams[stream].retraining.receive
+            coming.adopted = receive.remote(stream, coming.command, best.weights, best.accuracy, labels)
             coming.adopted_epoch = best.epoch
         return [coming.adopted]

@@ -70,8 +70,8 @@ def told(actor, kind):
 
 
 def test_adopted_weights_are_the_best_of_their_job_at_once(actor, model, labels):
-    actor.adopt(START, to_bytes(model), 0.75, labels)
-    weights, accuracy = actor.hand_over(JOB, ONE)
+    actor.receive(START, to_bytes(model), 0.75, labels)
+    weights, accuracy = actor.send(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, model.head.weight), accuracy) == (True, 0.75)
     assert actor.stop(JOB).share_milli == 0, "by then it has learnt by heart"
     kept = actor.memory()
@@ -84,9 +84,9 @@ def test_adopted_weights_are_the_best_of_their_job_at_once(actor, model, labels)
 
 def test_better_weights_are_adopted_later_and_labels_are_learnt_by_heart_once(actor, model, labels):
     better = build_edge_model(("car", "bus"), 0, 6, "shufflenet_v2_x1_0").eval()
-    actor.adopt(START, to_bytes(model), 0.75, labels)
-    actor.adopt(START, to_bytes(better), 0.8, labels)
-    weights, accuracy = actor.hand_over(JOB, ONE)
+    actor.receive(START, to_bytes(model), 0.75, labels)
+    actor.receive(START, to_bytes(better), 0.8, labels)
+    weights, accuracy = actor.send(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
     assert actor.stop(JOB).share_milli == 0
     same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
@@ -95,13 +95,13 @@ def test_better_weights_are_adopted_later_and_labels_are_learnt_by_heart_once(ac
 
 
 def test_weights_that_cannot_be_read_or_whose_labels_are_gone_fail_their_job(actor, model, labels):
-    actor.adopt(START, b"no weights", 0.75, labels)
+    actor.receive(START, b"no weights", 0.75, labels)
     (failed,) = told(actor, ev.RetrainFailed)
     assert (failed.job, "safetensors" in failed.reason) == (JOB, True)
     with pytest.raises(LookupError):
-        actor.hand_over(JOB, ONE)
+        actor.send(JOB, ONE)
     assert actor.stop(JOB).share_milli == 0
-    actor.adopt(START, to_bytes(model), 0.75, None)
+    actor.receive(START, to_bytes(model), 0.75, None)
     (failed,) = told(actor, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
     assert actor.memory().size == 0
@@ -117,7 +117,7 @@ class Trainer:
         def remote(*arguments):
             if name != "poll":
                 self.asked.append((name, *arguments))
-            return ("first", 0.8) if name == "hand_over" else object()
+            return ("first", 0.8) if name == "send" else object()
 
         method = SimpleNamespace(remote=remote)
         method.options = lambda **_options: method
@@ -148,7 +148,7 @@ def bring(executor, *accuracies, over=False):
 
 def adopted(executor):
     trainer = executor._actors.streams[CAM].retraining
-    return [asked[2:4] for asked in trainer.asked if asked[0] == "adopt"]
+    return [asked[3:5] for asked in trainer.asked if asked[0] == "receive"]
 
 
 def heard(executor):
@@ -173,8 +173,8 @@ def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not
     assert trainer.asked == []
     executor.execute([cmd.ServeModel(CAM, JOB, 1)])
     asked, (_, *handed_over) = trainer.asked
-    assert asked == ("adopt", START, b"weights 1", 0.7, "labels")
-    # Ray calls ``hand_over`` once its last argument is available.
+    assert asked == ("receive", CAM, START, b"weights 1", 0.7, "labels")
+    # Ray calls ``send`` once its last argument is available.
     assert handed_over[:4] == [CAM, JOB, ONE, []] and handed_over[4] in executor._errands
     assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 

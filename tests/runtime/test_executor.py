@@ -66,7 +66,7 @@ def executor(own):
     ledger = ShareLedger((9000,), lambda _holder: 0, PATIENCE, 1)
     made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
     made.execute([cmd.StartRetraining(CAM, JobId(1), 1, GAMMA, 500, 0.8, 1.0)])
-    own.retraining.gives["hand_over"] = ("first", 0.9)
+    own.retraining.gives["send"] = ("first", 0.9)
     return made
 
 
@@ -108,7 +108,7 @@ def test_going_back_hands_inference_what_the_object_store_still_has(executor, ow
         (2, "base"),
     ]
     executor.execute([cmd.StartRetraining(CAM, JobId(2), 2, GAMMA, 500, 0.8, 1.0)])
-    assert own.retraining.calls("start")[-1][1] == "base", "what serves is what is retrained"
+    assert own.retraining.calls("start")[-1][2] == "base", "what serves is what is retrained"
 
 
 def fail(monkeypatch):
@@ -168,7 +168,7 @@ def test_a_window_that_opens_while_the_micro_profiler_starts_waits_for_it_and_wh
 
 
 def passed_to(own):
-    return [arguments[3] for arguments in own.retraining.calls("start")]
+    return [arguments[4] for arguments in own.retraining.calls("start")]
 
 
 def tell_of_a_trial(executor, monkeypatch):
@@ -231,9 +231,9 @@ def test_there_is_nothing_to_go_back_to_twice_nor_after_other_labels(executor, o
 @pytest.fixture
 def on_the_gpu(executor, own):
     """Executor that shares weights from trainer to inference over CUDA IPC, with a hot swap under way."""
-    executor._on_the_gpu = True
-    own.retraining.gives |= {"lend": ("lent", "its accuracy"), "hand_over": ("bytes", "kept")}
-    own.inference.gives["take"] = "taken"
+    executor._weights._over_ipc = True
+    own.retraining.gives |= {"share": ("shared", "its accuracy"), "send": ("bytes", "kept")}
+    own.inference.gives["receive"] = "taken"
     executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
     return executor
 
@@ -246,17 +246,19 @@ def hear_of_the_swap(executor, monkeypatch):
 
 def test_on_the_gpu_weights_are_lent_taken_and_then_kept_and_swapped_where_that_failed(on_the_gpu, own):
     job, version = JobId(1), ModelVersion(1)
-    assert own.retraining.calls("lend") == [(CAM, job, version)]
-    assert own.inference.calls("take") == [(CAM, "lent", "its accuracy", version, job)]
-    assert own.retraining.calls("hand_over") == [(CAM, job, version, ["taken"])]
-    assert own.inference.calls("swap") == [(CAM, "bytes", "kept", version, job)]
+    assert own.retraining.calls("share") == [(CAM, job, version)]
+    assert own.retraining.calls("send") == [(CAM, job, version, ["taken"])]
+    assert own.inference.calls("receive") == [
+        (CAM, "shared", "its accuracy", version, job),
+        (CAM, "bytes", "kept", version, job),
+    ]
     assert own.newest_weights == "bytes"
 
 
 def test_through_the_object_store_nothing_is_lent(executor, own):
     executor.execute([cmd.ServeModel(CAM, JobId(1), 4)])
-    assert own.retraining.calls("lend") == own.inference.calls("take") == []
-    assert own.retraining.calls("hand_over") == [(CAM, JobId(1), ModelVersion(1), [])]
+    assert own.retraining.calls("share") == []
+    assert own.retraining.calls("send") == [(CAM, JobId(1), ModelVersion(1), [])]
 
 
 def test_that_weights_serve_is_told_when_the_object_store_has_them(on_the_gpu, own, monkeypatch):
@@ -266,7 +268,7 @@ def test_that_weights_serve_is_told_when_the_object_store_has_them(on_the_gpu, o
     on_the_gpu._hear("kept")
     assert [type(event) for event in on_the_gpu._outbox] == [ev.ModelSwapped]
     assert own.weights == "bytes"
-    assert not on_the_gpu._unkept.references
+    assert not on_the_gpu._weights.references
 
 
 def test_of_weights_that_were_lost_with_their_trainer_it_is_never_told_that_they_serve(
@@ -288,7 +290,7 @@ def test_weights_that_are_kept_sooner_than_those_before_them_are_told_after_them
     on_the_gpu, own, monkeypatch
 ):
     """Otherwise a worker that dies would be restarted with the older weights."""
-    own.retraining.gives["hand_over"] = ("newer bytes", "newer kept")
+    own.retraining.gives["send"] = ("newer bytes", "newer kept")
     on_the_gpu.execute([cmd.ServeModel(CAM, JobId(1), 5)])
     swaps = [ev.ModelSwapped(0, CAM, ModelVersion(n), JobId(1), 0.9, 5) for n in (1, 2)]
     monkeypatch.setattr(ray, "get", lambda _: [*swaps, ev.RolledBack(0, CAM, ModelVersion(3), 0, 5)])
