@@ -8,7 +8,7 @@ from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.runtime.actor_kinds import ProcessConfig
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.system.processes import lower_priority
+from ekya.system.priority import lower_priority
 
 
 class RetrainingActor:

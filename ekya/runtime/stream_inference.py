@@ -27,6 +27,7 @@ from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareHandle
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowMaterial
@@ -37,7 +38,6 @@ from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.actor_errors import end_process_if_gpu_is_lost
 from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
