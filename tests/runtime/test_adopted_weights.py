@@ -1,17 +1,14 @@
-"""Tests of remote retrainings: reported epoch by epoch, adopted by the trainer, served like any other."""
+"""Tests of weights of a remote retraining that the local trainer adopts."""
 
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayActorError
 
 from ekya.config.fleet_file import load_fleet
 from ekya.config.shipped import shipped_path
-from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
@@ -25,13 +22,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
-from ekya.runtime.executor import RayExecutor
-from ekya.runtime.fleet_actors import StreamActors
-from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.ready import Ready
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.retrain_inputs import MaterialToFetch
-from ekya.runtime.share_changes import PATIENCE
+from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam-1"
@@ -105,129 +96,3 @@ def test_weights_that_cannot_be_read_or_whose_labels_are_gone_fail_their_job(act
     (failed,) = told(actor, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
     assert actor.memory().size == 0
-
-
-class Trainer:
-    """Fake retraining actor that records its calls."""
-
-    def __init__(self):
-        self.asked = []
-
-    def __getattr__(self, name):
-        def remote(*arguments):
-            if name != "poll":
-                self.asked.append((name, *arguments))
-            return ("first", 0.8) if name == "hand_over" else object()
-
-        method = SimpleNamespace(remote=remote)
-        method.options = lambda **_options: method
-        return method
-
-
-@pytest.fixture
-def ledger():
-    return ShareLedger((1000,), lambda _holder: 0, PATIENCE, 1)
-
-
-@pytest.fixture
-def executor(ledger):
-    own = StreamActors(None, Trainer(), Trainer(), "base", "base", BASE_VERSION)
-    actors = SimpleNamespace(streams={CAM: own}, preparation=Trainer())
-    ready = {CAM: Ready("settings")}
-    made = RayExecutor(actors, ready, [], RunClock(0), lambda _stream, _labels: None, ledger)
-    made._materials._labels[CAM] = "labels"
-    return made
-
-
-def bring(executor, *accuracies, over=False):
-    """Brings as many epochs as accuracies; the weights of the best are made only on request."""
-    best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
-    made = RemoteCheckpoint(f"weights {best + 1}".encode(), accuracies[best], best + 1)
-    executor.bring(START, accuracies, lambda: made, over)
-
-
-def adopted(executor):
-    trainer = executor._actors.streams[CAM].retraining
-    return [asked[2:4] for asked in trainer.asked if asked[0] == "adopt"]
-
-
-def heard(executor):
-    events, executor._outbox = executor._outbox, []
-    return [(type(event), getattr(event, "epoch", None)) for event in events]
-
-
-def test_each_epoch_that_comes_is_told_once_and_with_the_last_the_end(executor):
-    bring(executor, 0.7)
-    (progress,) = executor._outbox
-    assert (progress.job, progress.epoch, progress.validation_accuracy, progress.gpu_s) == (JOB, 1, 0.7, 0.0)
-    assert heard(executor) == [(ev.RetrainProgress, 1)]
-    bring(executor, 0.7, 0.8)
-    assert heard(executor) == [(ev.RetrainProgress, 2), (ev.RetrainFinished, None)]
-    bring(executor, 0.7, 0.8, over=True)
-    assert heard(executor) == []
-
-
-def test_what_was_brought_is_adopted_without_a_share_when_it_is_to_serve_and_not_before(executor, ledger):
-    trainer = executor._actors.streams[CAM].retraining
-    bring(executor, 0.7)
-    assert trainer.asked == []
-    executor.execute([cmd.ServeModel(CAM, JOB, 1)])
-    asked, (_, *handed_over) = trainer.asked
-    assert asked == ("adopt", START, b"weights 1", 0.7, "labels")
-    # Ray calls ``hand_over`` once its last argument is available.
-    assert handed_over[:4] == [CAM, JOB, ONE, []] and handed_over[4] in executor._errands
-    assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
-
-
-def test_only_better_weights_are_adopted_again(executor):
-    bring(executor, 0.7)
-    executor.execute([cmd.ServeModel(CAM, JOB, 1)])
-    bring(executor, 0.7, 0.6, over=True)
-    assert adopted(executor) == [(b"weights 1", 0.7)]
-    bring(executor, 0.7, 0.8, over=True)
-    assert adopted(executor) == [(b"weights 1", 0.7), (b"weights 2", 0.8)]
-
-
-def test_of_one_that_is_stopped_what_is_here_serves_and_is_learnt_by_heart(executor):
-    bring(executor, 0.7)
-    executor.execute([cmd.ServeModel(CAM, JOB, 1), cmd.StopRetraining(CAM, JOB)])
-    assert adopted(executor) == [(b"weights 1", 0.7)]
-    executor.execute([cmd.StopRetraining(CAM, JobId(8))])
-    assert adopted(executor) == [(b"weights 1", 0.7)]
-    bring(executor, 0.7)
-    executor.execute([cmd.KeepServing(CAM, JOB, 1, "it is worse"), cmd.StopRetraining(CAM, JOB)])
-    assert len(adopted(executor)) == 1
-
-
-def test_a_retraining_that_nobody_keeps_from_the_executor_fails(executor):
-    executor.execute([START])
-    (failed,) = executor._outbox
-    assert (type(failed), failed.job) == (ev.RetrainFailed, JOB)
-
-
-def test_what_a_retraining_elsewhere_takes_along(executor, monkeypatch):
-    material = executor.material(CAM)
-    assert executor._actors.streams[CAM].retraining.asked == [("memory", CAM)]
-    assert (material.weights, material.labels, material.settings) == ("base", "labels", "settings")
-    monkeypatch.setattr(ray, "get", lambda asked, timeout: (*asked[:2], "memory"))
-    fetched = material.fetch(5.0)
-    assert (fetched.weights, fetched.labels, fetched.memory) == ("base", "labels", "memory")
-
-
-def test_what_is_lost_or_late_is_said_in_a_sentence(monkeypatch):
-    material = MaterialToFetch("weights", "labels", "memory", "settings")
-
-    def fails_with(error):
-        def fail(_asked, timeout):
-            raise error
-
-        monkeypatch.setattr(ray, "get", fail)
-
-    fails_with(GetTimeoutError())
-    with pytest.raises(TimeoutError, match="not come within 2 s"):
-        material.fetch(2.0)
-    fails_with(RayActorError())
-    with pytest.raises(LookupError, match="is lost"):
-        material.fetch(2.0)
-    with pytest.raises(LookupError, match="no labels"):
-        MaterialToFetch("weights", None, "memory", "settings").fetch(2.0)
