@@ -194,7 +194,7 @@ class NoCuda:
             raise ImportError(name)
 sys.meta_path.insert(0, NoCuda())
 import ekya.gpu
-names = [found.name for found in pkgutil.iter_modules(ekya.gpu.__path__, "ekya.gpu.")]
+names = [found.name for found in pkgutil.walk_packages(ekya.gpu.__path__, "ekya.gpu.")]
 light = [name for name in names if name != "ekya.gpu.backends.torch_streams"]
 for name in light:
     importlib.import_module(name)

@@ -24,7 +24,7 @@ ONE = replace(TWO, gpus=GPUS[:1])
 OWNER = """
 import sys, time
 from pathlib import Path
-from ekya.gpu import mps_service
+from ekya.gpu.mps import service as mps_service
 from ekya.gpu.mps.daemon import Patience
 from ekya.gpu.nvml import Gpu
 mps_service.temporary_folders = lambda: (Path(sys.argv[1]),)

@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import json, os, threading
-from ekya.system.processes import GUEST_NICENESS, NICENESS, lower_priority
+from ekya.system.priority import GUEST_NICENESS, NICENESS, lower_priority
 go = threading.Event()
 waiting = threading.Thread(target=go.wait); waiting.start()
 before = os.getpriority(os.PRIO_PROCESS, 0)
