@@ -1,17 +1,17 @@
 """Moves weights from a trainer to inference, and back to earlier ones: a state machine for every version."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.runtime.fleet_actors import StreamActors
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,14 +22,16 @@ class _Transfer:
 
     Attributes:
         weights: reference to their bytes in the object store.
-        unstored: reference of a reply that comes when the object store has them; None once it has.
+        is_stored: whether the object store has them already.
         event: of the hot swap; None while they are pending.
+        is_lost: whether they can never be stored.
     """
 
     version: ModelVersion
     weights: Any
-    unstored: Any = None
+    is_stored: bool
     event: ev.ModelSwapped | ev.RolledBack | None = None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class WeightTransfer:
     swapped    It answers frames, but the object store does not have it yet; its event is withheld. A
                reported hot swap must be durable: a worker that dies is restarted with the reported
                weights, and a roll-back or a resume needs them too. The object store has it and all before
-               it (``on_stored``) → served; its trainer dies first → rejected.
+               it → served; its trainer dies first → rejected.
     served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
                New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
@@ -67,56 +69,60 @@ class WeightTransfer:
 
     Args:
         streams: actors of the streams.
+        calls: calls in flight.
+        emit: called with the events of withheld hot swaps once they are served.
         over_ipc: whether weights go over CUDA IPC, and to the object store later.
     """
 
-    def __init__(self, streams: Mapping[StreamId, StreamActors], over_ipc: bool) -> None:
-        self._streams = streams
-        self._over_ipc = over_ipc
+    def __init__(
+        self,
+        streams: Mapping[StreamId, StreamActors],
+        calls: RemoteCalls,
+        emit: Callable[[Sequence[ev.Event]], None],
+        over_ipc: bool,
+    ) -> None:
+        self._streams, self._calls, self._emit, self._over_ipc = streams, calls, emit, over_ipc
         self._transfers: dict[StreamId, list[_Transfer]] = {stream: [] for stream in streams}
         self._evaluated: dict[StreamId, _Evaluated] = {}
         self._earlier: dict[StreamId, _Evaluated] = {}
         self._activations: dict[StreamId, Any] = {}
-        self._arriving: dict[Any, tuple[StreamId, Any]] = {}
 
-    @property
-    def references(self) -> Collection[Any]:
-        """References to wait for, to be passed to ``on_stored``."""
-        lines = self._transfers.values()
-        return [one.unstored for line in lines for one in line if one.event and one.unstored is not None]
+    def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
+        """Sends a job's best checkpoint from the stream's trainer to its inference.
 
-    def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> dict[Any, str]:
-        """Sends a job's best checkpoint to inference; returns the calls, and what to call them in the log.
-
-        Args:
-            stream: of the job.
-            job: in the stream's trainer.
-            after: reference of a call that brings remote weights there, which must end first, if any.
+        ``after`` is the reference of a call that brings remote weights to the trainer first, if any.
         """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
-        calls: dict[Any, str] = {}
+        received: list[Any] = []
         if self._over_ipc:
             share = own.retraining.share.options(num_returns=2)
             shared, accuracy = share.remote(stream, job, version, *after)
-            received = own.inference.receive.remote(stream, shared, accuracy, version, job)
-            calls[received] = "CUDA IPC, in whose place the object store is used now,"
+            received = [own.inference.receive.remote(stream, shared, accuracy, version, job)]
+            what = "CUDA IPC, in whose place the object store is used now,"
+            self._calls.add(received[0], partial(log_failure, what))
         send = own.retraining.send.options(num_returns=2)
-        weights, accuracy = send.remote(stream, job, version, list(calls), *after)
-        self._begin(stream, _Transfer(version, weights, accuracy if self._over_ipc else None))
-        received = own.inference.receive.remote(stream, weights, accuracy, version, job)
-        return calls | {received: "ServeModel"}
+        weights, accuracy = send.remote(stream, job, version, received, *after)
+        transfer = _Transfer(version, weights, is_stored=not self._over_ipc)
+        self._begin(stream, transfer)
+        if self._over_ipc:
+            # The accuracy arrives together with the weights, and is small.
+            self._calls.add(accuracy, partial(self._stored, stream, transfer))
+        swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
+        self._calls.add(swapped, partial(log_failure, "ServeModel"))
 
-    def roll_back(self, stream: StreamId) -> dict[Any, str]:
-        """Sends the weights evaluated before to inference again, if any; returns as ``send``."""
+    def roll_back(self, stream: StreamId) -> bool:
+        """Sends the weights that were evaluated before to inference again; False if there are none."""
         earlier = self._earlier.pop(stream, None)
         if earlier is None:
-            return {}
+            return False
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
         self._evaluated[stream] = _Evaluated(version, earlier.weights)
-        self._begin(stream, _Transfer(version, earlier.weights))
-        return {own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version): "RollBack"}
+        self._begin(stream, _Transfer(version, earlier.weights, is_stored=True))
+        swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
+        self._calls.add(swapped, partial(log_failure, "RollBack"))
+        return True
 
     def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
         own = self._streams[stream]
@@ -135,34 +141,30 @@ class WeightTransfer:
         next(one for one in line if one.version == event.version).event = event
         return self._served(event.stream)
 
-    def on_stored(self, reference: Any) -> Sequence[ev.Event]:
-        """Handles weights that the object store has, or that are lost; returns events that can be emitted."""
-        stream, one = next(
-            (stream, one)
-            for stream, line in self._transfers.items()
-            for one in line
-            if one.unstored == reference
-        )
-        one.unstored = None
-        try:
-            ray.get(reference)
-        except RayError:
-            self._transfers[stream].remove(one)
+    def _stored(
+        self, stream: StreamId, transfer: _Transfer, _accuracy: float | None, error: RayError | None
+    ) -> None:
+        """Handles weights that the object store has, or that are lost."""
+        transfer.is_stored, transfer.is_lost = error is None, error is not None
+        self._emit(self._served(stream))
+
+    def _served(self, stream: StreamId) -> Sequence[ev.Event]:
+        """Ends the transfers that are served or rejected; returns the events of those that are served."""
+        line = self._transfers[stream]
+        events: list[ev.Event] = []
+        while line and line[0].event is not None and (line[0].is_stored or line[0].is_lost):
+            first = line.pop(0)
+            if first.is_stored and first.event is not None:
+                self._streams[stream].weights = first.weights
+                events.append(first.event)
+                continue
             _LOG.error(
                 "%s: weights %d serve, and were lost with their trainer; workers that restart begin with "
                 "those before them",
                 stream,
-                one.version,
+                first.version,
             )
-        return self._served(stream)
-
-    def _served(self, stream: StreamId) -> Sequence[ev.Event]:
-        line = self._transfers[stream]
-        served = list(takewhile(lambda one: one.event is not None and one.unstored is None, line))
-        del line[: len(served)]
-        for one in served:
-            self._streams[stream].weights = one.weights
-        return [one.event for one in served if one.event is not None]
+        return events
 
     def evaluate(self, stream: StreamId) -> ModelVersion | None:
         """Records that a stream's newest weights are evaluated on new labels.
@@ -182,27 +184,28 @@ class WeightTransfer:
         return before.version
 
     def begin_window(self) -> None:
-        """Forgets activations of the crops of the last window."""
-        self._activations, self._arriving = {}, {}
+        """Forgets activations of the crops of the last window, also those still to arrive."""
+        self._activations = {}
 
-    def expect_activations(self, stream: StreamId, arrived: Any, activations: Any) -> None:
-        """Records that the micro-profiler sends activations of the evaluated weights to the object store.
+    def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
+        """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.
+
+        Only when they have ``arrived`` may a retraining depend on them: it must not wait for something that
+        may never arrive.
 
         Args:
             stream: of the weights.
-            arrived: reference of a reply that says that they have arrived.
             activations: reference to them, which this process does not fetch.
+            arrived: reference of a reply that comes with them.
         """
-        self._arriving[arrived] = (stream, activations)
+        window = self._activations
 
-    def has_arrived(self, reference: Any) -> None:
-        """Marks activations as available, if the reference is one of theirs.
+        def keep(value: None, error: RayError | None) -> None:
+            log_failure("passed", value, error)
+            if error is None:
+                window[stream] = activations
 
-        Only then may a retraining depend on them: it must not wait for something that may never arrive.
-        """
-        if reference in self._arriving:
-            stream, activations = self._arriving.pop(reference)
-            self._activations[stream] = activations
+        self._calls.add(arrived, keep)
 
     def activations(self, stream: StreamId) -> Any:
         """Returns the reference to activations of the newest weights; None if others were evaluated."""

@@ -32,8 +32,9 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.coordinator import NullCoordinator
-from ekya.runtime.live import open_run, run_on_ray, start_probe
+from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
+from ekya.runtime.run_session import RunSession
 
 pytestmark = pytest.mark.live
 
@@ -125,7 +126,8 @@ class Server:
             run = open_run(fleet, options, chosen, probe.result())
         console = Console(quiet=True)
         with run.open_shares() as shares:
-            return run_on_ray(run, shares, console, server="west", coordinator=self.tier, stop=self.tier.stop)
+            session = RunSession(run, shares, server="west", coordinator=self.tier, stop=self.tier.stop)
+            return session.run(console)
 
     def wait_ready(self):
         return self.tier.ready.wait(PATIENCE_S)
