@@ -101,6 +101,8 @@ class ActorKind:
         module: of the class.
         name: of the class.
         methods: those that other processes call.
+        stream_methods: the same of each of its ``streams``; their first argument is the stream. They do
+            nothing for a stream that is not in the process.
         patient: whether it loads at the lowest priority, for a process that nothing waits for.
         title: name in Ray's dashboard and in the process list; empty for ``name``.
     """
@@ -108,6 +110,7 @@ class ActorKind:
     module: str
     name: str
     methods: tuple[str, ...]
+    stream_methods: tuple[str, ...] = ()
     patient: bool = False
     title: str = ""
 
@@ -119,7 +122,8 @@ class ActorKind:
             actor.works = loaded(*arguments)
 
         methods = {name: _forwarded(name) for name in self.methods}
-        return type(self.title or self.name, (), {"__init__": make, **methods})
+        of_streams = {name: _forwarded_to_stream(name) for name in self.stream_methods}
+        return type(self.title or self.name, (), {"__init__": make, **methods, **of_streams})
 
     def _load(self) -> type[Any]:
         found: type[Any] = getattr(import_module(self.module), self.name)
@@ -129,6 +133,15 @@ class ActorKind:
 def _forwarded(name: str) -> Callable[..., Any]:
     def call(actor: Any, *arguments: object) -> Any:
         return getattr(actor.works, name)(*arguments)
+
+    call.__name__ = name
+    return call
+
+
+def _forwarded_to_stream(name: str) -> Callable[..., Any]:
+    def call(actor: Any, stream: StreamId, *arguments: object) -> Any:
+        one = actor.works.streams.get(stream)
+        return None if one is None else getattr(one, name)(*arguments)
 
     call.__name__ = name
     return call
@@ -150,23 +163,8 @@ def _lower_priority_fully() -> None:
 INFERENCE = ActorKind(
     "ekya.runtime.inference_actor",
     "InferenceActor",
-    (
-        "process",
-        "base_weights",
-        "warm_up",
-        "load",
-        "begin",
-        "join",
-        "leave",
-        "configure",
-        "swap",
-        "take",
-        "try_loan",
-        "roll_back",
-        "material",
-        "poll",
-        "end",
-    ),
+    ("process", "base_weights", "warm_up", "load", "begin", "join", "leave", "material", "poll", "end"),
+    ("configure", "receive", "try_receive", "roll_back"),
 )
 SPARE = replace(INFERENCE, patient=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""
@@ -174,22 +172,18 @@ SPARE = replace(INFERENCE, patient=True, title="SpareInference")
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",
+    ("process", "ready", "begin", "poll", "end"),
     (
-        "process",
-        "ready",
-        "begin",
-        "leave",
         "start",
-        "adopt",
+        "receive",
         "memory",
         "resize",
         "stop",
-        "lend",
-        "lend_first",
-        "end_loan",
-        "hand_over",
-        "poll",
-        "end",
+        "share",
+        "share_first",
+        "stop_sharing",
+        "send",
+        "leave",
     ),
 )
 PREPARATION = ActorKind(

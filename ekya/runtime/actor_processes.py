@@ -24,8 +24,8 @@ Constant, since a share can change and Ray's request cannot; Ray does not enforc
 _RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 """Stops Ray from choosing an actor's GPU: the environment names it."""
 
-NEWS = "news"
-"""Concurrency group, with one thread, for polling an actor's events, so that no order delays them."""
+EVENTS = "events"
+"""Concurrency group, with one thread, for polling an actor's events, so that no other call delays them."""
 
 SHARES = "shares"
 """Concurrency group for share orders. They must be answered within a limit, so they must not queue behind
@@ -73,7 +73,7 @@ def make_actor(
         "runtime_env": {"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
     }
     remote: Any = ray.remote  # Ray's own types do not know of groups.
-    made = remote(concurrency_groups={NEWS: 1, SHARES: _THREADS})(reporting_user_errors(kind, name))
+    made = remote(concurrency_groups={EVENTS: 1, SHARES: _THREADS})(reporting_user_errors(kind, name))
     for number in range(1, _RUNS):
         # The name of a dead actor of an earlier run stays taken while this process holds a reference to it.
         with suppress(ValueError):

@@ -8,7 +8,6 @@ from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.units import JobId, StreamId
 from ekya.runtime.fleet_actors import StreamActors
-from ekya.runtime.mailbox import RunClock
 from ekya.runtime.retrain_inputs import RetrainInputs
 
 
@@ -28,21 +27,21 @@ class RemoteCheckpoint:
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
+class _Remote:
     """One remote retraining.
 
     Attributes:
         best: returns the best weights so far.
         accuracies: after each epoch reported so far.
-        adopted: Ray's reference to the call that gave weights to the stream's trainer; None before.
-        adopted_epoch: the epoch of these weights.
+        sent: Ray's reference to the call that gave weights to the stream's trainer; None before.
+        sent_epoch: the epoch of these weights.
     """
 
     command: StartRetraining
     best: Callable[[], RemoteCheckpoint]
     accuracies: tuple[float, ...] = ()
-    adopted: Any = None
-    adopted_epoch: int = 0
+    sent: Any = None
+    sent_epoch: int = 0
 
     @property
     def best_epoch(self) -> int:
@@ -55,51 +54,51 @@ class RemoteRetrainings:
 
     Args:
         streams: actors of the streams.
-        materials: the labels that each stream's trainer learns from.
-        clock: run time.
-        tell: callback for progress and end events.
+        inputs: the labels that each stream's trainer learns from.
+        now_us: returns run time.
+        emit: callback for progress and end events.
     """
 
     def __init__(
         self,
         streams: Mapping[StreamId, StreamActors],
-        materials: RetrainInputs,
-        clock: RunClock,
-        tell: Callable[[ev.Event], None],
+        inputs: RetrainInputs,
+        now_us: Callable[[], int],
+        emit: Callable[[ev.Event], None],
     ) -> None:
-        self._streams, self._materials, self._clock, self._tell = streams, materials, clock, tell
-        self._coming: dict[StreamId, _Coming] = {}
+        self._streams, self._inputs, self._now_us, self._emit = streams, inputs, now_us, emit
+        self._newest: dict[StreamId, _Remote] = {}
 
     def bring(
         self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], RemoteCheckpoint]
     ) -> None:
-        """Records progress; see ``above.Exchange.bring``."""
+        """Records progress; see ``coordinator.Exchange.bring``."""
         stream, job = command.stream, command.job
-        coming = self._coming.get(stream)
-        if coming is None or coming.command.job != job:
-            coming = self._coming[stream] = _Coming(command, best)
-        coming.best = best
-        now_us = max(self._clock.now_us(), 0)
-        for epoch in range(len(coming.accuracies) + 1, len(accuracies) + 1):
+        remote = self._newest.get(stream)
+        if remote is None or remote.command.job != job:
+            remote = self._newest[stream] = _Remote(command, best)
+        remote.best = best
+        now_us = self._now_us()
+        for epoch in range(len(remote.accuracies) + 1, len(accuracies) + 1):
             accuracy = accuracies[epoch - 1]
-            self._tell(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
+            self._emit(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
         # Its processes may end after its last epoch, so the end is reported only once.
-        ends = len(coming.accuracies) < command.config.epochs <= len(accuracies)
-        coming.accuracies = tuple(accuracies)
+        ends = len(remote.accuracies) < command.config.epochs <= len(accuracies)
+        remote.accuracies = tuple(accuracies)
         if ends:
-            self._tell(ev.RetrainFinished(now_us, stream, job, 0.0))
+            self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
 
-    def adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Gives the stream's trainer the best weights, unless it has them; returns the Ray reference.
+    def send(self, stream: StreamId, job: JobId) -> list[Any]:
+        """Sends the best weights to the stream's trainer, unless it has them; returns the Ray reference.
 
         Empty if the job is not a remote one or has no epoch yet. The call needs no share.
         """
-        coming = self._coming.get(stream)
-        if coming is None or coming.command.job != job or not coming.accuracies:
+        remote = self._newest.get(stream)
+        if remote is None or remote.command.job != job or not remote.accuracies:
             return []
-        if coming.best_epoch > coming.adopted_epoch:
-            best, labels = coming.best(), self._materials.labels(stream)
-            adopt = self._streams[stream].retraining.adopt
-            coming.adopted = adopt.remote(coming.command, best.weights, best.accuracy, labels)
-            coming.adopted_epoch = best.epoch
-        return [coming.adopted]
+        if remote.best_epoch > remote.sent_epoch:
+            best, labels = remote.best(), self._inputs.labels(stream)
+            receive = self._streams[stream].retraining.receive
+            remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, labels)
+            remote.sent_epoch = best.epoch
+        return [remote.sent]

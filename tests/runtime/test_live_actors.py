@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from ekya.core.events import Warned
-from ekya.runtime.actor_processes import GPU_PART, NEWS, SHARES, end_process, make_actor
+from ekya.runtime.actor_processes import EVENTS, GPU_PART, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live
 
@@ -65,7 +65,7 @@ def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two
 def test_what_an_actor_warns_of_is_among_its_news_although_its_log_goes_to_a_file(two_gpus):
     worker = make_actor(Worker, "worried", {}, 0.0)
     ray.get([worker.worry.remote(), worker.worry.remote()])
-    news = ray.get(worker.poll.options(concurrency_group=NEWS).remote(0.0))
+    news = ray.get(worker.poll.options(concurrency_group=EVENTS).remote(0.0))
     assert news == [Warned(0, "worried", "memory is short")]
     ray.kill(worker)
 
