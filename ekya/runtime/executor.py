@@ -18,7 +18,7 @@ from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.pipeline.labels import StreamLabels
-from ekya.runtime.actor_errors import as_heard, in_words
+from ekya.runtime.actor_errors import in_words, received
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
@@ -398,7 +398,7 @@ class RayExecutor:
             return
         for event in events:
             if isinstance(event, ev.Warned):
-                self._emit(as_heard(event, self._now_us(), self._actors.fleet))
+                self._emit(received(event, self._now_us(), self._actors.fleet))
             elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
                 self._apply(self._unkept.wait_for(event))
                 for kept in self._unkept.references:
