@@ -20,11 +20,11 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Question
 from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.proposer import Proposer
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
 from ekya.models.training.trainer import Retraining
-from ekya.pipeline.inference import Proposer
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveLook
 from ekya.streams.ingest.frame import Frame

@@ -87,7 +87,7 @@ class StreamPreparation:
         if self.golden.background is None:
             most = affordable(left_gpu_s, one_gpu_s + POOL * look_gpu_s, most)
             self._tell_if_none(most, one_gpu_s + POOL * look_gpu_s)
-            return choose(material, most, settings.seed, policy, self.serving.look)
+            return choose(material, most, settings.seed, policy, self.serving.predictor.look)
         pool = POOL * most
         if left_gpu_s is not None:
             # Pictures cost more than crops in the serving model, which may use half of the budget.
@@ -95,7 +95,7 @@ class StreamPreparation:
             left_gpu_s -= pool * look_gpu_s
         pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
         self._tell_if_none(pictures, one_gpu_s)
-        return choose_pictures(material, pictures, settings.seed, policy, self.serving.look, pool)
+        return choose_pictures(material, pictures, settings.seed, policy, self.serving.predictor.look, pool)
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of `label_burst` to the golden model."""

@@ -11,7 +11,8 @@ from ray.exceptions import RayError
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
-from ekya.core.events import Warned
+from ekya.core.events import Event, Warned
+from ekya.core.units import StreamId
 from ekya.streams.ingest.credentials import masked
 
 _MOST_TEXTS = 50
@@ -67,7 +68,13 @@ def _in_a_line(record: logging.LogRecord) -> str:
 _Answer = TypeVar("_Answer")
 
 
-def hosting(title: str, name: str, methods: Iterable[str], load: Callable[[], type[Any]]) -> type[Any]:
+def hosting(
+    title: str,
+    name: str,
+    load: Callable[[], type[Any]],
+    methods: Iterable[str],
+    stream_methods: Iterable[str] = (),
+) -> type[Any]:
     """Returns an actor class that makes an object of another class in its process and calls its methods.
 
     The methods raise the UserError that the object's constructor ran into: for an error in a constructor Ray
@@ -77,8 +84,9 @@ def hosting(title: str, name: str, methods: Iterable[str], load: Callable[[], ty
     Args:
         title: name of the class in Ray's dashboard and in the process list.
         name: display name of the actor.
-        methods: of the object that other processes call.
         load: returns the class of the object; called in the actor's process.
+        methods: of the object that other processes call.
+        stream_methods: the same of each of its ``streams``; see ``ActorKind``.
     """
 
     def make(actor: Any, *arguments: object) -> None:
@@ -89,23 +97,35 @@ def hosting(title: str, name: str, methods: Iterable[str], load: Callable[[], ty
         except UserError as error:
             actor.error = error
 
-    def forwarded(method: str) -> Callable[..., Any]:
-        def call(actor: Any, *arguments: object, **named: object) -> Any:
-            if actor.error is not None:
-                raise actor.error
-            reply = getattr(actor.hosted, method)(*arguments, **named)
-            return [*reply, *actor.warnings.take()] if method == "poll" else reply
+    def hosted(actor: Any) -> Any:
+        if actor.error is not None:
+            raise actor.error
+        return actor.hosted
 
-        call.__name__ = method
+    def of_object(method: str) -> Callable[..., Any]:
+        return lambda actor, *arguments, **named: getattr(hosted(actor), method)(*arguments, **named)
+
+    def of_stream(method: str) -> Callable[..., Any]:
+        def call(actor: Any, stream: StreamId, *arguments: object) -> Any:
+            one = hosted(actor).streams.get(stream)
+            return None if one is None else getattr(one, method)(*arguments)
+
         return call
 
-    return type(title, (), {"__init__": make, **{method: forwarded(method) for method in methods}})
+    def poll(actor: Any, timeout_s: float) -> list[Event]:
+        return [*hosted(actor).poll(timeout_s), *actor.warnings.take()]
+
+    members: dict[str, Callable[..., Any]] = {method: of_object(method) for method in methods}
+    members |= {method: of_stream(method) for method in stream_methods}
+    if "poll" in members:
+        members["poll"] = poll
+    return type(title, (), {"__init__": make, **members})
 
 
 def reporting_user_errors(kind: type[Any], name: str) -> type[Any]:
     """Returns an actor class that hosts a class which is loaded already, with all its public methods."""
     public = [one for one, it in vars(kind).items() if isfunction(it) and not one.startswith("_")]
-    return hosting(kind.__name__, name, public, lambda: kind)
+    return hosting(kind.__name__, name, lambda: kind, public)
 
 
 def unwrapping_user_error(ask: Callable[[], _Answer]) -> _Answer:

@@ -103,6 +103,8 @@ class ActorKind:
         module: of the class.
         name: of the class.
         methods: those that other processes call.
+        stream_methods: the same of each of its ``streams``; their first argument is the stream. They do
+            nothing for a stream that is not in the process.
         low_priority: whether it loads at the lowest priority, for a process that nothing waits for.
         title: name in Ray's dashboard and in the process list; empty for ``name``.
     """
@@ -110,13 +112,14 @@ class ActorKind:
     module: str
     name: str
     methods: tuple[str, ...]
+    stream_methods: tuple[str, ...] = ()
     low_priority: bool = False
     title: str = ""
 
     def actor_class(self, name: str) -> type[Any]:
         """Returns a class for Ray that imports the real class when an actor of this name is made from it."""
         load = partial(_load_slowly, self) if self.low_priority else partial(_load, self)
-        return hosting(self.title or self.name, name, self.methods, load)
+        return hosting(self.title or self.name, name, load, self.methods, self.stream_methods)
 
 
 def _load(kind: ActorKind) -> type[Any]:
@@ -140,23 +143,8 @@ def _lower_priority_fully() -> None:
 INFERENCE = ActorKind(
     "ekya.runtime.inference_actor",
     "InferenceActor",
-    (
-        "process",
-        "base_weights",
-        "warm_up",
-        "load",
-        "begin",
-        "join",
-        "leave",
-        "configure",
-        "swap",
-        "take",
-        "try_loan",
-        "roll_back",
-        "material",
-        "poll",
-        "end",
-    ),
+    ("process", "base_weights", "warm_up", "load", "begin", "join", "leave", "material", "poll", "end"),
+    ("configure", "receive", "try_receive", "roll_back"),
 )
 SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""
@@ -164,22 +152,18 @@ SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",
+    ("process", "ready", "begin", "poll", "end"),
     (
-        "process",
-        "ready",
-        "begin",
-        "leave",
         "start",
-        "adopt",
+        "receive",
         "memory",
         "resize",
         "stop",
-        "lend",
-        "lend_first",
-        "end_loan",
-        "hand_over",
-        "poll",
-        "end",
+        "share",
+        "share_first",
+        "stop_sharing",
+        "send",
+        "leave",
     ),
 )
 PREPARATION = ActorKind(

@@ -16,20 +16,19 @@ from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
-from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
+from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.pending_checkpoints import PendingCheckpoints
 from ekya.runtime.ready import Ready
-from ekya.runtime.remote_calls import RemoteCalls
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
 from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
 from ekya.runtime.share_changes import ShareChanges
-from ekya.runtime.version_history import Served, VersionHistory
+from ekya.runtime.weight_transfer import WeightTransfer
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,13 +81,12 @@ class RayExecutor:
         self._ready = ready
         self._clock = clock
         self._stop = stop
-        self._on_the_gpu = on_the_gpu
-        self._unkept = PendingCheckpoints()
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
         self._calls = RemoteCalls()
+        self._weights = WeightTransfer(actors.streams, self._calls, self._apply, on_the_gpu)
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
         # Polled actors and the workers in them; the micro-profiler has none.
         self._polled: dict[Any, set[Worker]] = {}
@@ -99,8 +97,6 @@ class RayExecutor:
         self._profiler_starts: set[Any] = set()
         # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
-        self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._met = VersionHistory()
         self._remote = RemoteRetrainings(actors.streams, self._inputs, self._now_us, self._emit)
         self._follow(actors.preparation)
         for stream, own in actors.streams.items():
@@ -151,7 +147,7 @@ class RayExecutor:
         self._started.add(command.job)
         self._remote.bring(command, accuracies, best)
         if over:
-            self._adopt(command.stream, command.job)
+            self._receive(command.stream, command.job)
 
     def _execute(self, command: cmd.Command) -> None:
         match command:
@@ -168,22 +164,25 @@ class RayExecutor:
                 reason = "there is no other server that could train it"
                 self._emit(ev.RetrainFailed(self._now_us(), command.stream, command.job, reason))
             case cmd.StartRetraining():
-                holder, begin = (
-                    retraining_holder(command.stream, command.job),
-                    partial(self._retrain, command),
-                )
+                holder = retraining_holder(command.stream, command.job)
+                begin = partial(self._retrain, command)
                 self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
             case cmd.ResizeRetraining():
                 holder = retraining_holder(command.stream, command.job)
                 self._shares.resize(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
                 self._shares.leave(retraining_holder(command.stream, command.job))
-                self._adopt(command.stream, command.job)
+                self._receive(command.stream, command.job)
             case cmd.ServeModel():
                 if command.job in self._started:
-                    self._serve(command)
+                    # Remote weights are sent to inference after the stream's trainer has received them.
+                    after = self._receive(command.stream, command.job)
+                    self._weights.send(command.stream, command.job, after)
+                    self._make_known(command.stream)
             case cmd.RollBack():
-                self._roll_back(command)
+                if self._weights.roll_back(command.stream):
+                    _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
+                    self._make_known(command.stream)
             case cmd.RestartWorker():
                 _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
                 self._restart(command.stream, command.role)
@@ -197,7 +196,7 @@ class RayExecutor:
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
         self._inputs.begin_window()
-        self._met.begin_window()
+        self._weights.begin_window()
         if self._profiler_starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
@@ -215,7 +214,7 @@ class RayExecutor:
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(asked.stream, command.window - 1)
             settings = self._ready[asked.stream].settings
-            earlier = self._met.judge(asked.stream, Served(own.version, own.newest_weights))
+            earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
             handed_in = preparation.hand_in.remote(
                 command.window, asked.stream, settings, material, own.version, weights, earlier
@@ -233,62 +232,26 @@ class RayExecutor:
         self._started.add(command.job)
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
-        passed = self._met.passed_by(command.stream, own.newest_weights)
+        activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
-        return own.retraining.start.remote(at_share, own.newest_weights, labels, passed, serial)
+        return own.retraining.start.remote(
+            command.stream, at_share, own.newest_weights, labels, activations, serial
+        )
 
     # Weights
 
-    def _adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Makes the best remote weights of a job the best of the local trainer; returns the calls."""
-        adopted = self._remote.adopt(stream, job)
-        for call in adopted:
-            self._calls.add(call, partial(self._log_failure, "adopt"))
-        return adopted
-
-    def _roll_back(self, command: cmd.RollBack) -> None:
-        """Serves earlier weights again, which are still in the object store."""
-        own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        earlier = self._met.go_back(command.stream, version)
-        if earlier is None:
-            return
-        _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-        own.version, own.newest_weights = version, earlier.weights
-        self._handed[command.stream, own.version] = earlier.weights
-        self._make_known(command.stream)
-        rolled_back = own.inference.roll_back.remote(
-            command.stream, earlier.weights, own.version, earlier.version
-        )
-        self._calls.add(rolled_back, partial(self._log_failure, "RollBack"))
-
-    def _serve(self, command: cmd.ServeModel) -> None:
-        own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        # Weights of a remote retraining are handed over after the trainer has adopted them.
-        after = self._adopt(command.stream, command.job)
-        taken: list[Any] = []
-        if self._on_the_gpu:
-            lend = own.retraining.lend.options(num_returns=2)
-            lent, accuracy = lend.remote(command.stream, command.job, version, *after)
-            taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
-            what = "CUDA IPC, in whose place the object store is used now,"
-            self._calls.add(taken[0], partial(self._log_failure, what))
-        hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.stream, command.job, version, taken, *after)
-        if self._on_the_gpu:
-            self._unkept.add(command.stream, version, accuracy)
-        own.version, own.newest_weights = version, weights
-        self._handed[command.stream, version] = weights
-        self._make_known(command.stream)
-        swapped = own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
-        self._calls.add(swapped, partial(self._log_failure, "ServeModel"))
+    def _receive(self, stream: StreamId, job: JobId) -> list[Any]:
+        """Sends the best remote weights of a job to the stream's trainer; returns the calls."""
+        received = self._remote.send(stream, job)
+        for call in received:
+            self._calls.add(call, partial(log_failure, "receive"))
+        return received
 
     def _make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
-        self._calls.add(known, partial(self._log_failure, "know"))
+        self._calls.add(known, partial(log_failure, "know"))
         return known
 
     # Workers
@@ -366,7 +329,7 @@ class RayExecutor:
 
     def _profiler_started(self, start: Any, value: None, error: RayError | None) -> None:
         """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
-        self._log_failure("the start of the micro-profiler", value, error)
+        log_failure("the start of the micro-profiler", value, error)
         if start in self._profiler_starts:
             self._profiler_starts.remove(start)
             if not self._profiler_starts:
@@ -400,13 +363,8 @@ class RayExecutor:
             if isinstance(event, ev.Warned):
                 self._emit(received(event, self._now_us(), self._actors.fleet))
             elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
-                self._apply(self._unkept.wait_for(event))
-                for kept in self._unkept.references:
-                    self._calls.add(kept, partial(self._kept, kept))
+                self._apply(self._weights.on_event(event))
         self._poll(actor)
-
-    def _kept(self, reference: Any, _value: float | None, _error: RayError | None) -> None:
-        self._apply(self._unkept.hear(reference))
 
     def _apply(self, events: Sequence[ev.Event]) -> None:
         """Applies the direct effects of events, before the loop plans because of them, and emits them."""
@@ -416,12 +374,7 @@ class RayExecutor:
                     self._inputs.fetch_labels(event.stream, event.window)
                 case ev.ProfileReady():
                     ask = self._actors.preparation.passed.options(num_returns=2)
-                    passed, come = ask.remote(event.window, event.stream)
-                    self._met.is_passing(come, passed, event.stream)
-                    self._calls.add(come, partial(self._passed, come))
-                case ev.ModelSwapped() | ev.RolledBack():
-                    own = self._actors.streams[event.stream]
-                    own.weights = self._handed.pop((event.stream, event.version))
+                    self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
                 case ev.RetrainFinished() | ev.RetrainFailed():
                     self._shares.leave(retraining_holder(event.stream, event.job))
                 case ev.StreamLost() | ev.StreamEnded():
@@ -434,13 +387,3 @@ class RayExecutor:
             if isinstance(event, ev.StreamLost):
                 _LOG.warning("%s is lost: %s", event.stream, event.reason)
             self._emit(event)
-
-    def _passed(self, reference: Any, value: None, error: RayError | None) -> None:
-        self._log_failure("passed", value, error)
-        if error is None:
-            self._met.has_come(reference)
-
-    def _log_failure(self, what: str, _value: Any, error: RayError | None) -> None:
-        """Logs the failure of a call, except for a dead actor, which is handled elsewhere."""
-        if error is not None and not isinstance(error, RayActorError):
-            _LOG.error("%s failed: %s", what, in_words(error))

@@ -233,9 +233,10 @@ class FleetActors:
         """
         trials = []
         for stream, own in self.streams.items():
-            lent = own.retraining.lend_first.remote(stream, own.weights)
-            taken = own.inference.try_loan.remote(stream, lent)
-            trials += [lent, taken, own.retraining.end_loan.remote(stream, own.version, [taken])]
+            shared = own.retraining.share_first.remote(stream, own.weights)
+            received = own.inference.try_receive.remote(stream, shared)
+            freed = own.retraining.stop_sharing.remote(stream, own.version, [received])
+            trials += [shared, received, freed]
         try:
             ray.get(trials)
         except RayError as error:

@@ -1,11 +1,15 @@
 """Actor calls in flight, each with the callback that handles its reply."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
+from ekya.runtime.actor_errors import in_words
+
+_LOG = logging.getLogger(__name__)
 _GATHER_S = 0.005
 """After the first reply, how long to collect others: planning once is better than twice."""
 
@@ -37,3 +41,9 @@ class RemoteCalls:
                 callback(None, error)
             else:
                 callback(value, None)
+
+
+def log_failure(what: str, _value: Any, error: RayError | None) -> None:
+    """Logs the failure of a call, except for a dead actor, which is handled elsewhere."""
+    if error is not None and not isinstance(error, RayActorError):
+        _LOG.error("%s failed: %s", what, in_words(error))

@@ -33,15 +33,15 @@ class _Remote:
     Attributes:
         best: returns the best weights so far.
         accuracies: after each epoch reported so far.
-        adopted: Ray's reference to the call that gave weights to the stream's trainer; None before.
-        adopted_epoch: the epoch of these weights.
+        sent: Ray's reference to the call that gave weights to the stream's trainer; None before.
+        sent_epoch: the epoch of these weights.
     """
 
     command: StartRetraining
     best: Callable[[], RemoteCheckpoint]
     accuracies: tuple[float, ...] = ()
-    adopted: Any = None
-    adopted_epoch: int = 0
+    sent: Any = None
+    sent_epoch: int = 0
 
     @property
     def best_epoch(self) -> int:
@@ -88,17 +88,17 @@ class RemoteRetrainings:
         if ends:
             self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
 
-    def adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Gives the stream's trainer the best weights, unless it has them; returns the Ray reference.
+    def send(self, stream: StreamId, job: JobId) -> list[Any]:
+        """Sends the best weights to the stream's trainer, unless it has them; returns the Ray reference.
 
         Empty if the job is not a remote one or has no epoch yet. The call needs no share.
         """
         remote = self._newest.get(stream)
         if remote is None or remote.command.job != job or not remote.accuracies:
             return []
-        if remote.best_epoch > remote.adopted_epoch:
+        if remote.best_epoch > remote.sent_epoch:
             best, labels = remote.best(), self._inputs.labels(stream)
-            adopt = self._streams[stream].retraining.adopt
-            remote.adopted = adopt.remote(remote.command, best.weights, best.accuracy, labels)
-            remote.adopted_epoch = best.epoch
-        return [remote.adopted]
+            receive = self._streams[stream].retraining.receive
+            remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, labels)
+            remote.sent_epoch = best.epoch
+        return [remote.sent]

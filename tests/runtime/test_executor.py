@@ -178,7 +178,7 @@ def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
 
 
 def passed_to_trainer(actors):
-    return [arguments[3] for arguments in actors.arguments("start")]
+    return [arguments[4] for arguments in actors.arguments("start")]
 
 
 def report_trial(executor, actors, copied=True):
@@ -243,7 +243,7 @@ def test_roll_back_serves_earlier_weights_from_the_object_store(executor, actors
     known = [arguments[2:] for arguments in actors.arguments("know")]
     assert known == [(0, "base"), (1, newer), (2, "base")]
     executor.execute([start(2)])
-    assert actors.arguments("start")[-1][1] == "base", "what serves is what is retrained"
+    assert actors.arguments("start")[-1][2] == "base", "what serves is what is retrained"
 
 
 def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
@@ -256,8 +256,9 @@ def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
 
 def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):
     executor.execute([serve()])
-    assert actors.calls("lend") == actors.calls("take") == []
-    assert actors.arguments("hand_over") == [(CAM, JobId(1), ModelVersion(1), [])]
+    assert actors.calls("share") == []
+    assert len(actors.calls("receive")) == 1
+    assert actors.arguments("send") == [(CAM, JobId(1), ModelVersion(1), [])]
 
 
 @pytest.fixture
@@ -270,27 +271,28 @@ def on_the_gpu(executor_of):
 
 def test_hot_swap_on_the_gpu_sends_then_stores_then_swaps(on_the_gpu, actors, own):
     job, version = JobId(1), ModelVersion(1)
-    (lend,), (take,), (hand_over,) = map(actors.calls, ("lend", "take", "hand_over"))
-    assert lend.arguments == (CAM, job, version)
-    assert take.arguments == (CAM, *lend.references, version, job)
-    assert hand_over.arguments == (CAM, job, version, list(take.references))
-    assert actors.arguments("swap") == [(CAM, *hand_over.references, version, job)]
-    assert own.newest_weights is hand_over.references[0]
+    (share,), (send,) = actors.calls("share"), actors.calls("send")
+    first, second = actors.calls("receive")
+    assert share.arguments == (CAM, job, version)
+    assert first.arguments == (CAM, *share.references, version, job)
+    assert send.arguments == (CAM, job, version, list(first.references))
+    assert second.arguments == (CAM, *send.references, version, job)
+    assert own.newest_weights is send.references[0]
 
 
 def test_hot_swap_is_reported_when_the_object_store_has_the_weights(on_the_gpu, actors, own):
     actors.emit(own.inference, swapped(1))
     assert events_of(on_the_gpu, actors) == ()
     assert own.weights == "base", "a worker that dies now is made again from what there is"
-    (hand_over,) = actors.calls("hand_over")
-    hand_over.reply()
+    (send,) = actors.calls("send")
+    send.reply()
     assert events_of(on_the_gpu, actors) == (swapped(1),)
-    assert own.weights is hand_over.references[0]
+    assert own.weights is send.references[0]
 
 
 def test_hot_swap_to_lost_weights_is_never_reported(on_the_gpu, actors, own, caplog):
     actors.emit(own.inference, swapped(1))
-    actors.calls("hand_over")[0].fail(RayActorError())
+    actors.calls("send")[0].fail(RayActorError())
     assert events_of(on_the_gpu, actors) == ()
     assert own.weights == "base"
     assert "cam: weights 1 serve, and were lost with their trainer" in caplog.text
@@ -301,7 +303,7 @@ def test_hot_swaps_are_reported_in_order_although_stored_in_another(on_the_gpu, 
     on_the_gpu.execute([prepare(2), serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
     rolled_back = ev.RolledBack(0, CAM, ModelVersion(3), ModelVersion(1), 5)
     actors.emit(own.inference, swapped(1), swapped(2), rolled_back)
-    first, second = actors.calls("hand_over")
+    first, second = actors.calls("send")
     events_of(on_the_gpu, actors)
     second.reply()
     assert (events_of(on_the_gpu, actors), own.weights) == ((), "base")
@@ -311,6 +313,6 @@ def test_hot_swaps_are_reported_in_order_although_stored_in_another(on_the_gpu, 
 
 
 def test_failed_transfer_on_the_gpu_is_logged(on_the_gpu, actors, caplog):
-    actors.calls("take")[0].fail(RayError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE"))
+    actors.calls("receive")[0].fail(RayError("cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE"))
     events_of(on_the_gpu, actors)
     assert "CUDA IPC, in whose place the object store is used now, failed: cuIpcOpenMemHandle" in caplog.text

@@ -1,4 +1,4 @@
-"""Tests of remote retrainings: reported epoch by epoch, adopted by the trainer, served like any other."""
+"""Tests of remote retrainings: reported epoch by epoch, sent to the trainer, served like any other."""
 
 import threading
 
@@ -58,8 +58,9 @@ def bring(executor, *accuracies, over=False):
     executor.bring(START, accuracies, lambda: made, over)
 
 
-def adopted(actors):
-    return [arguments[1:3] for arguments in actors.arguments("adopt")]
+def received(actors):
+    to_trainer = [arguments for arguments in actors.arguments("receive") if arguments[1] == START]
+    return [(weights, accuracy) for _, _, weights, accuracy, _ in to_trainer]
 
 
 def test_each_epoch_is_reported_once_and_the_end_with_the_last(executor, actors):
@@ -72,35 +73,35 @@ def test_each_epoch_is_reported_once_and_the_end_with_the_last(executor, actors)
     assert events_of(executor, actors) == ()
 
 
-def test_weights_are_adopted_without_a_share_when_they_are_to_serve(executor, actors, ledger):
+def test_weights_are_received_without_a_share_when_they_are_to_serve(executor, actors, ledger):
     bring(executor, 0.7)
-    assert actors.calls("adopt") == []
+    assert actors.calls("receive") == []
     executor.execute([SERVE])
-    (adopt,), (hand_over,) = actors.calls("adopt"), actors.calls("hand_over")
+    (receive, _), (send,) = actors.calls("receive"), actors.calls("send")
     (labels,) = actors.calls("labels")
-    assert adopt.arguments == (START, b"weights 1", 0.7, *labels.references)
-    # Ray calls ``hand_over`` once its last argument is available.
-    assert hand_over.arguments == (CAM, JOB, ONE, [], *adopt.references)
+    assert receive.arguments == (CAM, START, b"weights 1", 0.7, *labels.references)
+    # Ray calls ``send`` once its last argument is available.
+    assert send.arguments == (CAM, JOB, ONE, [], *receive.references)
     assert (ledger.holders, ledger.free_milli(0)) == ((), 1000)
 
 
-def test_only_better_weights_are_adopted_again(executor, actors):
+def test_only_better_weights_are_received_again(executor, actors):
     bring(executor, 0.7)
     executor.execute([SERVE])
     bring(executor, 0.7, 0.6, over=True)
-    assert adopted(actors) == [(b"weights 1", 0.7)]
+    assert received(actors) == [(b"weights 1", 0.7)]
     bring(executor, 0.7, 0.8, over=True)
-    assert adopted(actors) == [(b"weights 1", 0.7), (b"weights 2", 0.8)]
+    assert received(actors) == [(b"weights 1", 0.7), (b"weights 2", 0.8)]
 
 
 def test_stopped_retraining_leaves_its_weights_to_the_trainer(executor, actors):
     bring(executor, 0.7)
     executor.execute([SERVE, cmd.StopRetraining(CAM, JOB)])
-    assert adopted(actors) == [(b"weights 1", 0.7)]
+    assert received(actors) == [(b"weights 1", 0.7)]
     executor.execute([cmd.StopRetraining(CAM, JobId(8))])
     bring(executor, 0.7)
     executor.execute([cmd.KeepServing(CAM, JOB, 1, "it is worse"), cmd.StopRetraining(CAM, JOB)])
-    assert len(adopted(actors)) == 1
+    assert len(received(actors)) == 1
 
 
 def test_inputs_of_a_remote_retraining_are_references(executor, actors):

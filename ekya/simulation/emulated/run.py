@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,12 +23,13 @@ from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.opening import open_golden
 from ekya.models.golden.proposer import Proposer
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     CHECKPOINT_DELAY_US,
@@ -206,9 +208,8 @@ class _World:
             proposer = proposer_for(fleet, stream)
             operations = frames.proposer_operations(proposer)
             proposer_operations = max(proposer_operations, operations)
-            worker = InferenceWorker(
-                classes, base, proposer, setup.collector(), setup.settings.side, setup.window_us
-            )
+            prepare = partial(Classifier, classes=classes, predictors=Predictors())
+            steps = FrameSteps(proposer, setup.collector(), setup.settings.side, setup.window_us)
             costs = {
                 resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
                 for resolution in fleet.inference.resolutions
@@ -217,7 +218,7 @@ class _World:
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             cameras[stream.id] = EmulatedCamera(
                 settings=setup.settings,
-                inference=EmulatedStream(iter(frames), worker, card),
+                inference=EmulatedStream(iter(frames), steps, card, base, prepare),
                 frames=FrameRecord(folder, stream.id),
                 models=models,
                 model=base,

@@ -1,4 +1,4 @@
-"""Tests of weights of a remote retraining that the local trainer adopts."""
+"""Tests of weights of a remote retraining that the stream's trainer receives."""
 
 import time
 from types import SimpleNamespace
@@ -44,40 +44,49 @@ def labels():
 
 
 @pytest.fixture
-def actor(monkeypatch, tmp_path):
+def folder(tmp_path):
+    return RunFolder.create(tmp_path, "run")
+
+
+@pytest.fixture
+def mailbox():
+    return Mailbox()
+
+
+@pytest.fixture
+def actor(folder, mailbox):
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    folder = RunFolder.create(tmp_path, "run")
     common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    return StreamRetraining(StreamActorConfig(common, 0, BASE_VERSION), Mailbox(), MemoryPeaks())
+    return StreamRetraining(StreamActorConfig(common, 0, BASE_VERSION), mailbox, MemoryPeaks())
 
 
-def told(actor, kind):
+def events_until(mailbox, kind):
     """Returns all events up to the first of a kind."""
     events, until_s = [], time.monotonic() + 5
     while not any(isinstance(event, kind) for event in events):
         assert time.monotonic() < until_s
-        events += actor._mailbox.take(0.05)
+        events += mailbox.take(0.05)
     return events
 
 
-def test_adopted_weights_are_the_best_of_their_job_at_once(actor, model, labels):
-    actor.adopt(START, to_bytes(model), 0.75, labels)
-    weights, accuracy = actor.hand_over(JOB, ONE)
+def test_received_weights_are_the_best_of_their_job(actor, model, labels, folder):
+    actor.receive(START, to_bytes(model), 0.75, labels)
+    weights, accuracy = actor.send(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, model.head.weight), accuracy) == (True, 0.75)
-    assert actor.stop(JOB).share_milli == 0, "by then it has learnt by heart"
+    assert actor.stop(JOB).share_milli == 0, "by then its exemplars are chosen"
     kept = actor.memory()
     same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
     assert np.array_equal(kept.exemplars().crops, same.exemplars().crops)
     actor.end()
-    saved = load_model(actor._orders.common.folder.model(CAM, ONE))
+    saved = load_model(folder.model(CAM, ONE))
     assert torch.allclose(saved.head.weight, model.head.weight, atol=1e-3)
 
 
-def test_better_weights_are_adopted_later_and_labels_are_learnt_by_heart_once(actor, model, labels):
+def test_better_weights_received_later_replace_them(actor, model, labels):
     better = build_edge_model(("car", "bus"), 0, 6, "shufflenet_v2_x1_0").eval()
-    actor.adopt(START, to_bytes(model), 0.75, labels)
-    actor.adopt(START, to_bytes(better), 0.8, labels)
-    weights, accuracy = actor.hand_over(JOB, ONE)
+    actor.receive(START, to_bytes(model), 0.75, labels)
+    actor.receive(START, to_bytes(better), 0.8, labels)
+    weights, accuracy = actor.send(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
     assert actor.stop(JOB).share_milli == 0
     same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
@@ -85,14 +94,14 @@ def test_better_weights_are_adopted_later_and_labels_are_learnt_by_heart_once(ac
     actor.end()
 
 
-def test_weights_that_cannot_be_read_or_whose_labels_are_gone_fail_their_job(actor, model, labels):
-    actor.adopt(START, b"no weights", 0.75, labels)
-    (failed,) = told(actor, ev.RetrainFailed)
+def test_unreadable_weights_or_missing_labels_fail_the_job(actor, model, labels, mailbox):
+    actor.receive(START, b"no weights", 0.75, labels)
+    (failed,) = events_until(mailbox, ev.RetrainFailed)
     assert (failed.job, "safetensors" in failed.reason) == (JOB, True)
     with pytest.raises(LookupError):
-        actor.hand_over(JOB, ONE)
+        actor.send(JOB, ONE)
     assert actor.stop(JOB).share_milli == 0
-    actor.adopt(START, to_bytes(model), 0.75, None)
-    (failed,) = told(actor, ev.RetrainFailed)
+    actor.receive(START, to_bytes(model), 0.75, None)
+    (failed,) = events_until(mailbox, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
     assert actor.memory().size == 0
