@@ -22,6 +22,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.models.training.measured import few_of_each
 from ekya.models.training.microprofile import MicroProfile, way_to_try
+from ekya.models.training.trainer import Compute
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
@@ -222,9 +223,7 @@ class StreamPreparation:
             background=classes.index(fleet[background]) if background is not None and known else None,
             seed=self.settings.seed,
             clock=clock,
-            device=self.settings.device,
-            scope=scope,
-            precision=training_precision(self.settings.device, scope),
+            compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
             passed=self.passed,
         )
 

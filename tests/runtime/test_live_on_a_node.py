@@ -26,7 +26,7 @@ from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -94,11 +94,9 @@ class Tier(NullCoordinator):
         retraining = Retraining(
             from_bytes(task.start),
             replace(task.config, epochs=1),
-            task.training[WEST],
-            task.validation,
-            memory=task.memory,
-            classes=task.classes,
-            seed=task.seed,
+            RetrainingData(
+                task.training[WEST], task.validation, task.classes, memory=task.memory, seed=task.seed
+            ),
         )
         retraining.prepare()
         accuracy = retraining.run_epoch().validation_accuracy
