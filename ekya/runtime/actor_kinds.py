@@ -15,6 +15,7 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import Processes
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_errors import hosting
@@ -89,6 +90,19 @@ class ProcessConfig:
     name: str
     gpu: int
     streams: tuple[StreamActorConfig, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Reply of an inference about a stream that can begin.
+
+    Attributes:
+        settings: of the stream.
+        died: why its recording's decoder died on opening; such a stream has ended before it began.
+    """
+
+    settings: PreparationSettings
+    died: str | None = None
 
 
 _LAST = 19

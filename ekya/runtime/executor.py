@@ -19,14 +19,18 @@ from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_h
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.ready import Ready
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
-from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
-from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
+from ekya.runtime.remote_retrainings import (
+    MaterialToFetch,
+    RemoteCheckpoint,
+    RemoteRetrainings,
+    RetrainInputs,
+)
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.weight_transfer import WeightTransfer
 

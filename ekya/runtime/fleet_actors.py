@@ -30,10 +30,10 @@ from ekya.runtime.actor_kinds import (
     ActorConfig,
     ActorKind,
     ProcessConfig,
+    Ready,
     StreamActorConfig,
 )
 from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor, wait_ended
-from ekya.runtime.ready import Ready
 from ekya.system.host import read_host_memory
 
 _LOG = logging.getLogger(__name__)
@@ -141,7 +141,8 @@ class FleetActors:
         while it goes on: on a small machine they would delay the cameras.
 
         Raises:
-            UserError: an actor rejected its input (``unwrapping_user_error``), or a process died too often.
+            UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
+                the decoders of all streams have died.
         """
         deaths: Counter[str] = Counter()
         if not self._has_weights:
@@ -156,6 +157,12 @@ class FleetActors:
             except RayActorError as error:
                 made = self._replace(actor, error, deaths)
                 loading[self._load(made)] = made
+        if all(one.died is not None for one in known.values()):
+            stream, first = min(known.items())
+            raise UserError(
+                f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or "
+                "replace the files"
+            )
         self.make_rest()
         return known
 

@@ -13,7 +13,7 @@ from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
 from ekya.runtime import fleet_actors
-from ekya.runtime.actor_kinds import ActorConfig
+from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.system.host import HostMemory
 
@@ -213,7 +213,7 @@ def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
 def starting(fleet_of, monkeypatch):
     """Makes a fleet whose given actors die the given number of times before they are ready."""
 
-    def of(process, deaths):
+    def of(process, deaths, undecodable=()):
         fleet = fleet_of(process)
         left = dict(deaths)
 
@@ -224,7 +224,10 @@ def starting(fleet_of, monkeypatch):
                 raise RayActorError
             if not actor.name.startswith("inference"):
                 return None
-            return {own.stream: "ready" for own in actor.config.streams}
+            return {
+                own.stream: Ready(None, "killed by SIGABRT" if own.stream in undecodable else None)
+                for own in actor.config.streams
+            }
 
         for asked in ("ready", "load"):
             answers = property(lambda made: SimpleNamespace(remote=lambda *_: made))
@@ -241,7 +244,7 @@ def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, pr
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
     dying = {first: 2, "scheduler": 1}
     fleet = starting(process, dying)
-    assert fleet.wait_ready() == dict.fromkeys(STREAMS, "ready")
+    assert fleet.wait_ready() == dict.fromkeys(STREAMS, Ready(None))
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
     assert fleet.scheduler.name == "scheduler (restart 1)"
@@ -254,3 +257,9 @@ def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, pr
 def test_actor_that_dies_three_times_at_the_start_ends_the_run(starting):
     with pytest.raises(UserError, match="inference/cam-3: its process died 3 times while the run started"):
         starting("stream", {"inference/cam-3": 3}).wait_ready()
+
+
+def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
+    assert set(starting("gpu", {}, STREAMS[1:]).wait_ready()) == set(STREAMS)
+    with pytest.raises(UserError, match=r"cam-1 since its decoder died \(killed by SIGABRT\)"):
+        starting("gpu", {}, STREAMS).wait_ready()
