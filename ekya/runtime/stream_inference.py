@@ -38,12 +38,11 @@ from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.actor_kinds import StreamActorConfig
+from ekya.runtime.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import ModelBatcher, Swapped
-from ekya.runtime.ready import Ready
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
