@@ -12,9 +12,9 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.remote import ArrivingWeights, ComingHome, KeptModels
 from ekya.simulation.emulated.stream import EmulatedStream
-from ekya.simulation.emulated.training import EmulatedRetraining
+from ekya.simulation.emulated.training import KeptModels
+from ekya.simulation.retraining import VirtualRetraining
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class EmulatedCamera:
     version: ModelVersion
     memory: ExemplarMemory
     labels: StreamLabels | None = None
-    retraining: EmulatedRetraining | ArrivingWeights | ComingHome | None = None
+    retraining: VirtualRetraining[EdgeModel] | None = None
     kept: KeptModels | None = None
     joins_us: int = 0
     misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()

@@ -11,22 +11,25 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
-from ekya.core.weights import Elsewhere
 from ekya.models.edge.device_memory import is_out_of_memory
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.labels import Labels
+from ekya.pipeline.labels import Labels, StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
-from ekya.simulation.emulated.remote import ArrivingWeights, ComingHome, trained
-from ekya.simulation.emulated.training import Checkpoint, EmulatedRetraining
+from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares, ShareCommandT
 from ekya.system.memory import give_back_freed
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """Interval at which the used shares are reported."""
+
+_NOTHING_TO_SEND = "there is nothing that could be sent"
 
 
 class EmulatedExecutor:
@@ -101,13 +104,15 @@ class EmulatedExecutor:
         """Receives weights of a remote retraining; implements the fleet's ``Home``."""
         camera = self._cameras[command.stream]
         coming = camera.retraining
-        if not isinstance(coming, ComingHome) or coming.job != command.job:
-            retraining = self._sent_away(camera, command)
+        if coming is None or not coming.by_snapshots or coming.job != command.job:
+            retraining = self._trained_remotely(camera, command)
             if retraining is None:
                 if over:
-                    self._failed(command, "there is nothing that could be sent")
+                    self._failed(command, _NOTHING_TO_SEND)
                 return
-            camera.retraining = coming = ComingHome(command, retraining)
+            steps = training_steps(retraining, self._card)
+            coming = VirtualRetraining(command, steps, LINEAR, self._now_us, by_snapshots=True)
+            camera.retraining = coming
         self._outbox.extend(coming.receive(epochs, self._now_us))
         if over:
             self._finished(command.stream)
@@ -233,66 +238,60 @@ class EmulatedExecutor:
                 yield ev.ModelCached(self._now_us, stream, model)
 
     def _start(self, command: cmd.StartRetraining) -> None:
-        camera = self._cameras[command.stream]
-        if command.elsewhere is not None:
-            bring = self._from_elsewhere(command, command.elsewhere)
-            if bring is None:
-                self._failed(command, "there is nothing that could be sent")
-            else:
-                camera.retraining = ArrivingWeights(command, self._now_us, bring)
+        camera, steps = self._cameras[command.stream], self._steps_of(command)
+        if steps is None:
+            lacks = "there are no labels to train on" if command.elsewhere is None else _NOTHING_TO_SEND
+            self._failed(command, lacks)
             return
-        labels = camera.labels
-        if labels is None:
-            self._failed(command, "there are no labels to train on")
-            return
-        camera.retraining = EmulatedRetraining(
-            command.stream,
-            command.job,
-            command.window,
-            retraining_of(
-                camera.model,
-                command.config,
-                labels,
-                camera.memory,
-                camera.settings,
-                command.window,
-                passed=self._preparing.passed_by(command.stream, camera.model),
-            ),
-            self._card,
-            LINEAR,
-            self._now_us,
-            command.share_milli,
-        )
+        camera.retraining = VirtualRetraining(command, steps, LINEAR, self._now_us)
 
-    def _from_elsewhere(
-        self, command: cmd.StartRetraining, elsewhere: Elsewhere
-    ) -> Callable[[], Checkpoint] | None:
-        camera = self._cameras[command.stream]
-        if elsewhere.trained_in is not None:
+    def _steps_of(self, command: cmd.StartRetraining) -> Iterator[TrainingStep[EdgeModel]] | None:
+        camera, elsewhere = self._cameras[command.stream], command.elsewhere
+        if elsewhere is not None and elsewhere.trained_in is not None:
             return self._kept(camera, command, elsewhere.trained_in)
-        sent = self._sent_away(camera, command)
-        return None if sent is None else lambda: trained(sent)
+        if elsewhere is not None:
+            retraining = self._trained_remotely(camera, command)
+        elif camera.labels is None:
+            return None
+        else:
+            passed = self._preparing.passed_by(command.stream, camera.model)
+            retraining = self._retraining(camera, camera.labels, command, passed)
+        return None if retraining is None else training_steps(retraining, self._card)
 
     def _kept(
         self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int
-    ) -> Callable[[], Checkpoint] | None:
+    ) -> Iterator[TrainingStep[EdgeModel]] | None:
         if camera.kept is None or camera.labels is None or trained_in not in camera.kept.models:
             return None
-        model, labels = camera.kept.models[trained_in], camera.labels
-        now, classes = self._preparing.of(camera, command.window, self._now_us), camera.settings.classes
-        accuracy = replace(now, serving=Classifier(model, classes)).serving_accuracy(labels)
-        return lambda: Checkpoint(command.config.epochs, accuracy, model)
+        model = camera.kept.models[trained_in]
+        now = self._preparing.of(camera, command.window, self._now_us)
+        serving = replace(now, serving=Classifier(model, camera.settings.classes))
+        end = EpochEnd(1, serving.serving_accuracy(camera.labels), 0.0, lambda: model)
+        return iter([TrainingStep(0.0, lambda: end)])
 
-    def _sent_away(self, camera: EmulatedCamera, command: cmd.StartRetraining) -> Retraining | None:
+    def _trained_remotely(self, camera: EmulatedCamera, command: cmd.StartRetraining) -> Retraining | None:
         """Labels the window at no cost if it has no labels yet; the labelled objects count in no accuracy."""
         labels = camera.labels
         if labels is None or labels.window != command.window - 1:
             labels = self._preparing.of(camera, command.window, self._now_us).label()
             self._preparing.keep_labels(command.stream, labels)
-        if not labels.can_train:
-            return None
+        return self._retraining(camera, labels, command) if labels.can_train else None
+
+    def _retraining(
+        self,
+        camera: EmulatedCamera,
+        labels: StreamLabels,
+        command: cmd.StartRetraining,
+        passed: ActivationCache | None = None,
+    ) -> Retraining:
         return retraining_of(
-            camera.model, command.config, labels, camera.memory, camera.settings, command.window
+            camera.model,
+            command.config,
+            labels,
+            camera.memory,
+            camera.settings,
+            command.window,
+            passed=passed,
         )
 
     def _failed(self, command: cmd.StartRetraining, reason: str) -> None:
@@ -307,7 +306,7 @@ class EmulatedExecutor:
             try:
                 told = retraining.finish_step(t_us)
             except Exception as error:
-                if not isinstance(retraining, EmulatedRetraining) or not is_out_of_memory(error):
+                if not retraining.is_local or not is_out_of_memory(error):
                     raise
                 self._out_of_memory(retraining, t_us, error)
                 return
@@ -317,7 +316,7 @@ class EmulatedExecutor:
 
         return act
 
-    def _out_of_memory(self, retraining: EmulatedRetraining, t_us: int, error: Exception) -> None:
+    def _out_of_memory(self, retraining: VirtualRetraining[EdgeModel], t_us: int, error: Exception) -> None:
         """Ends the retraining with its best weights so far; its γ is not tried again in the window."""
         reason = f"{type(error).__name__}: {error}"
         stream, what = retraining.stream, DidNotFit.of(retraining.config)
@@ -358,6 +357,6 @@ class EmulatedExecutor:
     def _stop(self, stream: StreamId) -> None:
         camera = self._cameras[stream]
         retraining = camera.retraining
-        if isinstance(retraining, ComingHome) or (retraining is not None and retraining.due_us is not None):
+        if retraining is not None and (retraining.by_snapshots or retraining.due_us is not None):
             camera.remember()
         camera.retraining = None

@@ -52,8 +52,8 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.executor import EmulatedExecutor
-from ekya.simulation.emulated.remote import KeptModels
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.training import KeptModels
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess

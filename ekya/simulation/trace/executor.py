@@ -18,7 +18,7 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import inference_holder, preparation_holder, retraining_holder
-from ekya.core.trace import StreamWindow, Trace, Training
+from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.planning.profiling.inference_profile import prior_relative_accuracy
@@ -30,16 +30,19 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.simulation.retraining import TrainingStep, VirtualRetraining
 from ekya.simulation.shares import InstantShares, ShareWork
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.remote import (
-    TraceArrival,
-    TraceComingHome,
+from ekya.simulation.trace.stream import (
+    TraceModel,
+    TraceStream,
     cached_model,
-    kept_training,
+    kept_steps,
     labelled_histogram,
+    recorded_steps,
+    told,
+    training_for,
 )
-from ekya.simulation.trace.stream import TraceRetraining, TraceStream, told, training_for
 
 
 class TraceExecutor:
@@ -74,7 +77,7 @@ class TraceExecutor:
         self._steps: Iterator[PreparationStep] = iter(())
         self._step: PreparationStep | None = None
         self._work = ShareWork(trace.training_speed, 0, 0, 0.0)
-        self._training: dict[StreamId, TraceRetraining | TraceArrival | TraceComingHome] = {}
+        self._training: dict[StreamId, VirtualRetraining[TraceModel]] = {}
         self._ends = _ends(trace, options)
 
     @property
@@ -115,13 +118,14 @@ class TraceExecutor:
     def receive(self, command: cmd.StartRetraining, epochs: int, over: bool) -> None:
         """Receives weights of a remote retraining; implements the fleet's ``Home``."""
         coming = self._training.get(command.stream)
-        if not isinstance(coming, TraceComingHome) or coming.job != command.job:
-            training = self._asked_for(command)
-            if training is None:
+        if coming is None or not coming.by_snapshots or coming.job != command.job:
+            steps = self._steps_of(command)
+            if steps is None:
                 if over:
                     self._failed(command)
                 return
-            coming = TraceComingHome(command, training, self._estimates.exact)
+            speed = self._trace.training_speed
+            coming = VirtualRetraining(command, steps, speed, self._now_us, by_snapshots=True)
             self._training[command.stream] = coming
         self._outbox.extend(coming.receive(epochs, self._now_us))
 
@@ -266,45 +270,31 @@ class TraceExecutor:
         return self._streams[stream].trace.windows[self._preparing.window]
 
     def _start(self, command: cmd.StartRetraining) -> None:
-        stream = self._streams[command.stream]
-        training = self._asked_for(command)
-        if training is None:
+        steps = self._steps_of(command)
+        if steps is None:
             self._failed(command)
-            return
-        if command.elsewhere is not None:
-            self._training[command.stream] = TraceArrival(
-                command, training, stream.trace.windows[command.window], self._now_us, self._estimates.exact
-            )
-            return
-        work = ShareWork(
-            self._trace.training_speed, self._now_us, command.share_milli, training.epochs[0].gpu_s
-        )
-        self._training[command.stream] = TraceRetraining(
-            command.stream,
-            command.job,
-            command.window,
-            command.config,
-            training,
-            work,
-            self._estimates.exact,
-        )
+        else:
+            speed = self._trace.training_speed
+            self._training[command.stream] = VirtualRetraining(command, steps, speed, self._now_us)
 
     def _failed(self, command: cmd.StartRetraining) -> None:
         reason = f"the trace does not know what {command.config.name} gives"
         self._outbox.append(ev.RetrainFailed(self._now_us, command.stream, command.job, reason))
         self._shares.leave(retraining_holder(command.stream, command.job), self._now_us)
 
-    def _asked_for(self, command: cmd.StartRetraining) -> Training | None:
-        stream = self._streams[command.stream]
-        elsewhere = command.elsewhere
+    def _steps_of(self, command: cmd.StartRetraining) -> Iterator[TrainingStep[TraceModel]] | None:
+        stream, exact = self._streams[command.stream], self._estimates.exact
+        elsewhere, window = command.elsewhere, command.window
         if elsewhere is not None and elsewhere.trained_in is not None:
-            return kept_training(stream.trace.windows[elsewhere.trained_in], command.config)
-        return training_for(stream.trace.windows[command.window], command.config, stream.origin)
+            return kept_steps(stream.trace, command.config, elsewhere.trained_in, window, exact)
+        training = training_for(stream.trace.windows[window], command.config, stream.origin)
+        return None if training is None else recorded_steps(training, command.config, window, exact)
 
     def _finish_epoch(self, stream: StreamId, t_us: int) -> None:
         retraining = self._training[stream]
-        self._outbox.extend(retraining.finish_epoch(t_us))
-        if retraining.due_us is None:
+        events = retraining.finish_step(t_us)
+        self._outbox.extend(events)
+        if any(isinstance(event, ev.RetrainFinished) for event in events):
             self._shares.leave(retraining_holder(stream, retraining.job), t_us)
 
     def _serve(self, command: cmd.ServeModel) -> None:
@@ -314,14 +304,14 @@ class TraceExecutor:
         if retraining.due_us is not None:
             retraining.delay(self._options.checkpoint_delay_us)
         stream = self._streams[command.stream]
-        stream.serve(retraining.best, self._now_us)
+        stream.serve(retraining.best.model, self._now_us)
         self._outbox.append(
             ev.ModelSwapped(
                 self._now_us,
                 command.stream,
                 stream.version,
                 command.job,
-                retraining.best_accuracy,
+                retraining.best.validation_accuracy,
                 stall_us=0,
             )
         )
