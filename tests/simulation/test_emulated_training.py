@@ -65,7 +65,9 @@ def begin(*accuracies, share_milli=1000, now_us=0, speed=LINEAR):
 
 
 def started(trained, share_milli=1000, now_us=0, speed=LINEAR):
-    command = StartRetraining(CAM, JOB, 2, trained.config, share_milli, expected_accuracy=0.5, expected_gpu_s=0.0)
+    command = StartRetraining(
+        CAM, JOB, 2, trained.config, share_milli, expected_accuracy=0.5, expected_gpu_s=0.0
+    )
     return VirtualRetraining(command, training_steps(trained, CARD), speed, now_us)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.problems import view_of
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -33,7 +34,6 @@ from ekya.planning.schedulers.objective import evaluate
 from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.executor import TraceExecutor
 from ekya.simulation.trace.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
-from ekya.simulation.trace.problems import view_of
 from ekya.simulation.trace.simulate import Conditions
 
 CAM = StreamId("cam-1")
