@@ -2,14 +2,16 @@ import errno
 import os
 import shutil
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes, ProfileRecord
+from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
 from ekya.core.units import ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore, StreamRow, WindowRow
@@ -19,7 +21,6 @@ from ekya.results.storage.run_tables import (
     merge_predictions,
     merge_reference,
     read_predictions,
-    read_profiles,
     read_reference,
     write_profiles,
 )
@@ -185,18 +186,15 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.parquet").replace(path)
     with pytest.raises(UserError, match="columns"):
         read_predictions(path)
-    with pytest.raises(UserError, match="does not exist"):
-        read_profiles(tmp_path / "none.parquet")
 
 
-def test_profiles_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_profiles_hold_one_row_for_each_retraining(tmp_path: Path) -> None:
     gamma = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
-    rows = [
-        ProfileRecord(1, CAM, "retraining", gamma, None, 0.8, None, 2.5),
-        ProfileRecord(1, CAM, "inference", None, InferenceConfig(2, 32), 0.95, 0.9, 0.125),
-    ]
-    write_profiles(tmp_path / "profiles.parquet", rows)
-    assert read_profiles(tmp_path / "profiles.parquet") == rows
+    row = {"window": 1, "stream": CAM, "kind": "retraining", **asdict(gamma), "predicted": 0.8}
+    row |= {"achieved": None, "gpu_s": 2.5}
+    write_profiles(tmp_path / "profiles.parquet", [row])
+    (written,) = pq.read_table(tmp_path / "profiles.parquet").to_pylist()
+    assert written == {**row, "every": None, "resolution": None}
 
 
 def test_the_state_survives_closing(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def test_nothing_is_told_of_streams_that_outlast_the_run():
 def test_a_stream_with_fewer_windows_is_played_beside_the_others(scheduler):
     played = simulate(with_first(2), make_scheduler(scheduler), Conditions(gpus=1.5))
     assert [len(windows) for windows in played.accuracy.values()] == [2, 4, 4]
-    ends = [event.t_us for turn in played.turns for event in turn.events if isinstance(event, ev.StreamEnded)]
+    ends = [event.t_us for turn in played.steps for event in turn.events if isinstance(event, ev.StreamEnded)]
     assert ends == [2 * WINDOW_US]
-    later = [turn.plan for turn in played.turns if turn.plan is not None and turn.now_us >= ends[0]]
+    later = [turn.plan for turn in played.steps if turn.plan is not None and turn.now_us >= ends[0]]
     assert later
     assert {of.stream for plan in later for of in plan.phases[0].assignments} == {
         stream.stream for stream in TRACE.streams[1:]

@@ -1,25 +1,20 @@
 """Parquet files of a run: predictions and reference labels per stream, and the profiles."""
 
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.records import (
     FramePrediction,
     FrameReference,
     PredictionColumns,
-    ProfileRecord,
     ReferenceColumns,
 )
-from ekya.core.units import StreamId
 from ekya.system.files import atomic_path, user_errors
 
 
@@ -159,55 +154,9 @@ def read_reference(path: Path) -> ReferenceColumns:
     return ReferenceColumns(**_columns_of(_read_all(path, _REFERENCE)))
 
 
-def write_profiles(path: Path, rows: Sequence[ProfileRecord]) -> None:
-    """Writes all profiles of a run so far and replaces the file."""
-    flat = [
-        {
-            **dict.fromkeys((*_GAMMA, *_LAMBDA)),
-            "window": row.window,
-            "stream": row.stream,
-            "kind": row.kind,
-            **_values_of(row.gamma),
-            **_values_of(row.inference),
-            "predicted": row.predicted,
-            "achieved": row.achieved,
-            "gpu_s": row.gpu_s,
-        }
-        for row in rows
-    ]
-    _write(path, pa.Table.from_pylist(flat, schema=_PROFILES))
-
-
-def read_profiles(path: Path) -> list[ProfileRecord]:
-    """Returns the profiles of a run, in the order in which they were written.
-
-    Raises:
-        UserError: the file is missing, damaged or has other columns.
-    """
-    return [_profile_of(values) for values in _read(path, _PROFILES).to_pylist()]
-
-
-def _values_of(config: RetrainConfig | InferenceConfig | None) -> dict[str, Any]:
-    return {} if config is None else {field.name: getattr(config, field.name) for field in fields(config)}
-
-
-def _profile_of(values: dict[str, Any]) -> ProfileRecord:
-    kind: Literal["retraining", "inference"] = "inference"
-    gamma = inference = None
-    if values["kind"] == "retraining":
-        kind, gamma = "retraining", RetrainConfig(**{name: values[name] for name in _GAMMA})
-    else:
-        inference = InferenceConfig(**{name: values[name] for name in _LAMBDA})
-    return ProfileRecord(
-        window=values["window"],
-        stream=StreamId(values["stream"]),
-        kind=kind,
-        gamma=gamma,
-        inference=inference,
-        predicted=values["predicted"],
-        achieved=values["achieved"],
-        gpu_s=values["gpu_s"],
-    )
+def write_profiles(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes expected and achieved accuracies of a run's configurations, and replaces the file."""
+    _write(path, pa.Table.from_pylist(rows, schema=_PROFILES))
 
 
 def _table_of(columns: PredictionColumns | ReferenceColumns, schema: pa.Schema) -> pa.Table:

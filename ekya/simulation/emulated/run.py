@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
-from ekya.control.options import LoopOptions
+from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -30,7 +30,6 @@ from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.inference import InferenceWorker
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
-    CHECKPOINT_DELAY_US,
     crop_side,
     first_inference_options,
     fleet_classes,
