@@ -28,7 +28,7 @@ from ekya.results.report.html import ReportFigure, render_report
 from ekya.results.report.panels import DARK, LIGHT
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_state import StateStore, StreamRow, WindowRow
+from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.results.storage.run_tables import read_predictions, read_reference, write_profiles
 from ekya.system.files import write_bytes_atomic, write_text_atomic
 
@@ -65,7 +65,7 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
     history = summarize(steps)
     with StateStore(folder.state) as store:
         for window in history.windows:
-            store.put_window(WindowRow(window.index, window.start_us, window.end_us))
+            store.put_window(window.index, window.start_us, window.end_us)
     _complete_references(folder, fleet, history)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
