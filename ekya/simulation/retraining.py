@@ -38,13 +38,17 @@ class EpochEnd(Generic[ModelT]):
         return Checkpoint(self.epoch, self.validation_accuracy, self.take_model())
 
 
+class DoesNotFitError(Exception):
+    """The memory of the device does not suffice for a step of a training."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingStep(Generic[ModelT]):
     """An epoch, or the preparation before the first.
 
     Attributes:
         gpu_s: cost of the step.
-        run: executes it; returns None for a preparation.
+        run: executes it; returns None for a preparation. May raise ``DoesNotFitError``.
     """
 
     gpu_s: float

@@ -99,7 +99,10 @@ def broken(change):
         (lambda city: city[STARTS].pop("1"), f"'{STARTS}'.*task 1"),
         (lambda city: city[TRAINED].update(one=[]), rf"'{TRAINED}\.one': 'one': .*valid integer"),
         (lambda city: city[TRAINED]["1"][0].pop(), rf"'{TRAINED}\.1\.0\.4'"),
-        (lambda city: city[TRAINED]["1"][2].__setitem__(2, 90), rf"'{TRAINED}\.1\.2\..*': 90: .*less than or equal to 1"),
+        (
+            lambda city: city[TRAINED]["1"][2].__setitem__(2, 90),
+            rf"'{TRAINED}\.1\.2\..*': 90: .*less than or equal to 1",
+        ),
         (lambda city: city[TRAINED]["1"][0].__setitem__(3, -1), rf"'{TRAINED}\.1\.0\..*': -1"),
         (lambda city: city[TRAINED]["1"][0].__setitem__(3, float("inf")), rf"'{TRAINED}\.1\.0\..*': inf"),
         (lambda city: city[TRAINED]["1"][0].__setitem__(0, "zero"), rf"'{TRAINED}\.1\.0\..*': 'zero'"),

@@ -12,12 +12,10 @@ from ekya.core.events import (
     InferenceProfiled,
     LabelsReady,
     MemoryShort,
-    PreparationEnded,
     ProfileReady,
 )
 from ekya.core.gpus import DidNotFit
-from ekya.core.speed import LINEAR
-from ekya.core.units import US_PER_S, StreamId
+from ekya.core.units import StreamId
 from ekya.core.weights import Compared
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
@@ -167,9 +165,6 @@ class PreparingWindows:
         golden: labels samples.
         card: costs of all work.
         proposer_operations: see ``EmulatedPreparation``.
-
-    Attributes:
-        due_us: when the current step ends; None if there is none.
     """
 
     def __init__(
@@ -184,12 +179,9 @@ class PreparingWindows:
         self._command = BeginPreparation(0, 0, ())
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
-        self._steps: Iterator[Step] = iter(())
-        self._step: Step | None = None
-        self.due_us: int | None = None
 
-    def begin(self, command: BeginPreparation, now_us: int) -> Sequence[Event]:
-        """Starts a preparation, which takes new labels; returns events that are due immediately."""
+    def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
+        """Starts a preparation, which takes new labels; returns its steps."""
         prepared: dict[StreamId, StreamPreparation] = {}
         earlier: dict[StreamId, EdgeModel] = {}
         for asked in command.streams:
@@ -200,18 +192,12 @@ class PreparingWindows:
             if camera.earlier is not None:
                 earlier[asked.stream] = camera.earlier.model
         self._command, self._prepared, self._passed = command, prepared, {}
-        self._steps = EmulatedPreparation(
+        return EmulatedPreparation(
             command, prepared, self._card, self._proposer_operations, self.keep_labels, earlier
         ).steps()
-        return self._next_step(now_us)
-
-    def finish_step(self, t_us: int) -> Sequence[Event]:
-        """Ends the current step; returns its event, and that of the end after the last step."""
-        return () if self._step is None else (self._step.finished(t_us), *self._next_step(t_us))
 
     def end(self) -> None:
         """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
-        self._steps, self._step, self.due_us = iter(()), None, None
         for stream, prepared in self._prepared.items():
             if prepared.passed is not None:
                 self._passed[stream] = (prepared.model, prepared.passed)
@@ -241,15 +227,6 @@ class PreparingWindows:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
         return passed if whose is model else None
-
-    def _next_step(self, now_us: int) -> Sequence[Event]:
-        self._step = next(self._steps, None)
-        if self._step is None:
-            self.end()
-            return (PreparationEnded(now_us, self._command.window),)
-        speed = LINEAR.speed(self._command.share_milli)
-        self.due_us = now_us + round(self._step.gpu_s / speed * US_PER_S)
-        return ()
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:

@@ -22,6 +22,7 @@ from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.opening import open_golden
 from ekya.models.golden.proposer import Proposer
 from ekya.models.training.exemplars import ExemplarMemory
@@ -50,9 +51,10 @@ from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
 from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.training import KeptModels
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
@@ -147,7 +149,7 @@ class EmulatedRun:
 
     folder: RunFolder
     fleet: FleetConfig
-    executor: EmulatedExecutor
+    executor: VirtualExecutor[EdgeModel]
     journal: FileJournal
     scheduler: Scheduler
     options: LoopOptions
@@ -176,7 +178,8 @@ class _World:
     """The executor with its cameras and their sources."""
 
     fleet: FleetConfig
-    executor: EmulatedExecutor
+    emulated: EmulatedWorld
+    executor: VirtualExecutor[EdgeModel]
     cameras: dict[StreamId, EmulatedCamera]
     sources: dict[StreamId, SourceProcess]
 
@@ -230,14 +233,12 @@ class _World:
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes)
-        executor = EmulatedExecutor(
-            cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
-        )
-        return _World(fleet, executor, cameras, sources)
+        emulated = EmulatedWorld(cameras, golden, card, proposer_operations, fleet.capacity_milli)
+        return _World(fleet, emulated, VirtualExecutor(emulated, CHECKPOINT_DELAY_US), cameras, sources)
 
     def finish(self, store: StateStore) -> None:
         """Writes the streams' records and frame counts."""
-        self.executor.finish()
+        self.emulated.finish(self.executor.now_us)
         finest = InferenceConfig(1, max(self.fleet.inference.resolutions))
         for stream, camera in self.cameras.items():
             source = self.sources[stream]

@@ -1,10 +1,12 @@
 """Real trainings in steps that are charged to virtual time by a cost card, and the models kept for reuse."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.weights import CachedModel
+from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.operations import retraining_cost
@@ -13,7 +15,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.retraining import EpochEnd, TrainingStep
+from ekya.simulation.retraining import DoesNotFitError, EpochEnd, TrainingStep
 
 
 def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingStep[EdgeModel]]:
@@ -21,16 +23,28 @@ def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingS
     prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
 
     def run_epoch() -> EpochEnd[EdgeModel]:
-        result = retraining.run_epoch()
+        with _fits():
+            result = retraining.run_epoch()
         gpu_s = prepare_gpu_s + result.epoch * epoch_gpu_s
         return EpochEnd(result.epoch, result.validation_accuracy, gpu_s, retraining.model)
 
     def prepare() -> None:
-        retraining.prepare()
+        with _fits():
+            retraining.prepare()
 
     yield TrainingStep(prepare_gpu_s, prepare)
     for _ in range(retraining.config.epochs):
         yield TrainingStep(epoch_gpu_s, run_epoch)
+
+
+@contextmanager
+def _fits() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise DoesNotFitError(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 @dataclass(slots=True, eq=False)

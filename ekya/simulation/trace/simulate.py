@@ -20,8 +20,9 @@ from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import outcomes, summarize
 from ekya.results.metrics.summary import window_values
+from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.executor import TraceExecutor
+from ekya.simulation.trace.world import TraceWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,8 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     estimates = Estimates(
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
     )
-    executor = TraceExecutor(trace, options, estimates, scheduler.needs.kept_models)
+    world = TraceWorld(trace, options, estimates, scheduler.needs.kept_models)
+    executor = VirtualExecutor(world, options.checkpoint_delay_us)
     steps: list[StepRecord] = []
 
     def planner(view: WindowView) -> Plan:
@@ -155,7 +157,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     run_loop(executor, NoJournal(), planner, scheduler.needs, options, keep)
     accuracy = {
         stream.stream: tuple(
-            executor.mean_accuracy(stream.stream, window)
+            world.mean_accuracy(stream.stream, window)
             for window in range(min(options.windows or 0, len(stream.windows)))
         )
         for stream in trace.streams
