@@ -21,21 +21,21 @@ from ekya.core import events as ev
 from ekya.core.gpus import GpuGroups
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
+from ekya.core.shares import Job, Work
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
-from ekya.planning.placement.homes import AtHome
+from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack
-from ekya.planning.placement.pool import Steps
+from ekya.planning.placement.rounding import Steps
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.preparation_steps import Waiting, in_turn
 from ekya.planning.profiling.progress import reestimate
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.speed_curves import refined
-from ekya.planning.schedulers.allocation import Job, JobKind, inference_floors, shares_of, with_floors
-from ekya.planning.schedulers.leftover import Grants
+from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
 from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -161,7 +161,7 @@ def _with_floors(
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
     def groups_of(job: Job) -> GpuGroups | None:
-        return options.training_groups if job.kind is JobKind.RETRAINING else None
+        return options.training_groups if job.work is Work.RETRAINING else None
 
     steps = Steps(options.share_step_milli, groups_of)
     if options.homes:
