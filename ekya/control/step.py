@@ -324,7 +324,10 @@ def _answers(
             stream = after.fleet.stream(event.stream)
             if stream.status not in OVER:
                 yield cmd.RestartWorker(event.stream, event.role)
-            elif stream.set_aside is not None and before.stream(event.stream).set_aside is None:
+            elif (
+                stream.status is Status.SET_ASIDE
+                and before.stream(event.stream).status is not Status.SET_ASIDE
+            ):
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
@@ -332,7 +335,9 @@ def _answers(
 
 def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
     """Returns whether the window has no labels yet, and there is still time to make them."""
-    unlabelled = not any(stream.training_crops or stream.validation_crops for stream in fleet.streams)
+    unlabelled = not any(
+        stream.labels.training_crops or stream.labels.validation_crops for stream in fleet.streams
+    )
     in_time = now_us + options.preparation_us < fleet.window_end_us
     return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
@@ -422,7 +427,7 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
         profiled,
         list(enumerate(job.accuracies, start=1)),
         job.gpu_s,
-        validation_crops=stream.validation_crops,
+        validation_crops=stream.labels.validation_crops,
     ).accuracy_after
     if abs(estimate - job.expected_accuracy) <= ESTIMATE_CHANGE:
         return state, False
