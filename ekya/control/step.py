@@ -25,14 +25,14 @@ from ekya.core.shares import Job, Work
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.view import RetrainOption, WindowView
+from ekya.core.view import WindowView
 from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack
 from ekya.planning.placement.rounding import Steps
+from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.preparation_steps import Waiting, in_turn
-from ekya.planning.profiling.progress import reestimate
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.speed_curves import refined
 from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
@@ -422,13 +422,9 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
         return state, False
     if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):
         return state, False
-    profiled = RetrainOption(job.config, job.promised_accuracy, job.expected_gpu_s)
-    estimate = reestimate(
-        profiled,
-        list(enumerate(job.accuracies, start=1)),
-        job.gpu_s,
-        validation_crops=stream.labels.validation_crops,
-    ).accuracy_after
+    estimate = reestimated_accuracy(
+        job.config, job.promised_accuracy, job.accuracies, stream.labels.validation_crops
+    )
     if abs(estimate - job.expected_accuracy) <= ESTIMATE_CHANGE:
         return state, False
     renewed = replace(stream, job=replace(job, expected_accuracy=estimate))
