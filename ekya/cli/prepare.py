@@ -67,7 +67,7 @@ def prepare(config: PrepareConfig, output: Output) -> None:
     The exit code is 1 where something is missing or damaged, and 2 where nothing can be used.
     """
     from ekya.cli.prepared_fleet import fleet_text
-    from ekya.streams.datasets.registry import DATASETS
+    from ekya.streams.sources import DATASETS
 
     dataset = DATASETS.get(config.name)
     if dataset is None:
@@ -100,7 +100,7 @@ def prepare(config: PrepareConfig, output: Output) -> None:
         output.report(_report(dataset, root, survey, findings, None))
         first = next(iter(problems), "there is none")
         raise UserError(f"{root}: no frame can be used, the first since {first}")
-    sources = {name: dataset.source(root, name, places.index_file(dataset, name)) for name in usable}
+    sources = {name: dataset.source(root, name, places.index_file(name)) for name in usable}
     with places.installed():
         write_text_atomic(out, fleet_text(dataset, out, classes, usable, sources, config.gpus, config.window))
     output.report(_report(dataset, root, survey, findings, out))
@@ -123,8 +123,8 @@ class _Places:
     def partial(self) -> Path:
         return self.out.with_suffix(".index.partial")
 
-    def index_file(self, dataset: "Dataset", stream: str) -> Path:
-        return self.index / f"{stream}{dataset.index_suffix}"
+    def index_file(self, stream: str) -> Path:
+        return self.index / f"{stream}.jsonl"
 
     def make_space(self, resume: bool, overwrite: bool) -> None:
         """Refuses existing files, unless they are to be resumed or replaced."""
@@ -182,7 +182,7 @@ class _Check:
         findings: dict[str, StreamFindings] = {}
         with bars_of(console) as bars:
             for name, count in streams.items():
-                index = self.places.partial / f"{name}{self.dataset.index_suffix}"
+                index = self.places.partial / f"{name}.jsonl"
                 task = bars.add_task(name, total=count)
                 if name in before and index.exists():
                     findings[name] = before[name]

@@ -181,8 +181,7 @@ def _played_trace(config: SimulateConfig) -> Trace:
 
 
 def _generated(config: SimulateConfig) -> Trace:
-    from ekya.simulation.trace.generate import generate_trace
-    from ekya.simulation.trace.problems import SPEEDS
+    from ekya.simulation.trace.generate import SPEEDS, generate_trace
 
     streams = config.streams or str(GENERATED_STREAMS)
     if not streams.isdecimal() or int(streams) == 0:
