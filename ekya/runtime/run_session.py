@@ -91,7 +91,9 @@ class RunSession:
             store = stack.enter_context(StateStore(opened.folder.state))
             journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
             stack.callback(journal.close)
-            actors = FleetActors(self._actor_config(), opened.options.scheduler, self._first_weights(store))
+            planner = ActorPlanner(opened.options.scheduler, scheduler, self.server)
+            stack.callback(planner.close)
+            actors = FleetActors(self._actor_config(), self._first_weights(store))
             stack.callback(actors.close)
             with console.status("starting the actors"):
                 ready = self._wait_ready(actors)
@@ -109,8 +111,7 @@ class RunSession:
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
             )
-            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray, clock)
-            planner = ActorPlanner(actors, scheduler)
+            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
             with open_screen(console) as screen:
                 observe = self._observer(screen, store, facts)

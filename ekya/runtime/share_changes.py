@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ray.exceptions import RayActorError, RayError
 
@@ -20,6 +20,7 @@ from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.placement.pack import rooms_milli
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.mailbox import RunClock
 from ekya.runtime.remote_calls import RemoteCalls
 
 _LOG = logging.getLogger(__name__)
@@ -49,13 +50,6 @@ def release_timeouts(batch_s: float) -> Patience:
 
 Begin = Callable[[int, int], Any]
 """Begins a job at a share, with the order's serial number; returns the reference of its reply."""
-
-
-class Clock(Protocol):
-    """Run time."""
-
-    def now_us(self) -> int:
-        """Returns microseconds since the run began."""
 
 
 def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
@@ -93,7 +87,7 @@ class ShareChanges:
         self,
         actors: FleetActors,
         ledger: ShareLedger,
-        clock: Clock,
+        clock: RunClock,
         calls: RemoteCalls,
         emit: Callable[[ev.Event], None],
         end: Callable[[ShareHolder], None],
