@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.results.metrics.accuracy import ScoreSeries
 from ekya.results.metrics.timeline import RunTimeline, StreamCurves
-from ekya.results.report.panels import LIGHT, Theme, has_own_colors, mixed, plain_axes
+from ekya.results.report.panels import LIGHT, Theme, has_own_colors, mixed, plain_axes, plain_legend
 from ekya.results.report.share_panel import draw_shares
 from ekya.results.report.words import percent
 
@@ -220,18 +220,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
     entries.append(
         Line2D([], [], color=color, marker="D", markersize=5.5, linestyle="none", label="new model serves")
     )
-    figure.legend(
-        handles=entries,
-        loc="upper left",
-        bbox_to_anchor=(0.006, top),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=theme.quiet,
-        handlelength=1.5,
-        columnspacing=1.4,
-        handletextpad=0.5,
-    )
+    plain_legend(figure, entries, theme, (0.006, top))
 
 
 def _lowest(timeline: RunTimeline) -> float:

@@ -1,8 +1,11 @@
 """Elements and colours that all panels of a figure share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ekya.core.units import us_to_seconds
 from ekya.results.metrics.timeline import RunTimeline
@@ -69,3 +72,21 @@ def mixed(color: str, page: str, strength: float) -> str:
         for i in (1, 3, 5)
     ]
     return "#{:02x}{:02x}{:02x}".format(*parts)
+
+
+def plain_legend(
+    target: Axes | Figure, entries: Sequence[Artist], theme: Theme, place: tuple[float, float]
+) -> None:
+    """Adds a legend in one row; ``place`` is its lower left corner in a panel, its upper left in a figure."""
+    target.legend(
+        handles=entries,
+        loc="lower left" if isinstance(target, Axes) else "upper left",
+        bbox_to_anchor=place,
+        ncols=len(entries),
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=theme.quiet,
+        handlelength=1.5,
+        columnspacing=1.4,
+        handletextpad=0.5,
+    )

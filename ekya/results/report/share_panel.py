@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.results.metrics.timeline import PreparationSpan, RunTimeline, ShareSample
-from ekya.results.report.panels import Theme, has_own_colors, mixed, plain_axes
+from ekya.results.report.panels import Theme, has_own_colors, mixed, plain_axes, plain_legend
 
 _PALE = 0.38
 _HATCH = "////"
@@ -131,18 +131,7 @@ def _legend(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
         entries.append(
             Patch(facecolor=face, edgecolor=hatch, hatch=_HATCH, linewidth=0, label="labelling and profiling")
         )
-    axes.legend(
-        handles=entries,
-        loc="lower left",
-        bbox_to_anchor=(-0.006, 0.97),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=theme.quiet,
-        handlelength=1.5,
-        columnspacing=1.4,
-        handletextpad=0.5,
-    )
+    plain_legend(axes, entries, theme, (-0.006, 0.97))
 
 
 def _preparation_colors(theme: Theme) -> tuple[str, str]:
