@@ -238,12 +238,12 @@ def run_on_ray(
         )
         host = session.run(console)
     # The figure libraries are loaded after the run, since loading them would delay its start.
-    from ekya.results.finalize import RunEnd, finish_run
+    from ekya.results.finalize import finish_run
 
     host = replace(host, others={**host.others, "gave_up": list(run.gave_up)})
-    finished = finish_run(folder, fleet, RunEnd("live", run.options.seed, host))
+    summary = finish_run(folder, fleet, "live", run.options.seed, host)
     keep_refined(run.chosen, fleet.edge.model, session.training_speed)
-    _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], folder.path)
+    _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], folder.path)
     return folder.path
 
 

@@ -7,12 +7,11 @@ import pytest
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
-from ekya.results.metrics.run_history import WindowOutcome, summarize
+from ekya.results.metrics.run_history import LostSpan, WindowOutcome, summarize
 from ekya.results.metrics.summary import (
     HostFacts,
     RunFacts,
     SampledAccuracy,
-    StreamFacts,
     build_summary,
 )
 from ekya.results.metrics.timeline import RetrainRun, ShareSample, mean_shares
@@ -62,13 +61,15 @@ FACTS = RunFacts(
     seed=7,
     gpus=2,
     window_s=30.0,
-    streams=(StreamFacts(B, damaged=3, set_aside="died", lost_s=1.23456), StreamFacts(A)),
     history=replace(
         summarize([]),
         retrainings=(run(1, "finished"), run(2, "failed"), run(3, "stopped")),
         profiling_gpu_s=1.23456789,
         labelling_gpu_s=2.0,
+        lost=(LostSpan(B, 1_000_000, 2_000_000), LostSpan(B, 5_000_000, 5_234_560)),
     ),
+    damaged={B: 3},
+    set_aside={B: "died"},
     host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
     warnings={"short of memory": ["scheduler", "inference/a"]},
 )
