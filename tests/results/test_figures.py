@@ -75,18 +75,18 @@ def size_of(png: bytes) -> tuple[int, int]:
     return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
 
 
-def test_equal_runs_give_equal_figures_and_the_theme_shows() -> None:
+def test_timeline_same_run_gives_same_bytes_per_theme() -> None:
     light = draw_timeline(timeline(1), "a run")
     assert light == draw_timeline(timeline(1), "a run")
     assert light != draw_timeline(timeline(1), "a run", DARK)
 
 
-def test_many_streams_stand_in_columns() -> None:
+def test_timeline_many_streams_are_drawn_in_columns() -> None:
     width, height = size_of(draw_timeline(timeline(9, 1800)))
     assert height < width
 
 
-def test_a_stream_in_which_nothing_was_seen_is_drawn_empty() -> None:
+def test_timeline_stream_without_objects_is_drawn_empty() -> None:
     nothing = ScoreSeries(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
     unseen = ScoreSeries(np.arange(3) * US_PER_S, np.zeros(3, np.int64), np.zeros(3, np.int64))
     for empty in (nothing, unseen):
@@ -96,7 +96,7 @@ def test_a_stream_in_which_nothing_was_seen_is_drawn_empty() -> None:
         assert size_of(draw_timeline(bare))[0] > 0
 
 
-def test_the_line_looks_back_only_and_weighs_objects() -> None:
+def test_smoothed_uses_past_seconds_weighted_by_objects() -> None:
     seconds = np.array([0, 1, 2, 5, 6]) * US_PER_S
     curve = ScoreSeries(seconds, np.array([10, 30, 0, 0, 4]), np.array([10, 15, 0, 0, 1]))
     times, accuracy = smoothed(curve, 2)
@@ -104,7 +104,7 @@ def test_the_line_looks_back_only_and_weighs_objects() -> None:
     np.testing.assert_array_equal(accuracy, [1.0, 25 / 40, 15 / 30, np.nan, 0.25])
 
 
-def test_shares_hold_until_the_next_sample() -> None:
+def test_share_steps_hold_until_the_next_sample() -> None:
     a, b = StreamId("a"), StreamId("b")
     samples = [
         ShareSample(10, a, 1, 2),
@@ -132,7 +132,7 @@ def color_at(axes: Axes, pixels: np.ndarray, at_s: float, share: float) -> str:
     return to_hex(pixels[len(pixels) - 1 - round(y), round(x)] / 255)
 
 
-def test_the_stack_holds_every_band_where_shares_fall_and_rise_again() -> None:
+def test_share_panel_falling_shares_keep_every_band() -> None:
     first, second = StreamId("a"), StreamId("b")
     known = timeline(
         2,
@@ -162,7 +162,7 @@ def test_the_stack_holds_every_band_where_shares_fall_and_rise_again() -> None:
     assert LIGHT.page not in {color_at(axes, pixels, 22, share) for share in np.arange(0.45, 0.95, 0.01)}
 
 
-def test_preparation_is_named_only_where_there_was_one() -> None:
+def test_share_legend_names_preparation_only_if_present() -> None:
     def named(run: RunTimeline) -> list[str]:
         legend = drawn_shares(run)[0].get_legend()
         return [] if legend is None else [text.get_text() for text in legend.get_texts()]
@@ -172,7 +172,7 @@ def test_preparation_is_named_only_where_there_was_one() -> None:
     assert "labelling and profiling" in named(timeline(2, preparations=(span,)))
 
 
-def test_preparation_holds_its_share_from_its_start_to_its_end() -> None:
+def test_preparation_share_holds_from_start_to_end() -> None:
     spans = [PreparationSpan(10, 20, 300), PreparationSpan(40, 50, 200)]
     held = prepared_of(spans, np.array([0, 10, 19, 20, 39, 40, 50]))
     assert held.tolist() == [0, 300, 300, 0, 0, 200, 0]
