@@ -218,14 +218,14 @@ class RunSession:
     def _report(self, facts: LoopFacts) -> Path:
         """Scores the run, writes its report, and returns its folder."""
         # The figure libraries are loaded after the run, since loading them would delay its start.
-        from ekya.results.finalize import RunEnd, finish_run
+        from ekya.results.finalize import finish_run
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
         host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
-        finished = finish_run(opened.folder, opened.fleet, RunEnd("live", opened.options.seed, host))
+        summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
-        _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
+        _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
 
 
