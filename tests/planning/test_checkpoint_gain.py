@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.per_stream_bound import steps_above
 from views import GAMMAS
 
 from ekya.core.view import RetrainOption
@@ -18,7 +19,6 @@ from ekya.planning.schedulers.checkpoint_gain import (
     mean_part,
     mean_parts,
     part_in_steps,
-    steps_above,
 )
 
 early_parts = st.floats(0.002, 0.998)

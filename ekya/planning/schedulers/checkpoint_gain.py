@@ -117,15 +117,3 @@ def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple
     part = min(done_gpu_s / option.gpu_s, 1.0)
     reached = accuracy + gain * mean_part(bend_of(option.early_part), part, part)
     return replace(left, early_part=early_part_left(option.early_part, 1.0 - part)), reached
-
-
-def steps_above(early_part: float, count: int) -> tuple[list[float], list[float]]:
-    """Returns parts of the work from 0 to 1, and f there: (count + 1,) each.
-
-    They lie closer where f is steep, so that the steps from each to the next exceed f least in total.
-    """
-    bend = bend_of(early_part)
-    # At equal parts of the integral of √f'; f' is an exponential, and so is its root.
-    last = -math.expm1(-bend / 2.0)
-    at = [-2.0 * math.log1p(-last * step / count) / bend for step in range(count)] + [1.0]
-    return at, [mean_part(bend, part, part) for part in at]

@@ -19,7 +19,7 @@ left side is convex in that worth, alternating between playing and settling is N
 few rounds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,13 +60,7 @@ class Stretch:
 
     def only(self, index: Ints | slice) -> "Stretch":
         """Returns the stretch for some of the courses."""
-        return Stretch(
-            self.shares[index],
-            self.speed[index],
-            self.serving[index],
-            self.lasts_us[index],
-            self.ends[index],
-        )
+        return Stretch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,15 +87,9 @@ class Courses:
 
     def only(self, index: Ints | slice) -> "Courses":
         """Returns some of the courses."""
-        return Courses(
-            self.states[index],
-            self.worths[index],
-            self.values[index],
-            self.done_us[index],
-            self.unfinished[index],
-            self.parts[index],
-            tuple(stretch.only(index) for stretch in self.stretches),
-        )
+        stretches = tuple(stretch.only(index) for stretch in self.stretches)
+        arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "stretches"}
+        return Courses(**arrays, stretches=stretches)
 
 
 def simulate_schedule(
