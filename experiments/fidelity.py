@@ -36,9 +36,9 @@ from rich.table import Table
 from ekya.cli.output import output
 from ekya.cli.run import FleetArguments
 from ekya.config.fleet_file import FleetConfig, RunOptions, load_fleet
-from ekya.core.codec import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes
+from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.pipeline.costs import load_card

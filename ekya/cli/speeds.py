@@ -13,7 +13,8 @@ from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.pipeline.setup import crop_side
 from ekya.pipeline.speed_file import save_speeds, speeds_path
-from ekya.pipeline.speed_jobs import SHARES_MILLI, TOGETHER, ProbeSpec, measure_speeds
+from ekya.pipeline.speed_jobs import ProbeSpec
+from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
 from ekya.pipeline.speeds import key_of
 from ekya.planning.profiling.speed_curves import among_others
 

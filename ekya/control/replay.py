@@ -8,8 +8,8 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.remote_plan import away_in, plan_beside
 from ekya.control.step import LoopState, step
-from ekya.core.codec import StepRecord
 from ekya.core.commands import Command, of_plan
+from ekya.core.step_record import StepRecord
 from ekya.planning.schedulers.scheduler import Needs
 
 

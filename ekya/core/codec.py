@@ -1,9 +1,9 @@
-"""Journal record of one step of the loop, and its conversion to plain JSON values and back.
+"""Converts events, commands and plans to plain JSON values and back, for the journal.
 
 Only the dataclasses listed here can be decoded, so a journal cannot name code to run.
 """
 
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
@@ -11,24 +11,6 @@ from pydantic import TypeAdapter
 from ekya.core.commands import Command
 from ekya.core.events import Event
 from ekya.core.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """Events, plan and commands of one step.
-
-    Attributes:
-        now_us: run time of the step.
-        events: in the order of arrival.
-        plan: None where no event required a plan.
-        commands: in their order.
-    """
-
-    now_us: int
-    events: tuple[Event, ...]
-    plan: Plan | None
-    commands: tuple[Command, ...]
-
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}

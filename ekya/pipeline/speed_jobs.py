@@ -1,4 +1,4 @@
-"""Measures the speed of training and inference at shares, in separate processes as in a run."""
+"""Jobs whose speed is measured: training or inference at a share, in a separate process as in a run."""
 
 import multiprocessing
 import os
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.speed import KindSpeeds, ModelSpeeds
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Role, ShareBackend, ShareHandle, ShareJob
 from ekya.models.edge.model import build_edge_model
@@ -24,7 +23,6 @@ from ekya.models.edge.predictor import Predictor
 from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.trainer import Retraining
-from ekya.planning.profiling.speed_curves import curve_through, throughput
 
 Kind = Literal["training", "inference"]
 KINDS: tuple[Kind, Kind] = ("training", "inference")
@@ -286,59 +284,3 @@ def rates_at(shares: Sequence[tuple[Connection, int]]) -> list[Rate]:
         with suppress(OSError):  # The error that it sent before it died is read below.
             pipe.send(share_milli)
     return [_answer(pipe) for pipe, _ in shares]
-
-
-SHARES_MILLI = (100, 200, 300, 400, 500, 650, 800, 1000)
-TOGETHER = (2, 4)
-
-
-def measure_speeds(
-    backend: ShareBackend,
-    spec: ProbeSpec,
-    shares_milli: Sequence[int] = SHARES_MILLI,
-    together: Sequence[int] = TOGETHER,
-    told: Callable[[], None] = lambda: None,
-) -> ModelSpeeds:
-    """Measures training and inference, alone at each share, and several at equal parts of one GPU.
-
-    Args:
-        backend: opened.
-        spec: configuration of the measurement.
-        shares_milli: the last is 1000. If a backend grants less than requested, the granted share counts.
-        together: numbers of concurrent jobs.
-        told: callback after each measurement; there are 2 · (shares + numbers).
-
-    Raises:
-        UserError: the device is busy with something else, or a job could not begin.
-    """
-    speeds = []
-    for kind in KINDS:
-        alone: dict[int, float] = {}
-        with probes(backend, spec, [kind]) as pipes:
-            for share_milli in shares_milli:
-                for rate in undisturbed(pipes, share_milli):
-                    alone[rate.granted_milli] = rate.batches_per_s
-                told()
-        # If a backend never grants a whole GPU, full speed is the highest measured one.
-        full = alone.setdefault(FULL_GPU_MILLI, max(alone.values()))
-        beside = []
-        for jobs in together:
-            with probes(backend, spec, [kind] * jobs) as pipes:
-                rates = tuple(rate.batches_per_s for rate in undisturbed(pipes, FULL_GPU_MILLI // jobs))
-            beside.append(throughput(rates, full))
-            told()
-        speeds.append(KindSpeeds(curve_through(alone), tuple(beside)))
-    training, inference = speeds
-    return ModelSpeeds(training, inference)
-
-
-def undisturbed(pipes: Sequence[Connection], share_milli: int) -> list[Rate]:
-    """Measures all processes concurrently at this share.
-
-    Raises:
-        UserError: other programs kept a process from its share.
-    """
-    rates = rates_at([(pipe, share_milli) for pipe in pipes])
-    for rate in rates:
-        rate.require_undisturbed()
-    return rates

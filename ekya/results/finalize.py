@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.core.codec import StepRecord
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
+from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.models.golden.opening import GoldenModel, open_golden
 from ekya.pipeline.record import merge_frames

@@ -1,9 +1,7 @@
 """Errors and warnings of actors: delivered to the driver as user errors, one-line events or messages."""
 
 import logging
-import os
 import queue
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import isfunction
@@ -14,7 +12,6 @@ from ray.exceptions import RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import Event, Warned
-from ekya.models.edge.device_memory import is_gpu_lost
 from ekya.streams.ingest.credentials import masked
 
 _MOST_TEXTS = 50
@@ -145,10 +142,3 @@ def in_words(error: RayError) -> str:
 
 
 _LOG = logging.getLogger(__name__)
-
-
-def end_process_if_gpu_is_lost(error: BaseException) -> None:
-    """Kills this process, with all that runs in it, if the error says that the GPU is lost."""
-    if is_gpu_lost(error):
-        _LOG.critical("this process has lost its GPU and ends: %s", error)
-        os.kill(os.getpid(), signal.SIGKILL)

@@ -28,7 +28,7 @@ from ekya.runtime.shared_process import SharedProcess
 from ekya.runtime.stream_inference import StreamInference
 from ekya.streams.ingest.feed import Feed
 from ekya.system.files import write_bytes_atomic
-from ekya.system.processes import lower_priority
+from ekya.system.priority import lower_priority
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from ray.util.metrics import Counter, Gauge
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.gpus import GpuUse
 from ekya.core.state import StreamState
+from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.health_follower import HealthFollower

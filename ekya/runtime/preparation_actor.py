@@ -24,7 +24,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.edge.device_memory import free_cache, is_out_of_memory
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.predictors import Predictors
 from ekya.models.golden.opening import open_golden
 from ekya.models.training.activation_cache import ActivationCache
@@ -45,12 +45,11 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
-from ekya.runtime.actor_errors import end_process_if_gpu_is_lost
 from ekya.runtime.actor_kinds import ActorConfig
 from ekya.runtime.job_share import JobUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.system.memory import give_back_freed
-from ekya.system.processes import lower_priority
+from ekya.system.priority import lower_priority
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0

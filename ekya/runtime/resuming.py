@@ -12,10 +12,10 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
+from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import cut_journal, read_journal

@@ -18,7 +18,7 @@ from ekya.runtime.actor_kinds import ProcessConfig
 from ekya.runtime.cuda_ipc_transfer import LentWeights
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.system.processes import lower_priority
+from ekya.system.priority import lower_priority
 
 
 class RetrainingActor:

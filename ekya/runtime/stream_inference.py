@@ -28,6 +28,7 @@ from ekya.core.units import BASE_VERSION, JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Answer, Asked, Member
 from ekya.models.golden.detections import Proposals
@@ -39,7 +40,6 @@ from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, stream_s
 from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.actor_errors import end_process_if_gpu_is_lost
 from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LentWeights, borrow, open_ipc
 from ekya.runtime.mailbox import RunClock

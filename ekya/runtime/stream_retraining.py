@@ -24,14 +24,18 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
-from ekya.models.edge.device_memory import MemoryPeaks, free_cache, is_out_of_memory
+from ekya.models.edge.device_memory import (
+    MemoryPeaks,
+    end_process_if_gpu_is_lost,
+    free_cache,
+    is_out_of_memory,
+)
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
-from ekya.runtime.actor_errors import end_process_if_gpu_is_lost
 from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import LOAN_S, CudaIpcSender, LentWeights, open_ipc
 from ekya.runtime.job_share import JobUse, VersionedShare

@@ -1,14 +1,10 @@
-"""Processes: identified by PID and start time, and lowered in priority."""
+"""Processes identified by PID and start time, so that a reused PID is not mistaken for the old process."""
 
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-
-from ekya.system.memory import freeze_loaded
 
 _PROC = Path("/proc")
 _STATE, _STARTED = 0, 19
@@ -39,7 +35,7 @@ class Process:
         return any(Path(one).name == name for one in called if one)
 
 
-def look_at(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """Returns the process that has this PID now; None without one, or for a zombie."""
     folder = _PROC / str(pid)
     try:
@@ -57,7 +53,7 @@ def look_at(pid: int) -> Process | None:
 
 def still_runs(process: Process) -> bool:
     """Returns whether this process, and not another with its PID, is alive."""
-    now = look_at(process.pid)
+    now = find_process(process.pid)
     return now is not None and _same(now, process)
 
 
@@ -92,7 +88,7 @@ def own_processes() -> Iterator[Process]:
     """Yields all processes of the current user."""
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
-            process = look_at(int(folder.name))
+            process = find_process(int(folder.name))
             if process is not None and process.user == os.getuid():
                 yield process
 
@@ -106,26 +102,3 @@ def _program(folder: Path) -> str:
         return str((folder / "exe").readlink())
     except OSError:
         return ""
-
-
-NICENESS = 5
-"""Of every worker alike, so that shares among workers are unchanged."""
-
-GUEST_NICENESS = 10
-"""Of jobs for other servers: where cores are short, a server's own streams keep their shares."""
-
-_THREADS = Path("/proc/self/task")
-
-
-def lower_priority(niceness: int = NICENESS) -> None:
-    """Prepares this process as a worker: one torch thread, and lower priority than other processes.
-
-    Also freezes loaded objects. Linux keeps niceness per thread, and an actor has threads before its first
-    line runs, so it is set for each of them.
-    """
-    torch.set_num_threads(1)
-    freeze_loaded()
-    threads = [int(task.name) for task in _THREADS.iterdir()] if _THREADS.is_dir() else [0]
-    niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
-    for thread in threads:
-        os.setpriority(os.PRIO_PROCESS, thread, niceness)

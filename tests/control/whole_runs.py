@@ -11,7 +11,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState, StepResult
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
+from ekya.core.step_record import StepRecord
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal

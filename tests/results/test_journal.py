@@ -14,9 +14,9 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
+from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.results.storage.journal import FileJournal, read_journal
 

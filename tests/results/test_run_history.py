@@ -4,10 +4,10 @@ import pytest
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
+from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.results.metrics.run_history import LostSpan, outcomes, profile_records, summarize, warnings_of
 from ekya.results.metrics.summary import WarningTold

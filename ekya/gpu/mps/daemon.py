@@ -25,16 +25,23 @@ from ekya.gpu.mps.control import (
 )
 from ekya.gpu.mps.folder import DaemonFolder
 from ekya.system.files import write_text_atomic
-from ekya.system.processes import Process, environment_of, look_at, own_processes, send_signal, still_runs
+from ekya.system.processes import (
+    Process,
+    environment_of,
+    find_process,
+    own_processes,
+    send_signal,
+    still_runs,
+)
 
 _LOG = logging.getLogger(__name__)
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CLOCKS_DIFFER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DaemonLimits:
     """Timeouts and limits for a daemon.
 
     Attributes:
@@ -44,7 +51,7 @@ class Patience:
         force_after_s: for servers to end after ``quit``.
         kill_s: for a signal to take effect.
         health_every_s: interval of health checks.
-        starts_again: most restarts of a daemon that died.
+        max_restarts: most restarts of a daemon that died.
     """
 
     start_s: float = 15.0
@@ -53,7 +60,7 @@ class Patience:
     force_after_s: int = 5
     kill_s: float = 3.0
     health_every_s: float = 5.0
-    starts_again: int = 2
+    max_restarts: int = 2
 
     @property
     def end_s(self) -> float:
@@ -92,7 +99,7 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
         if time.monotonic() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def find_daemon(folder: DaemonFolder) -> Process | None:
@@ -103,7 +110,7 @@ def find_daemon(folder: DaemonFolder) -> Process | None:
     except (OSError, ValueError, KeyError, TypeError):
         # The starting process may have died before it wrote the record.
         return next(iter(_of_folder(folder, CONTROL)), None)
-    process = look_at(recorded[0])
+    process = find_process(recorded[0])
     if process is None or (process.pid, process.started_ticks) != recorded or process.user != os.getuid():
         return None
     return process
@@ -130,7 +137,7 @@ def trouble(control: MpsControl, daemon: Process | None) -> str | None:
     return None
 
 
-def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience) -> Process:
+def restart_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, limits: DaemonLimits) -> Process:
     """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
 
     Its surviving servers and their clients are ended first. A new daemon would not know them, and two servers
@@ -142,13 +149,13 @@ def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patien
     left = list(_of_folder(folder))
     for process in left:
         send_signal(process, signal.SIGKILL)
-    if not all(_end(process, patience.kill_s) for process in left):
+    if not all(_end(process, limits.kill_s) for process in left):
         raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
     folder.clear()
-    return start_daemon(control, folder, gpu_uuid, patience.start_s)
+    return start_daemon(control, folder, gpu_uuid, limits.start_s)
 
 
-def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
+def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) -> None:
     """Waits for the clients to end, ends the daemon with its servers, and removes the folder.
 
     Raises:
@@ -157,15 +164,15 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) ->
     daemon = find_daemon(folder)
     servers: list[Process] = []
     if daemon is not None:
-        servers = _drain(control, patience.drain_s)
+        servers = _drain(control, limits.drain_s)
         try:
-            control.quit(patience.force_after_s)
+            control.quit(limits.force_after_s)
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
     known = [*servers] if daemon is None else [daemon, *servers]
     # Processes that are neither recorded nor listed are found by the folder in their environment.
     unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
-    left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
+    left = [process for process in (*known, *unknown) if not _end(process, limits.kill_s)]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
@@ -202,7 +209,7 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
 
 def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
     pid = folder.pid()
-    process = None if pid is None else look_at(pid)
+    process = None if pid is None else find_process(pid)
     if process is None or process.user != os.getuid() or not process.runs(CONTROL):
         return None
     return process if process.started_ticks >= began_ticks else None
@@ -231,14 +238,14 @@ def _drain(control: MpsControl, within_s: float) -> list[Process]:
         except MpsError as error:
             _LOG.warning("%s; its clients are not waited for", error)
             return servers
-        looked = [look_at(pid) for pid in pids]
+        looked = [find_process(pid) for pid in pids]
         servers = [one for one in looked if one is not None and one.runs(SERVER)]
         if not clients:
             return servers
         if time.monotonic() >= give_up_s:
             _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
             return servers
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def _end(process: Process, within_s: float) -> bool:
@@ -252,7 +259,7 @@ def _end(process: Process, within_s: float) -> bool:
         while still_runs(process):
             if time.monotonic() >= give_up_s:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         else:
             return True
     return False

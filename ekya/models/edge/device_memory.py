@@ -1,9 +1,14 @@
 """GPU memory of the process, as torch measures it, and errors of exhausted memory or a lost GPU."""
 
+import logging
+import os
+import signal
 import threading
 from collections.abc import Callable
 
 import torch
+
+_LOG = logging.getLogger(__name__)
 
 _uses_gpu: Callable[[], bool] = torch.cuda.is_initialized
 """Any other call of torch.cuda would initialise it."""
@@ -23,6 +28,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_gpu_lost(error: BaseException) -> bool:
     """Returns whether CUDA itself has failed, after which every call of the process to its GPU fails."""
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def end_process_if_gpu_is_lost(error: BaseException) -> None:
+    """Kills this process, with all that runs in it, if the error says that the GPU is lost."""
+    if is_gpu_lost(error):
+        _LOG.critical("this process has lost its GPU and ends: %s", error)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def free_cache() -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.gpus import GpuUse
+from ekya.core.step_record import StepRecord
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 
 Job = tuple[StreamId, str]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.configs import InferenceConfig
+from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.health import (
     FEWEST_FRAMES,

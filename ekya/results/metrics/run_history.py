@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.records import ProfileRecord
+from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, JobId, StreamId
 from ekya.results.metrics.summary import WarningTold, WindowOutcome
 from ekya.results.metrics.timeline import (

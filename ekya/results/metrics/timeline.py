@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.codec import StepRecord
+from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.results.metrics.accuracy import ScoreSeries
 

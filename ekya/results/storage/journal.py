@@ -14,10 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.core.codec import StepRecord, decode, encode
+from ekya.core.codec import decode, encode
 from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
+from ekya.core.step_record import StepRecord
 from ekya.system.files import write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)

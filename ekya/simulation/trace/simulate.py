@@ -9,10 +9,10 @@ from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core.codec import StepRecord
 from ekya.core.commands import Command
 from ekya.core.plan import Plan
 from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.step_record import StepRecord
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView

@@ -44,6 +44,7 @@ def loans_of(folder):
 @pytest.fixture(scope="module")
 def lent(file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
+    gc.collect()
     before = models()
     told = run(file, folder)
     assert models() == before, "nothing of a run stays when it is over"

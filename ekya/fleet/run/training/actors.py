@@ -17,7 +17,7 @@ from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.gpu.backends.backend import Resized, ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import LabelledCrops, concatenate
-from ekya.system.processes import GUEST_NICENESS, lower_priority
+from ekya.system.priority import GUEST_NICENESS, lower_priority
 
 THREADS = 64
 """Workers that may wait in a parameter server at the same time, and a few for requests."""

@@ -6,7 +6,7 @@ import sys
 
 CODE = """
 import torch
-from ekya.runtime.actor_errors import end_process_if_gpu_is_lost
+from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 end_process_if_gpu_is_lost(ValueError("a frame that nobody expected"))
 print("goes on", flush=True)
 end_process_if_gpu_is_lost(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))

@@ -1,0 +1,30 @@
+"""Lowers the priority of workers behind the control loop and the decoders; guests have the lowest."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from ekya.system.memory import freeze_loaded
+
+NICENESS = 5
+"""Of every worker alike, so that shares among workers are unchanged."""
+
+GUEST_NICENESS = 10
+"""Of jobs for other servers: where cores are short, a server's own streams keep their shares."""
+
+_THREADS = Path("/proc/self/task")
+
+
+def lower_priority(niceness: int = NICENESS) -> None:
+    """Prepares this process as a worker: one torch thread, and lower priority than other processes.
+
+    Also freezes loaded objects. Linux keeps niceness per thread, and an actor has threads before its first
+    line runs, so it is set for each of them.
+    """
+    torch.set_num_threads(1)
+    freeze_loaded()
+    threads = [int(task.name) for task in _THREADS.iterdir()] if _THREADS.is_dir() else [0]
+    niceness = max(niceness, os.getpriority(os.PRIO_PROCESS, 0))
+    for thread in threads:
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
