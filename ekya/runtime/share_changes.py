@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.options import LoopOptions
-from ekya.control.resizing import Overdue, Patience, ShareLedger, ShareOrder
+from ekya.control.resizing import Overdue, ShareCommand, ShareLedger, Timeouts
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import ShareHolder, Work, inference_holder
@@ -22,7 +22,7 @@ from ekya.runtime.fleet_actors import FleetActors
 
 _LOG = logging.getLogger(__name__)
 
-PATIENCE = Patience(
+PATIENCE = Timeouts(
     growers_us=1 * US_PER_S,
     limits_us={
         Work.INFERENCE: 10 * US_PER_S,
@@ -38,7 +38,7 @@ _PATIENT_BATCHES = 100
 losing a retraining is expensive."""
 
 
-def patience(batch_s: float) -> Patience:
+def patience(batch_s: float) -> Timeouts:
     """Returns the timeouts for releasing a share, where the longest batch takes ``batch_s`` seconds alone."""
     batches_us = int(_PATIENT_BATCHES * batch_s * US_PER_S)
     limits_us = {work: limit_us + batches_us for work, limit_us in PATIENCE.limits_us.items()}
@@ -101,7 +101,7 @@ class ShareChanges:
         self._end = end
         self._begin: dict[ShareHolder, Begin] = {}
         self._lambdas: dict[StreamId, InferenceConfig] = {}
-        self._under_way: dict[Any, ShareOrder] = {}
+        self._under_way: dict[Any, ShareCommand] = {}
 
     @property
     def references(self) -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ class ShareChanges:
             self._give_up(one)
         self._send(orders)
 
-    def _answered(self, order: ShareOrder, resized: Resized) -> None:
+    def _answered(self, order: ShareCommand, resized: Resized) -> None:
         now_us = max(self._clock.now_us(), 0)
         if order.changes:
             self._tell(
@@ -190,11 +190,11 @@ class ShareChanges:
         self._tell(ev.ShareOverdue(max(self._clock.now_us(), 0), holder, one.epoch, one.waited_us))
         self._end(holder)
 
-    def _send(self, orders: list[ShareOrder]) -> None:
+    def _send(self, orders: list[ShareCommand]) -> None:
         for order in orders:
             self._under_way[self._call(order)] = order
 
-    def _call(self, order: ShareOrder) -> Any:
+    def _call(self, order: ShareCommand) -> Any:
         holder, begin = order.holder, self._begin.pop(order.holder, None)
         if begin is not None:
             return begin(order.share_milli, order.serial)

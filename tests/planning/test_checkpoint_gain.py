@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.executed import going_on
 from optimum.per_stream_bound import steps_above
 from views import GAMMAS
 
@@ -15,7 +16,6 @@ from ekya.planning.schedulers.checkpoint_gain import (
     bend_of,
     bends_of,
     early_part_left,
-    going_on,
     mean_part,
     mean_parts,
     part_in_steps,
