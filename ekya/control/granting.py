@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ekya.control.options import LoopOptions
-from ekya.control.views import held_milli, rooms_at_home
+from ekya.control.views import free_milli_at_home, held_milli
 from ekya.core.plan import Plan
 from ekya.core.shares import Job, Work
 from ekya.core.state import FleetState
@@ -35,9 +35,9 @@ def _with_floors(
         return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
     homes = {one.stream: one.gpu for one in options.homes}
     lifted: dict[Job, int] = {}
-    for gpu, room_milli in enumerate(rooms_at_home(fleet, options)):
+    for gpu, free_milli in enumerate(free_milli_at_home(fleet, options)):
         here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
-        lifted |= with_floors(here, floors, room_milli, view.quantum_milli)
+        lifted |= with_floors(here, floors, free_milli, view.quantum_milli)
     return {job: lifted[job] for job in shares}
 
 
@@ -46,8 +46,8 @@ def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) 
     steps = Steps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
     if options.homes:
         homes = {one.stream: one.gpu for one in options.homes}
-        rooms = rooms_at_home(fleet, options)
-        return AtHome(options.packing, shares, lambda job: homes[job.stream], rooms, steps)
+        free = free_milli_at_home(fleet, options)
+        return AtHome(options.packing, shares, lambda job: homes[job.stream], free, steps)
     return pack(
         options.packing,
         shares,

@@ -16,7 +16,7 @@ from ekya.core.shares import ShareHolder, Work, inference_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.planning.placement.pack import rooms_milli
+from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
 
@@ -71,7 +71,7 @@ def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
     def gpu_of(holder: ShareHolder) -> int:
         return PREPARATION_GPU if holder.stream is None else homes[holder.stream]
 
-    pools_milli = rooms_milli(options.capacity_milli, ())
+    pools_milli = free_milli_by_gpu(options.capacity_milli, ())
     return ShareLedger(pools_milli, gpu_of, limits, step_milli)
 
 
