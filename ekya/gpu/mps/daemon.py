@@ -29,8 +29,8 @@ from ekya.system.files import write_text_atomic
 from ekya.system.processes import (
     arguments_of,
     environment_of,
+    find_process,
     is_own,
-    look_at,
     own_processes,
     runs,
     send_signal,
@@ -39,12 +39,12 @@ from ekya.system.processes import (
 )
 
 _LOG = logging.getLogger(__name__)
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 _CLOCKS_DIFFER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DaemonLimits:
     """Timeouts and limits for a daemon.
 
     Attributes:
@@ -54,7 +54,7 @@ class Patience:
         force_after_s: for servers to end after ``quit``.
         kill_s: for a signal to take effect.
         health_every_s: interval of health checks.
-        starts_again: most restarts of a daemon that died.
+        max_restarts: most restarts of a daemon that died.
     """
 
     start_s: float = 15.0
@@ -63,7 +63,7 @@ class Patience:
     force_after_s: int = 5
     kill_s: float = 3.0
     health_every_s: float = 5.0
-    starts_again: int = 2
+    max_restarts: int = 2
 
     @property
     def end_s(self) -> float:
@@ -100,14 +100,14 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
         if time.monotonic() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def find_daemon(folder: DaemonFolder) -> psutil.Process | None:
     """Returns the live daemon of a folder, never another process that reuses its PID; None without one."""
     try:
         recorded = json.loads(folder.record.read_text())
-        process = look_at(int(recorded["pid"]))
+        process = find_process(int(recorded["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         # The starting process may have died before it wrote the record.
         return next(iter(_of_folder(folder, CONTROL)), None)
@@ -137,8 +137,8 @@ def trouble(control: MpsControl, daemon: psutil.Process | None) -> str | None:
     return None
 
 
-def start_again(
-    control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience
+def restart_daemon(
+    control: MpsControl, folder: DaemonFolder, gpu_uuid: str, limits: DaemonLimits
 ) -> psutil.Process:
     """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
 
@@ -151,13 +151,13 @@ def start_again(
     left = list(_of_folder(folder))
     for process in left:
         send_signal(process, signal.SIGKILL)
-    if not all(_end(process, patience.kill_s) for process in left):
+    if not all(_end(process, limits.kill_s) for process in left):
         raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
     folder.clear()
-    return start_daemon(control, folder, gpu_uuid, patience.start_s)
+    return start_daemon(control, folder, gpu_uuid, limits.start_s)
 
 
-def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
+def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) -> None:
     """Waits for the clients to end, ends the daemon with its servers, and removes the folder.
 
     Raises:
@@ -166,15 +166,15 @@ def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) ->
     daemon = find_daemon(folder)
     servers: list[psutil.Process] = []
     if daemon is not None:
-        servers = _drain(control, patience.drain_s)
+        servers = _drain(control, limits.drain_s)
         try:
-            control.quit(patience.force_after_s)
+            control.quit(limits.force_after_s)
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
     known = [*servers] if daemon is None else [daemon, *servers]
     # Processes that are neither recorded nor listed are found by the folder in their environment.
     unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
-    left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
+    left = [process for process in (*known, *unknown) if not _end(process, limits.kill_s)]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
@@ -211,7 +211,7 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
 
 def _by_pid_file(folder: DaemonFolder, began_s: float) -> psutil.Process | None:
     pid = folder.pid()
-    process = None if pid is None else look_at(pid)
+    process = None if pid is None else find_process(pid)
     if process is None or not (is_own(process) and runs(process, CONTROL)):
         return None
     return process if started_s(process) >= began_s else None
@@ -244,14 +244,14 @@ def _drain(control: MpsControl, within_s: float) -> list[psutil.Process]:
         except MpsError as error:
             _LOG.warning("%s; its clients are not waited for", error)
             return servers
-        looked = [look_at(pid) for pid in pids]
+        looked = [find_process(pid) for pid in pids]
         servers = [one for one in looked if one is not None and runs(one, SERVER)]
         if not clients:
             return servers
         if time.monotonic() >= give_up_s:
             _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
             return servers
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
 def _end(process: psutil.Process, within_s: float) -> bool:
@@ -265,7 +265,7 @@ def _end(process: psutil.Process, within_s: float) -> bool:
         while still_runs(process):
             if time.monotonic() >= give_up_s:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         else:
             return True
     return False

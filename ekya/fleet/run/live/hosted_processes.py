@@ -15,7 +15,7 @@ from ekya.fleet.run.training.processes import NoProcessError, Processes, node_is
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.runtime.actor_errors import in_words
-from ekya.system.processes import look_at, still_runs
+from ekya.system.processes import find_process, still_runs
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""
@@ -147,5 +147,5 @@ def _processes_of(actors: Sequence[Any]) -> list[psutil.Process]:
     found = []
     for number in known:
         with suppress(RayError):
-            found.append(look_at(ray.get(number)))
+            found.append(find_process(ray.get(number)))
     return [process for process in found if process is not None]
