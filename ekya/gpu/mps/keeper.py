@@ -1,10 +1,10 @@
 """Keeper process of one MPS daemon: starts it, restarts it if it dies, and ends it when its owner ends.
 
 Started by ``ekya.gpu.mps.service`` as ``python -m ekya.gpu.mps.keeper``; imports neither ray nor torch.
-Standard input carries one JSON object, the keeper's config. Its end of file means that the owner no longer
-needs the daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon.
-Standard output carries one JSON object per line: the result of the start, then restarts of a daemon that
-died, and at last processes that could not be ended.
+Standard input carries one JSON object, the config. Its end of file means that the owner no longer needs the
+daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon. Standard output
+carries one JSON object per line: the result of the start, then restarts of a daemon that died, and at last
+processes that could not be ended.
 """
 
 import json
@@ -59,14 +59,14 @@ class KeeperConfig:
     @staticmethod
     def from_json(text: str) -> "KeeperConfig":
         """Returns the config that ``to_json`` wrote."""
-        raw = json.loads(text)
+        told = json.loads(text)
         return KeeperConfig(
-            Path(raw["program"]), Path(raw["root"]), raw["gpu_uuid"], DaemonLimits(**raw["limits"])
+            Path(told["program"]), Path(told["root"]), told["gpu_uuid"], DaemonLimits(**told["limits"])
         )
 
 
 def main() -> None:
-    """Keeps a daemon as configured on standard input."""
+    """Keeps a daemon as ordered on standard input."""
     # A daemon is ended by ending its owner. A signal that a terminal or a service manager sends to all
     # processes together must not take the daemon away from jobs that are still ending.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
