@@ -21,7 +21,7 @@ def same(one, other):
     ("boxes", "truth"),
     [(BOXES, TRUTH), (None, TRUTH), (BOXES[:0], None), (BOXES.astype(float)[:, ::1], None)],
 )
-def test_messages_come_out_as_they_went_in_however_the_pipe_cuts_them(boxes, truth):
+def test_messages_cut_anywhere_come_out_unchanged(boxes, truth):
     sent = [
         (MessageKind.OPENED, "24.0"),
         (MessageKind.FRAME, header(boxes, truth)),
