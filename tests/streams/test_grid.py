@@ -54,7 +54,7 @@ def test_a_lost_camera_leaves_a_gap_from_its_last_picture_to_its_next():
     assert put == [1, 2, 2, 2, 2, 2, 2, 2, 3, 3]
     assert slots.gaps == [Gap(2, 8, "it burnt")]
     assert slots.repeated == 0
-    slots.end()
+    slots.close_gap()
     assert slots.repeated == 1
 
 
@@ -65,7 +65,7 @@ def test_a_camera_that_is_lost_to_the_end_leaves_a_gap_to_the_end():
     slots.fill(9 * S)
     assert slots.full
     assert len(put) == 6
-    slots.end()
+    slots.close_gap()
     assert slots.gaps == [Gap(1, 6, "it burnt")]
 
 
@@ -85,5 +85,5 @@ def test_a_loss_that_no_slot_falls_into_is_none():
     slots.lose("for a moment")
     slots.show(50_000, picture(2))
     slots.fill(100_000)
-    slots.end()
+    slots.close_gap()
     assert slots.gaps == []

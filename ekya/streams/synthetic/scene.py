@@ -1,6 +1,7 @@
 """Scenes of a street and the script by which they change (paper §2.3, Figure 2)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -62,6 +63,7 @@ class Scene(BaseModel):
         return KINDS[int(rng.choice(len(KINDS), p=weights / weights.sum()))]
 
 
+@dataclass(frozen=True, slots=True)
 class Moment:
     """State of a script: the previous scene, the current one, and the progress of the change.
 
@@ -71,13 +73,10 @@ class Moment:
         index: number of the scene ``after`` in the script.
     """
 
-    __slots__ = ("after", "before", "index", "part")
-
-    def __init__(self, before: Scene, after: Scene, part: float, index: int) -> None:
-        self.before = before
-        self.after = after
-        self.part = part
-        self.index = index
+    before: Scene
+    after: Scene
+    part: float
+    index: int
 
     @property
     def main(self) -> Scene:
