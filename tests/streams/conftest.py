@@ -66,12 +66,25 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def kill_decoder() -> Any:
+def decoders() -> Any:
+    """Function that returns the living processes in which the sources of a test run."""
+
+    def living() -> list[psutil.Process]:
+        return [
+            child
+            for child in psutil.Process().children()
+            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[-1].endswith("process_child")
+        ]
+
+    return living
+
+
+@pytest.fixture
+def kill_decoder(decoders: Any) -> Any:
     """Function that kills the process in which the source of a test runs."""
 
     def kill() -> None:
-        for child in psutil.Process().children():
-            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[-1].endswith("process_child"):
-                child.kill()
+        for child in decoders():
+            child.kill()
 
     return kill

@@ -47,14 +47,14 @@ def index(tmp_path):
         stream="ulm",
         classes=("bus",),
         index=path,
-        looked_at=lambda: None,
+        on_frame=lambda: None,
     )
     assert (found.frames, found.duration_s) == (2, 1.5)
     assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))
     return path
 
 
-def test_what_was_written_is_read_back(index):
+def test_labelled_index_is_read_back_as_written(index):
     assert read_head(index, "cityscapes") == IndexHead(
         dataset="cityscapes", stream="ulm", known=("car", "bus")
     )
@@ -63,7 +63,7 @@ def test_what_was_written_is_read_back(index):
         read_head(index, "sample-list")
 
 
-def test_wherever_it_is_cut_off_it_is_told(index):
+def test_labelled_index_cut_anywhere_is_user_error(index):
     data = index.read_bytes()
     for length in range(data.index(b"\n") + 1, len(data) - 1):
         index.write_bytes(data[:length])
@@ -71,7 +71,7 @@ def test_wherever_it_is_cut_off_it_is_told(index):
             list(read_frames(index))
 
 
-def test_whatever_is_changed_in_it_is_read_or_told(index):
+def test_labelled_index_changed_bit_is_read_or_user_error(index):
     data = index.read_bytes()
     for at in range(len(data)):
         for bit in (1, 4, 64):

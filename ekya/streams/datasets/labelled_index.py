@@ -94,7 +94,7 @@ def examine_labelled(
     stream: str,
     classes: tuple[str, ...],
     index: Path,
-    looked_at: Callable[[], None],
+    on_frame: Callable[[], None],
 ) -> StreamFindings:
     """Examines a stream and writes its index: ``Dataset.examine`` of every data set of labelled pictures.
 
@@ -103,7 +103,7 @@ def examine_labelled(
         known_in: returns the classes that the data set in a root knows.
         spec_of: as ``Dataset.spec``.
         source_of: ``LabelledSpec.source``, or what is to be used in its place.
-        root, stream, classes, index, looked_at: as for ``Dataset.examine``.
+        root, stream, classes, index, on_frame: as for ``Dataset.examine``.
 
     Raises:
         UserError: a class is not known, no frame can be used, or the index cannot be written.
@@ -117,7 +117,7 @@ def examine_labelled(
             file.write(_FRAME.dump_json(frame, exclude_defaults=True) + b"\n")
 
         file.write(head.model_dump_json().encode() + b"\n")
-        found = examine_source(source, classes, looked_at, record)
+        found = examine_source(source, classes, on_frame, record)
         file.write(b'{"end":%d}\n' % (found.frames + len(found.problems)))
     return found
 

@@ -75,7 +75,7 @@ class SampleListSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     @model_validator(mode="after")
-    def _one_of_the_two(self) -> Self:
+    def _has_frames_or_video(self) -> Self:
         if (self.frames is None) == (self.video is None):
             raise ValueError("name a folder of pictures as frames, or a file as video, and not both")
         return self

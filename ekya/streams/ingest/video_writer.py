@@ -24,7 +24,7 @@ _CHECKED_EVERY = 32
 _RESERVE_BYTES = 16 << 20
 """Free disk space to keep for the files' indices and other files that are written at the end."""
 
-_LIMITS = "look at permissions, quota and the limit on the size of files, or choose another folder"
+_LIMITS = "check permissions, quota and the limit on the size of files, or choose another folder"
 
 
 class VideoFile:

@@ -52,7 +52,7 @@ class Scene(BaseModel):
 
     @field_validator("mix")
     @classmethod
-    def _someone_comes(cls, mix: Mapping[Kind, float]) -> Mapping[Kind, float]:
+    def _has_a_weight(cls, mix: Mapping[Kind, float]) -> Mapping[Kind, float]:
         if sum(mix.values()) <= 0:
             raise ValueError("at least one kind needs a weight above 0")
         return mix

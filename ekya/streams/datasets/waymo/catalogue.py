@@ -90,23 +90,23 @@ def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
     return found
 
 
-def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
+def describe_segments(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
     """Reads the facts of segments; returns the segments in chronological order.
 
     Raises:
         UserError: a segment cannot be read.
     """
-    looked = (Segment(files, version_of(files).describe(files)) for files in segments)
-    return tuple(sorted(looked, key=lambda one: one.order))
+    described = (Segment(files, version_of(files).describe(files)) for files in segments)
+    return tuple(sorted(described, key=lambda one: one.order))
 
 
-def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+def describe_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
     """Returns a folder's readable segments in chronological order, and a sentence for each of the others."""
     segments: list[Segment] = []
     problems: list[str] = []
     for files in find_segments(root).values():
         try:
-            segments.extend(look_into([files]))
+            segments.extend(describe_segments([files]))
         except UserError as error:
             problems.append(str(error))
     return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)
