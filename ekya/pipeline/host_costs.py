@@ -20,11 +20,11 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Question
 from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.proposer import Proposer
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
-from ekya.models.training.trainer import Retraining
-from ekya.pipeline.inference import Proposer
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
@@ -185,12 +185,14 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
         return Retraining(
             model,
             config,
-            _labelled(trained, side, len(model.classes)),
-            _labelled(validation, side, len(model.classes)),
-            memory=ExemplarMemory(),
-            classes=model.classes,
-            seed=0,
-            device=device,
+            RetrainingData(
+                _labelled(trained, side, len(model.classes)),
+                _labelled(validation, side, len(model.classes)),
+                model.classes,
+                memory=ExemplarMemory(),
+                seed=0,
+            ),
+            Compute(device=device),
         )
 
     unprepared = iter([made(), made()])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig, KeptFrames, StreamConfig
-from ekya.control.options import LoopOptions, StreamTerms
+from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.gpus import GpuGroups
@@ -37,11 +37,6 @@ from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
-
-CHECKPOINT_DELAY_US = 250_000
-"""Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
-them takes about this much time of one core, which the retraining loses."""
-
 
 LOOK_S = 10.0
 """Seconds for which a live camera is watched to find the classes it shows."""
