@@ -4,7 +4,6 @@ import io
 import re
 import struct
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from ekya.streams.datasets.waymo.records import check, describe, masked_crc, rea
 from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
-PROTO = Path(messages.__file__).with_name("frames.proto")
 
 
 def of(file):
@@ -105,18 +103,6 @@ def test_parse_frame_any_bytes_is_frame_or_none(data):
         assert isinstance(frame.segment, str) and isinstance(frame.timestamp_us, int)
         assert isinstance(frame.image(Camera.FRONT), bytes)
         frame.labels(Camera.FRONT)
-
-
-def test_messages_match_the_proto_file():
-    text = re.sub(r"//[^\n]*", "", PROTO.read_text(encoding="utf-8"))
-    described = {
-        name: tuple(
-            (label, kind, field, int(number))
-            for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+);", body)
-        )
-        for name, body in re.findall(r"message (\w+) \{([^}]*)\}", text)
-    }
-    assert described == messages.MESSAGES
 
 
 def test_parse_frame_reads_fields_by_number():
