@@ -1,6 +1,8 @@
 """Source for tests of processes: its frames carry their index, and it can end by a crash."""
 
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +72,27 @@ def decoders() -> Any:
     """Function that returns the living processes in which the sources of a test run."""
 
     def living() -> list[psutil.Process]:
-        return [
-            child
-            for child in psutil.Process().children()
-            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[-1].endswith("process_child")
-        ]
+        found = []
+        for child in psutil.Process().children():
+            # One that just ended has no command line, or raises.
+            with suppress(psutil.Error):
+                if any(word.endswith("process_child") for word in child.cmdline()):
+                    found.append(child)
+        return found
 
     return living
 
 
 @pytest.fixture
 def kill_decoder(decoders: Any) -> Any:
-    """Function that kills the process in which the source of a test runs."""
+    """Function that kills the process in which the source of a test runs; returns whether there was one."""
 
-    def kill() -> None:
-        for child in decoders():
+    def kill() -> bool:
+        found = decoders()
+        for child in found:
             child.kill()
+        while decoders():
+            time.sleep(0.001)
+        return bool(found)
 
     return kill

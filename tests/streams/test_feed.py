@@ -32,8 +32,7 @@ def indices(feed, kill=None, kills=0, between=5):
     while not feed.ended:
         assert time.monotonic() < deadline_s, "it does not end"
         seen += [arrived.index for arrived in feed.poll(0.5)]
-        if kills and len(seen) >= alive_since + between:
-            kill()
+        if kills and len(seen) >= alive_since + between and kill():
             kills, alive_since = kills - 1, len(seen) + between
     return seen
 
