@@ -68,7 +68,7 @@ def test_wheel_holds_every_file_of_package_and_every_shipped_file(wheel):
     }
     assert sorted(names ^ (package | shipped)) == []
     suffixes = {Path(name).suffix or Path(name).name for name in package - {"ekya/py.typed"}}
-    assert {".j2", ".proto", ".json"} <= suffixes
+    assert {".j2", ".proto", ".json", ".txt"} <= suffixes
     assert {"ekya/py.typed", "ekya/_shipped/datasets/synthetic_city/fleet.yaml"} <= names
 
 
