@@ -53,7 +53,9 @@ class CameraRecording:
         """
         stop = threading.Event()
         _LOG.info("connecting to %d cameras", len(self._recorders))
-        silent = {stream: why for stream, one in self._recorders.items() if (why := one.look()) is not None}
+        silent = {
+            stream: why for stream, one in self._recorders.items() if (why := one.wait_picture()) is not None
+        }
         if len(silent) == len(self._recorders):
             raise UserError(f"no camera gives a picture: {reasons_in_words(silent)}")
         started_ns = time.monotonic_ns() + round(_TO_BEGIN_S * 1e9)
