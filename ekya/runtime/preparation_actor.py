@@ -4,25 +4,17 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import cv2
 
+from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import (
-    Event,
-    InferenceProfiled,
-    LabelsReady,
-    MemoryShort,
-    PreparationEnded,
-    ProfileReady,
-)
 from ekya.core.gpus import DidNotFit
-from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
@@ -46,8 +38,9 @@ from ekya.planning.profiling.preparation_steps import (
     preparation_steps,
 )
 from ekya.runtime.actor_kinds import ActorConfig
-from ekya.runtime.job_share import JobUse, VersionedShare
+from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.model_batcher import Weights
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import lower_priority
 
@@ -55,12 +48,6 @@ _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
 """Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
-_BEGIN_WITHIN_S = 5.0
-"""Timeout of an order that arrives before its preparation has begun."""
-
-
-class _EndedError(Exception):
-    """The time for preparation is up; unwinds its thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,41 +55,37 @@ class _Preparation:
     """One window's preparation and the thread that runs it.
 
     Attributes:
-        use: GPU use of the preparation; reported in its events, and measures the cost of trials.
-        ended: set when its time is up.
-        changed: guards and announces changes of ``streams``, ``unlabelled`` and ``ended``.
+        share: its use is reported in the events of the preparation, and measures the cost of trials.
+        changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
         unlabelled: streams that are not labelled yet, in order.
     """
 
     command: BeginPreparation
-    handle: ShareHandle
-    share: VersionedShare
-    use: JobUse
-    ended: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
+    share: JobShare
+    unlabelled: list[StreamId]
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
-    unlabelled: list[StreamId] = field(default_factory=list)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+    has_ended: bool = False
 
     def awaited(self) -> tuple[PrepareStream, ...]:
         """Returns the streams that are still to be labelled; none once the time is up."""
         with self.changed:
-            waiting = () if self.ended.is_set() else self.unlabelled
+            waiting = () if self.has_ended else self.unlabelled
             return tuple(one for one in self.command.streams if one.stream in waiting)
 
     def next_to_label(self, timeout_s: float | None) -> StreamId | None:
         """Waits for the next stream that has handed in; returns None after the timeout."""
         with self.changed:
             self.changed.wait_for(
-                lambda: self.ended.is_set() or not self.unlabelled or self._handed_in(), timeout_s
+                lambda: self.has_ended or not self.unlabelled or self._handed_in(), timeout_s
             )
-            stream = None if self.ended.is_set() else self._handed_in()
+            stream = None if self.has_ended else self._handed_in()
             if stream is not None:
                 self.unlabelled.remove(stream)
             return stream
 
-    def goes_without(self, stream: StreamId) -> None:
+    def drop(self, stream: StreamId) -> None:
         """Removes a stream that cannot hand anything in."""
         with self.changed:
             self.unlabelled.remove(stream)
@@ -111,36 +94,41 @@ class _Preparation:
     def _handed_in(self) -> StreamId | None:
         return next((one for one in self.unlabelled if one in self.streams), None)
 
-    def end(self) -> None:
-        """Signals that the time is up."""
+    def end(self) -> Resized:
+        """Drops unfinished work, since the time is up; returns when the last batch is over."""
         with self.changed:
-            self.ended.set()
+            self.has_ended = True
             self.changed.notify_all()
+        return self.share.stop()
+
+    @property
+    def used_s(self) -> float:
+        """GPU-seconds used since this was last read."""
+        return self.share.unreported_us() / US_PER_S
 
 
 class PreparationActor:
     """Labels and profiles all streams of a run. Methods may be called by several threads."""
 
-    def __init__(self, orders: ActorConfig) -> None:
+    def __init__(self, config: ActorConfig) -> None:
         lower_priority()
         cv2.setNumThreads(1)
-        self._orders = orders
-        self._costs = orders.costs
-        golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
+        self._config = config
+        self._costs = config.costs
+        golden = open_golden(config.fleet.golden, fleet_classes(config.fleet))
         self._golden = MeteredGolden(golden, time.thread_time)
-        if orders.fleet.golden.gpu_s_per_window is not None:
+        if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
         # The first use of torch's counter and the edge model imports much, which must not delay a window.
-        forward_operations(crop_side(orders.fleet), architecture=orders.fleet.edge.model)
+        forward_operations(crop_side(config.fleet), architecture=config.fleet.edge.model)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
-        self._now: _Preparation | None = None
-        self._begun = threading.Condition()
-        self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
-        self._predictors = Predictors(orders.device, orders.way)
+        self._preparations: NewestJob[_Preparation] = NewestJob()
+        self._known: dict[StreamId, Weights] = {}
+        self._predictors = Predictors(config.device, config.way)
         self._loading = threading.Lock()
         self._run_begun = threading.Event()
-        self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
+        self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
 
     def ready(self) -> None:
@@ -158,35 +146,29 @@ class PreparationActor:
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
-        handle = self._orders.shares.attach(share_job)
-        use = JobUse(handle, command.training_speed, command.share_milli)
-        unlabelled = [asked.stream for asked in command.streams]
-        preparation = _Preparation(command, handle, VersionedShare(handle), use, unlabelled=unlabelled)
-        resized = preparation.share.resize(serial, command.share_milli)
-        use.holds(resized)
-        with self._begun:
-            self._now = preparation
-            self._begun.notify_all()
+        handle = self._config.shares.attach(share_job)
+        share = JobShare(handle, command.training_speed, command.share_milli)
+        preparation = _Preparation(command, share, [asked.stream for asked in command.streams])
+        resized = share.resize(serial, command.share_milli)
+        self._preparations.put(command.window, preparation)
+        self._preparations.begun(command.window)
         threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
         return resized
 
     def resize(self, window: int, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a window's preparation; returns when it holds, None if overtaken."""
-        preparation = self._begun_preparation(window)
-        if preparation is None:
-            return _OVER
-        resized = preparation.share.resize(serial, share_milli)
-        preparation.use.holds(resized)
-        return resized
+        preparation = self._preparations.wait(window)
+        return _OVER if preparation is None else preparation.share.resize(serial, share_milli)
 
     def know(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
         with self._loading:
-            if version > self._version_of(stream):
+            known = self._known.get(stream)
+            if known is None or version > known.version:
                 model = Classifier(from_bytes(weights), settings.classes, self._predictors)
-                self._known[stream] = (version, model)
+                self._known[stream] = Weights(model, version)
 
     def hand_in(
         self,
@@ -210,25 +192,24 @@ class PreparationActor:
             earlier: version of the model that served when labels were taken before, if it was another one.
         """
         self._run_begun.wait()
-        preparation = self._begun_preparation(window)
+        preparation = self._preparations.wait(window)
         if preparation is None:
             return
-        known, serving = self._model_of(stream, settings, version, weights)
-        judged, before = self._judged.get(stream, (None, None))
-        self._judged[stream] = (known, serving)
-        comparable = earlier is not None and judged == earlier and known == version
+        known = self._newest(stream, settings, version, weights)
+        before, self._evaluated[stream] = self._evaluated.get(stream), known
+        serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
         remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
             material,
-            serving,
+            known.classifier,
             self._golden,
             remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
             self._costs[stream].object_gpu_s,
-            before if comparable else None,
-            ActivationCache() if known == version else None,
+            before.classifier if before is not None and serves and before.version == earlier else None,
+            ActivationCache() if serves else None,
         )
         with preparation.changed:
             preparation.streams[stream] = prepared
@@ -236,69 +217,50 @@ class PreparationActor:
 
     def hand_in_failed(self, window: int, stream: StreamId) -> None:
         """Continues a window without a stream that cannot hand anything in."""
-        preparation = self._begun_preparation(window)
+        preparation = self._preparations.wait(window)
         if preparation is not None:
-            preparation.goes_without(stream)
+            preparation.drop(stream)
 
-    def _model_of(
+    def _newest(
         self,
         stream: StreamId,
         settings: PreparationSettings,
         version: ModelVersion,
         weights: Callable[[], bytes],
-    ) -> tuple[ModelVersion, Classifier]:
+    ) -> Weights:
         """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
-        if self._version_of(stream) < version:
+        known = self._known.get(stream)
+        if known is None or known.version < version:
             try:
                 self.know(stream, settings, version, weights())
             except Exception as error:
-                if stream not in self._known:
+                if known is None:
                     raise
                 _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
         return self._known[stream]
 
-    def _version_of(self, stream: StreamId) -> int:
-        """Returns the version of the loaded model of a stream; -1 before the first."""
-        return self._known[stream][0] if stream in self._known else -1
-
     def end(self, window: int) -> Resized:
         """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
-        preparation = self._begun_preparation(window)
-        if preparation is None:
-            return _OVER
-        preparation.end()
-        return preparation.share.end(preparation.over)
-
-    def _begun_preparation(self, window: int) -> _Preparation | None:
-        """Waits until a window's preparation has begun; returns None if it is over, or never began."""
-        with self._begun:
-            self._begun.wait_for(
-                lambda: self._now is not None and self._now.command.window >= window, _BEGIN_WITHIN_S
-            )
-            now = self._now
-        return now if now is not None and now.command.window == window else None
+        preparation = self._preparations.wait(window)
+        return _OVER if preparation is None else preparation.end()
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
         """Returns the labels made for a stream in a window's preparation."""
-        preparation = self._now
-        if preparation is None or preparation.command.window != window:
-            return None
-        return preparation.labels.get(stream)
+        preparation = self._preparations.get(window)
+        return None if preparation is None else preparation.labels.get(stream)
 
     def passed(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
         """Returns the forward passes of a stream's model on the crops that were tried so far.
 
         The second return value lets a caller wait for them without fetching them, which needs torch.
         """
-        preparation = self._now
-        if preparation is None or preparation.command.window != window:
-            return None, None
-        prepared = preparation.streams.get(stream)
+        preparation = self._preparations.get(window)
+        prepared = None if preparation is None else preparation.streams.get(stream)
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
 
-    def poll(self, timeout_s: float) -> list[Event]:
+    def poll(self, timeout_s: float) -> list[ev.Event]:
         """Returns the events of this actor; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
@@ -306,16 +268,15 @@ class PreparationActor:
         window = preparation.command.window
         try:
             self._prepare(preparation)
-        except _EndedError:
+        except JobStoppedError:
             return
         finally:
             for stream in preparation.unlabelled:
                 if stream not in preparation.streams:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
-            preparation.share.release()
-            preparation.over.set()
+            preparation.share.end()
             give_back_freed()
-        self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
+        self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window))
 
     def _prepare(self, preparation: _Preparation) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
@@ -324,12 +285,12 @@ class PreparationActor:
 
     def _prepare_streams(self, preparation: _Preparation, asked: Sequence[PrepareStream]) -> None:
         labelled: dict[StreamId, Labelled] = {}
-        patience_s: float | None = None
+        timeout_s: float | None = None
         for planned in preparation_steps(asked, labelled):
             step = planned
             if isinstance(planned, LabelStep):
-                stream = preparation.next_to_label(patience_s)
-                patience_s = 0.0 if stream is None else _HAND_IN_S
+                stream = preparation.next_to_label(timeout_s)
+                timeout_s = 0.0 if stream is None else _HAND_IN_S
                 if stream is None:
                     continue
                 step = LabelStep(stream)
@@ -341,24 +302,21 @@ class PreparationActor:
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
                         self._micro_profile(preparation, step)
-            except _EndedError:
+            except JobStoppedError:
                 raise
             except Exception as error:
-                _LOG.exception("%s: a step of its preparation failed; it goes without", step.stream)
+                _LOG.exception("%s: a step of its preparation failed; it has no result", step.stream)
                 end_process_if_gpu_is_lost(error)
                 if isinstance(step, TrialStep) and is_out_of_memory(error):
-                    self._tell_short_of_memory(preparation, step, f"{type(error).__name__}: {error}")
+                    window, what = preparation.command.window, DidNotFit(step.family, 0.0)
+                    reason = f"{type(error).__name__}: {error}"
+                    self._mailbox.put(ev.MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
             finally:
                 free_cache()
 
-    def _tell_short_of_memory(self, preparation: _Preparation, step: TrialStep, reason: str) -> None:
-        what = DidNotFit(step.family, 0.0)
-        window = preparation.command.window
-        self._mailbox.put(MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
-
     def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
-        with self._turn(preparation):
+        with preparation.share.batch():
             labels = prepared.label()
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
@@ -368,7 +326,7 @@ class PreparationActor:
         seen = self._trained_crops.get(stream, 0)
         self._trained_crops[stream] = seen + len(labels.training.crops)
         self._mailbox.put(
-            LabelsReady(
+            ev.LabelsReady(
                 t_us=self._clock.now_us(),
                 stream=stream,
                 window=preparation.command.window,
@@ -376,7 +334,7 @@ class PreparationActor:
                 validation_crops=len(labels.validation.crops),
                 serving_accuracy=accuracy,
                 new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
-                gpu_s=_used_s(preparation),
+                gpu_s=preparation.used_s,
                 golden_gpu_s=self._golden.took_s - golden_before_s,
                 compared=compared,
             )
@@ -388,17 +346,17 @@ class PreparationActor:
     ) -> None:
         prepared = preparation.streams[stream]
         typical, golden_before_s = self._costs[stream], self._golden.took_s
-        burst = prepared.label_burst(scope=lambda: self._turn(preparation))
+        burst = prepared.label_burst(scope=preparation.share.batch)
         options = prepared.profile_inference(
-            configs, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
+            configs, prepared.frame_gpu_s(typical), burst, scope=preparation.share.batch
         )
         self._mailbox.put(
-            InferenceProfiled(
+            ev.InferenceProfiled(
                 self._clock.now_us(),
                 stream,
                 preparation.command.window,
                 options,
-                _used_s(preparation),
+                preparation.used_s,
                 self._golden.took_s - golden_before_s,
             )
         )
@@ -407,31 +365,17 @@ class PreparationActor:
         trial = preparation.streams[step.stream].trial(
             step.family,
             preparation.labels[step.stream],
-            clock=preparation.use.worth_s,
-            scope=lambda: self._turn(preparation),
+            clock=preparation.share.worth_s,
+            scope=preparation.share.batch,
             first=step.first,
         )
         curve = trial.run()
         self._mailbox.put(
-            ProfileReady(
+            ev.ProfileReady(
                 self._clock.now_us(),
                 step.stream,
                 preparation.command.window,
                 curve,
-                _used_s(preparation),
+                preparation.used_s,
             )
         )
-
-    @contextmanager
-    def _turn(self, preparation: _Preparation) -> Iterator[None]:
-        """Context of each batch: waits for the share, and unwinds the thread when the time is up."""
-        with preparation.handle.scope():
-            if preparation.ended.is_set():
-                raise _EndedError
-            yield
-        preparation.use.count()
-
-
-def _used_s(preparation: _Preparation) -> float:
-    """Returns the GPU-seconds used since the last call."""
-    return preparation.use.unreported_us() / 1e6
