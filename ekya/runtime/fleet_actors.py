@@ -326,8 +326,8 @@ class FleetActors:
         They wait for the trainers and the micro-profiler, which must be loaded before window 1.
         """
         for own in self.streams.values():
-            gpu, memory = own.config.gpu, read_host_memory()
-            if gpu in self._spares or (memory is not None and memory.free_bytes < _SPARE_BYTES):
+            gpu = own.config.gpu
+            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
                 continue
             name = self._free_name(_SPARE)
             config = ProcessConfig(self._config, name, gpu, ())

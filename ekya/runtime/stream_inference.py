@@ -33,7 +33,7 @@ from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import ModelBatcher, Swapped
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.process import Arrived, Pace
+from ekya.streams.ingest.process import Arrived
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class StreamInference:
         if self._clock.now_us() > 0:
             # A replacement: what was reported of the camera came from its predecessor.
             self._reported_lost = None
-        self._feed.begin(Pace(started_monotonic_ns), self._arrived)
+        self._feed.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()
 

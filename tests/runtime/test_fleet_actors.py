@@ -159,7 +159,7 @@ def spares_of(fleet_of, monkeypatch):
             if dead and isinstance(reference, list):
                 raise RayActorError
 
-        monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: None)
+        monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
         monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
         monkeypatch.setattr(ray, "get", get)
         fleet.make_spares()
