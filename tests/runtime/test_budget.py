@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from fake_actors import labels_ready, start_retraining
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from scripted import ScriptedFleet
 
@@ -67,7 +68,7 @@ class Rig:
 
     def start(self, job, stream=A, config=HEAD):
         """Returns whether the retraining has begun, and the events about it."""
-        command = cmd.StartRetraining(stream, JobId(job), 1, config, 300, 0.5, 1.0)
+        command = start_retraining(stream, job, config=config)
         self.budget.execute([command])
         return command in self.behind.executed, self.events()
 
@@ -102,7 +103,7 @@ def test_retraining_that_does_not_fit_fails_with_the_figures():
 
 def test_refusal_is_reported_immediately_and_once():
     rig = Rig(0, 0)
-    rig.budget.execute([cmd.StartRetraining(A, JobId(1), 1, HEAD, 300, 0.5, 1.0)])
+    rig.budget.execute([start_retraining(A, config=HEAD)])
     assert len(rig.budget.wait(100).events) == 2
     assert rig.behind.asked_until == [0, 7]
     assert rig.budget.wait(100).events == ()
@@ -185,9 +186,9 @@ def test_estimate_counts_the_labels_of_the_window():
             return 0
 
     rig = Rig(9999, 9999, sizes=Sizes)
-    rig.events(ev.LabelsReady(7, A, 1, 80, 20, 0.5, False, 0.1))
+    rig.events(labels_ready(A))
     rig.start(1)
-    rig.events(progress(1), ev.LabelsReady(7, A, 2, 90, 30, 0.5, False, 0.1))
+    rig.events(progress(1), labels_ready(A, 2, training_crops=90, validation_crops=30))
     rig.start(2)
     assert [(one.training, one.validation, one.exemplars) for one in crops] == [(80, 20, 0), (90, 30, 120)]
 
@@ -283,7 +284,7 @@ def test_whole_run_trains_only_what_fits(name, sizes):
 
 
 def test_remote_retraining_claims_no_memory():
-    from_cloud = cmd.StartRetraining(A, JobId(1), 1, BLOCK, 0, 0.5, 0.0)
+    from_cloud = start_retraining(A, config=BLOCK)
     rig = Rig(0, 0)
     far = replace(from_cloud, elsewhere=object())
     rig.budget.execute([far])

@@ -31,10 +31,9 @@ from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.coordinator import NullCoordinator
 from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.run_session import RunSession
+from ekya.runtime.run_session import NullCoordinator, RunSession
 
 pytestmark = pytest.mark.live
 
