@@ -21,7 +21,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.gpu.green.sm_driver import SmDriverError
-from ekya.gpu.mps.service import look_for_mps, mps_service
+from ekya.gpu.mps.service import find_mps, mps_service
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
@@ -75,7 +75,7 @@ def swap() -> Iterator[Finding]:
     with ExitStack() as stack:
         where = "two clients of MPS"
         try:
-            daemons = mps_service(look_for_mps(inventory), inventory.gpus)
+            daemons = mps_service(find_mps(inventory), inventory.gpus)
             os.environ.update(stack.enter_context(daemons).of(0))
         except UserError as error:
             where = f"two processes without MPS ({error})"

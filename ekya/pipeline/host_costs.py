@@ -26,7 +26,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.streams.ingest.camera import ASSUMED_FPS
-from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 
@@ -103,10 +103,10 @@ def sample_sources(
         different.setdefault(_name(spec), spec)
     looked: dict[str, SampledSource] = {}
     with ExitStack() as stack:
-        opened: dict[str, LiveLook | SourceProcess] = {}
+        opened: dict[str, LiveSample | SourceProcess] = {}
         for name, spec in islice(different.items(), LOOKED_AT):
             if spec.live:
-                opened[name] = stack.enter_context(LiveLook(spec, _LIVE_LOOK_S))
+                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_LOOK_S))
             else:
                 opened[name] = stack.enter_context(SourceProcess(spec, classes))
         for name, source in opened.items():
@@ -114,7 +114,7 @@ def sample_sources(
     return {stream: looked[_name(spec)] for stream, spec in specs.items() if _name(spec) in looked}
 
 
-def _first_frames(source: LiveLook | SourceProcess) -> SampledSource:
+def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
     """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
     grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
     try:

@@ -3,21 +3,18 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ekya.control.protocols import Batch
-from ekya.control.step import StepResult
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.events import ModelSwapped, RolledBack
 from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
 from ekya.results.storage.run_tables import (
-    PredictionAppender,
-    ReferenceAppender,
-    merge_predictions,
-    merge_reference,
+    PREDICTIONS,
+    REFERENCE,
+    merge_parts,
+    prediction_writer,
+    reference_writer,
 )
 from ekya.system.files import write_bytes_atomic
 
@@ -26,9 +23,9 @@ class FrameRecord:
     """Writes the answers to a stream's frames and, if the source has it, their ground truth."""
 
     def __init__(self, folder: RunFolder, stream: StreamId) -> None:
-        self._predictions = PredictionAppender(folder.predictions(stream))
-        self._reference = ReferenceAppender(folder.reference(stream))
-        self._shadow = PredictionAppender(folder.without_retraining(stream))
+        self._predictions = prediction_writer(folder.predictions(stream))
+        self._reference = reference_writer(folder.reference(stream))
+        self._shadow = prediction_writer(folder.without_retraining(stream))
 
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
         """Adds rows in rising order of frames; they are written to disk window by window."""
@@ -96,32 +93,9 @@ class ModelRecord:
                 self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
 
 
-class ModelObserver:
-    """Observer of a live loop that records each hot swap and roll-back; the weights are in the run folder."""
-
-    def __init__(self, folder: RunFolder, store: StateStore) -> None:
-        self._folder, self._store = folder, store
-        self._started: dict[JobId, StartRetraining] = {}
-
-    def __call__(self, batch: Batch, step: StepResult) -> None:
-        """Records the model changes of a step."""
-        for command in step.commands:
-            if isinstance(command, StartRetraining):
-                self._started[command.job] = command
-        for event in batch.events:
-            if not isinstance(event, RolledBack | ModelSwapped):
-                continue
-            record = ModelRecord(self._folder, self._store, event.stream)
-            if isinstance(event, RolledBack):
-                record.serve_again(event.version, event.of, event.t_us)
-            elif started := self._started.get(event.job):
-                accuracy = event.validation_accuracy
-                record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)
-
-
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
     """Merges the parts written during the run into one file of answers and one of truths per stream."""
     for stream in streams:
-        merge_predictions(folder.predictions(stream))
-        merge_predictions(folder.without_retraining(stream))
-        merge_reference(folder.reference(stream))
+        merge_parts(folder.predictions(stream), PREDICTIONS)
+        merge_parts(folder.without_retraining(stream), PREDICTIONS)
+        merge_parts(folder.reference(stream), REFERENCE)

@@ -18,15 +18,19 @@ from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.pipeline.labels import StreamLabels
-from ekya.runtime.actor_errors import as_heard, in_words
+from ekya.runtime.actor_errors import in_words, received
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.ready import Ready
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
-from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
-from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
+from ekya.runtime.remote_retrainings import (
+    MaterialToFetch,
+    RemoteCheckpoint,
+    RemoteRetrainings,
+    RetrainInputs,
+)
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.weight_transfer import WeightTransfer
 
@@ -164,10 +168,8 @@ class RayExecutor:
                 reason = "there is no other server that could train it"
                 self._emit(ev.RetrainFailed(self._now_us(), command.stream, command.job, reason))
             case cmd.StartRetraining():
-                holder, begin = (
-                    retraining_holder(command.stream, command.job),
-                    partial(self._retrain, command),
-                )
+                holder = retraining_holder(command.stream, command.job)
+                begin = partial(self._retrain, command)
                 self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
             case cmd.ResizeRetraining():
                 holder = retraining_holder(command.stream, command.job)
@@ -363,7 +365,7 @@ class RayExecutor:
             return
         for event in events:
             if isinstance(event, ev.Warned):
-                self._emit(as_heard(event, self._now_us(), self._actors.fleet))
+                self._emit(received(event, self._now_us(), self._actors.fleet))
             elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
                 self._apply(self._weights.on_event(event))
         self._poll(actor)

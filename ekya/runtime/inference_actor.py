@@ -18,11 +18,10 @@ from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.setup import crop_side, fleet_classes
 from ekya.results.storage.run_state import StreamRow
-from ekya.runtime.actor_kinds import ProcessConfig, StreamActorConfig
+from ekya.runtime.actor_kinds import ProcessConfig, Ready, StreamActorConfig
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.model_batcher import ModelBatcher
-from ekya.runtime.ready import Ready
 from ekya.runtime.stream_inference import InferenceProcess, StreamInference
 from ekya.streams.ingest.feed import Feed
 from ekya.system.files import write_bytes_atomic

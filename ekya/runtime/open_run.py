@@ -74,10 +74,9 @@ class OpenRun:
         """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
         if self.fleet.processes is not Processes.AUTO:
             return self.fleet.processes
-        memory = read_host_memory()
         # Two processes for each stream, the micro-profiler's and a spare one.
         needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
-        has_room = memory is None or memory.free_bytes >= needed_bytes
+        has_room = read_host_memory().free_bytes >= needed_bytes
         return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
 
     def open_shares(self) -> AbstractContextManager[ShareBackend]:

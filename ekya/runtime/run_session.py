@@ -17,13 +17,12 @@ from ekya.control.loop import Observer, run_loop
 from ekya.control.protocols import Batch, Executor
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.speed import SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import ModelObserver, ModelRecord
+from ekya.pipeline.record import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
@@ -34,16 +33,15 @@ from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_errors import unwrapping_user_error
-from ekya.runtime.actor_kinds import ActorConfig
+from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.coordinator import Coordinator, NullCoordinator
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.metrics import RunMetrics
+from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planning import ActorPlanner
-from ekya.runtime.ready import Ready, require_frames
 from ekya.runtime.resuming import newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.system.memory import loaded_frozen
@@ -87,7 +85,7 @@ class RunSession:
         fleet, constants, resumed = opened.fleet, opened.constants, opened.resumed
         from_us = 0 if resumed is None else resumed.from_us
         scheduler = make_scheduler(opened.options.scheduler)
-        facts = _LoopFacts()
+        facts = LoopFacts()
         with ExitStack() as stack:
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state))
@@ -163,7 +161,6 @@ class RunSession:
 
     def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
         ready = unwrapping_user_error(actors.wait_ready)
-        require_frames(ready)
         if self.opened.fleet.hand_over == "cuda-ipc":
             actors.try_hand_over()
         if self.opened.resumed is not None:
@@ -198,7 +195,7 @@ class RunSession:
         budgeted = BudgetedExecutor(executor, meter, places, job_sizes(fleet))
         return MeteredExecutor(budgeted, meter, constants.window_us, from_us)
 
-    def _observer(self, screen: Screen, store: StateStore, facts: "_LoopFacts") -> Observer:
+    def _observer(self, screen: Screen, store: StateStore, facts: LoopFacts) -> Observer:
         """Returns a callback that passes each step of the loop to all that follow the run."""
         warnings = WarningTeller()
         observers: tuple[Observer, ...] = (
@@ -206,8 +203,8 @@ class RunSession:
             lambda batch, _: warnings(batch),
             ProgressObserver(screen, self.opened.constants, self.note),
             RunMetrics(),
-            ModelObserver(self.opened.folder, store),
-            facts.observe,
+            ModelKeeper(self.opened.folder, store),
+            facts,
             self.coordinator.observe,
         )
 
@@ -217,7 +214,7 @@ class RunSession:
 
         return observe
 
-    def _report(self, facts: "_LoopFacts") -> Path:
+    def _report(self, facts: LoopFacts) -> Path:
         """Scores the run, writes its report, and returns its folder."""
         # The figure libraries are loaded after the run, since loading them would delay its start.
         from ekya.results.finalize import RunEnd, finish_run
@@ -229,43 +226,6 @@ class RunSession:
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
-
-
-@dataclass(slots=True, eq=False)
-class _LoopFacts:
-    """Measurements of the loop.
-
-    Attributes:
-        start_s: until all actors were ready.
-        run_s: length of the run.
-        busy_s: time that the loop did not wait.
-        planning_ms: duration of each call of the scheduler.
-        stalls_ms: time without inference, for each change of the model that serves.
-        training_speed: speed curve as refined by the retrainings; None until one has refined it.
-    """
-
-    start_s: float = 0.0
-    run_s: float = 0.0
-    busy_s: float = 0.0
-    planning_ms: Sequence[float] = ()
-    stalls_ms: list[float] = field(default_factory=list)
-    training_speed: SpeedCurve | None = None
-
-    def observe(self, batch: Batch, result: StepResult) -> None:
-        """Follows a step of the loop."""
-        self.training_speed = result.state.training_speed
-        for event in batch.events:
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
-                self.stalls_ms.append(event.stall_us / 1000)
-
-    def summary(self) -> dict[str, float | None]:
-        """Returns the values for ``summary.json``."""
-        return {
-            "start_s": round(self.start_s, 3),
-            "run_s": round(self.run_s, 3),
-            "control_ms": round(self.busy_s * 1000, 1),
-            "control_part": round(self.busy_s / self.run_s, 5) if self.run_s > 0 else None,
-        }
 
 
 def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels: StreamLabels) -> None:

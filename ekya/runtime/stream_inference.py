@@ -26,15 +26,14 @@ from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.actor_kinds import StreamActorConfig
+from ekya.runtime.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import ModelBatcher, Swapped
-from ekya.runtime.ready import Ready
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
-from ekya.streams.ingest.process import Arrived, Pace
+from ekya.streams.ingest.process import Arrived
 
 _LOG = logging.getLogger(__name__)
 
@@ -134,7 +133,7 @@ class StreamInference:
         if self._clock.now_us() > 0:
             # A replacement: what was reported of the camera came from its predecessor.
             self._reported_lost = None
-        self._feed.begin(Pace(started_monotonic_ns), self._arrived)
+        self._feed.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()
 

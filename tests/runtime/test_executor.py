@@ -15,8 +15,8 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
 from ekya.core.weights import Elsewhere
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
-from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import TIMEOUTS
 
 CAM, S = "cam", 1_000_000

@@ -13,10 +13,9 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Elsewhere
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.executor import RayExecutor
-from ekya.runtime.ready import Ready
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.retrain_inputs import MaterialToFetch
+from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
 from ekya.runtime.share_changes import TIMEOUTS
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam"

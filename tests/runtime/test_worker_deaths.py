@@ -11,8 +11,8 @@ from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.executor import RayExecutor
-from ekya.runtime.ready import Ready
 from ekya.runtime.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"

@@ -36,8 +36,9 @@ from ekya.planning.profiling.gate import why_back
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 
 CAM = StreamId("cam")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
@@ -67,7 +68,7 @@ class World:
             version=BASE_VERSION,
             memory=ExemplarMemory(),
         )
-        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 2000, 0)
+        self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
 
     def until(self, t_us):
@@ -151,7 +152,7 @@ def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
         events = []
         while not any(isinstance(event, ev.RetrainFinished) for event in events):
             events.extend(world.executor.wait(3 * WINDOW_US).events)
-        trained = world.camera.retraining.best.model
+        trained = world.executor.world.retrainings[CAM].best.model
         first = good.blocks[0][0].weight
         assert torch.equal(trained.blocks[0][0].weight, first)
         assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5

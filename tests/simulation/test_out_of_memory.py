@@ -6,7 +6,7 @@ import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
-import ekya.simulation.emulated.executor
+import ekya.simulation.emulated.world
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
@@ -26,8 +26,10 @@ from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.emulated.executor import EmulatedCamera, EmulatedExecutor
+from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 
 CAMS = (StreamId("cam-1"), StreamId("cam-2"))
 BLOCK, HEAD = RetrainConfig(4, 8, 0, 1, 1.0), RetrainConfig(4, 8, 0, 0, 1.0)
@@ -107,7 +109,7 @@ def camera(place):
 def played(scheduler="thief"):
     told = RunHistory()
     cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
-    executor = EmulatedExecutor(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli, 1000)
+    executor = VirtualExecutor(EmulatedWorld(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli), 1000)
     chosen = make_scheduler(scheduler)
     run_loop(executor, told, chosen.plan, chosen.needs, OPTIONS, lambda *_: None)
     return told
@@ -133,7 +135,7 @@ def breaks_on_blocks(error, after_epochs):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:18])
 def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error, monkeypatch):
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(error, 0))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(error, 0))
     told = played()
     short, failed, starts = told.of(ev.MemoryShort), told.of(ev.RetrainFailed), told.of(cmd.StartRetraining)
     assert short
@@ -149,7 +151,7 @@ def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error
 
 
 def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkeypatch):
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
     told = played()
     starts = told.of(cmd.StartRetraining)
     broken = {one.job for one in told.of(ev.RetrainFailed)}
@@ -160,7 +162,7 @@ def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkey
 
 def test_another_error_is_no_word_of_memory(monkeypatch):
     broken = RuntimeError("shapes do not fit")
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(broken, 0))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(broken, 0))
     with pytest.raises(RuntimeError, match="shapes"):
         played()
 

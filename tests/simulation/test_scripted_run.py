@@ -30,8 +30,9 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.playing import PlayConfig, PlayedSource
 
 S = 1_000_000
@@ -140,10 +141,11 @@ def emulate(root, scheduler="thief"):
                 joins_us=play.joins_us,
                 misfortunes=misfortunes(Config(stream, play)),
             )
-        executor = EmulatedExecutor(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli, S // 20)
+        world = EmulatedWorld(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli)
+        executor = VirtualExecutor(world, S // 20)
         chosen = make_scheduler(scheduler)
         run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
-        executor.finish()
+        world.finish(executor.now_us)
     merge_frames(folder, SCRIPTS)
     return RunHistory(folder, read_journal(folder.journal)[2])
 

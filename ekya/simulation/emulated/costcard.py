@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.config.shipped import shipped_path
+from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.architectures import EDGE_MODELS
@@ -28,9 +29,6 @@ from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.costs import CostCard, EdgeRates
 from ekya.pipeline.self_testing import self_test
 from ekya.pipeline.setup import crop_side, fleet_classes
-
-PLANNING_US = 10_000
-"""Charge for one plan on virtual time: more than any scheduler here takes for a small fleet."""
 
 _REPEATS = 15
 _HEAD_REPEATS = 60

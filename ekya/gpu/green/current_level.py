@@ -6,7 +6,7 @@ from ekya.gpu.backends.meter import GpuStreams
 from ekya.gpu.green.levels import Level
 
 
-class Seat:
+class CurrentLevel:
     """Holds a job's current level. Thread-safe."""
 
     def __init__(self, streams: GpuStreams) -> None:
