@@ -23,7 +23,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import ModelObserver, ModelRecord
+from ekya.pipeline.record import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
@@ -39,7 +39,7 @@ from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.observers import LoopFacts, RunMetrics
+from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planning import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
@@ -252,7 +252,7 @@ class RunSession:
             lambda batch, _: warnings(batch),
             ProgressObserver(screen, self.opened.constants, self.note),
             RunMetrics(),
-            ModelObserver(self.opened.folder, store),
+            ModelKeeper(self.opened.folder, store),
             facts,
             self.coordinator.observe,
         )

@@ -227,18 +227,18 @@ class StreamRetraining:
     def _unshared(self, version: ModelVersion, received: Sequence[Any]) -> _Best | None:
         ray.wait(list(received), num_returns=len(received), timeout=RECEIVE_TIMEOUT_S)
         with self._sharing:
-            loan, best = self._shared.pop(version, (None, None))
-        if loan is not None:
-            loan.end()
+            memory, best = self._shared.pop(version, (None, None))
+        if memory is not None:
+            memory.end()
         return best
 
     def _share(self, version: ModelVersion, best: _Best) -> SharedWeights:
         with self._sharing:
             # Opened lazily: it starts CUDA in this process.
             self._ipc = self._ipc or open_ipc()
-        weights, loan = share(self._ipc, best.model, self._config.common.device)
+        weights, memory = share(self._ipc, best.model, self._config.common.device)
         with self._sharing:
-            self._shared[version] = (loan, best)
+            self._shared[version] = (memory, best)
         return weights
 
     def _best(self, job: JobId) -> _Best:
