@@ -312,8 +312,6 @@ class FleetActors:
         wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
         self._processes.clear()
 
-    # Spare processes
-
     def make_spares(self) -> None:
         """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
 
@@ -342,8 +340,6 @@ class FleetActors:
             _LOG.warning("a spare process was dead: %s", error)
             return None
         return spare
-
-    # Making one actor
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""
