@@ -90,10 +90,10 @@ class FrameTally:
 
     def add(self, row: FramePrediction) -> tuple[int, FrameCount] | None:
         """Counts a frame; at the first of a window, returns the unreported count of the one before."""
-        told = self.take() if row.window != self._window else None
+        ended = self.take() if row.window != self._window else None
         self._window = row.window
         self._count += FrameCount(int(row.frame % row.every == 0), int(row.analysed))
-        return told
+        return ended
 
     def take(self) -> tuple[int, FrameCount] | None:
         """Returns a window and its frames since the last call; None if there were none."""

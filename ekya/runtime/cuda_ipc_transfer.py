@@ -42,15 +42,15 @@ def open_ipc() -> CudaIpc:
 
 
 def share(ipc: CudaIpc, model: EdgeModel, device: str) -> tuple[SharedWeights, Loan]:
-    """Puts weights into memory that other processes may read, until the returned loan ends.
+    """Puts weights into memory that other processes may read, until that memory is freed (``Loan.end``).
 
     Raises:
         SmDriverError: the driver refuses.
         torch.OutOfMemoryError: the GPU has too little memory.
     """
     flat, block = flatten(model, device)
-    loan = ipc.lend(block.data_ptr(), flat.size)
-    return SharedWeights(loan.handle, flat), loan
+    memory = ipc.lend(block.data_ptr(), flat.size)
+    return SharedWeights(memory.handle, flat), memory
 
 
 def receive(ipc: CudaIpc, weights: SharedWeights, device: str) -> EdgeModel:

@@ -141,7 +141,7 @@ class FleetActors:
         deaths: Counter[str] = Counter()
         if not self._has_weights:
             self._load_base(deaths)
-        loading = {self._load(actor): actor for actor in self.inferences}
+        loading = {self._load(actor): actor for actor in self.workers(Role.INFERENCE)}
         known: dict[StreamId, Ready] = {}
         while loading:
             (reply,), _ = ray.wait(list(loading), num_returns=1)
@@ -175,7 +175,7 @@ class FleetActors:
 
     def _load_base(self, deaths: Counter[str]) -> None:
         """Has an inference process make the base model of all streams."""
-        actor = self.inferences[0]
+        actor = self.workers(Role.INFERENCE)[0]
         while True:
             weights, made = actor.base_weights.options(num_returns=2).remote()
             try:
@@ -248,15 +248,9 @@ class FleetActors:
         """The fleet that the actors serve."""
         return self._config.fleet
 
-    @property
-    def inferences(self) -> tuple[Any, ...]:
-        """The actors of all streams' inference, each once."""
-        return tuple(dict.fromkeys(own.inference for own in self.streams.values()))
-
-    @property
-    def retrainings(self) -> tuple[Any, ...]:
-        """The actors of all streams' retraining, each once."""
-        return tuple(dict.fromkeys(own.retraining for own in self.streams.values()))
+    def workers(self, role: Role) -> tuple[Any, ...]:
+        """Returns the actors of all streams' workers of a role, each once."""
+        return tuple(dict.fromkeys(own.worker(role) for own in self.streams.values()))
 
     def beside(self, stream: StreamId, role: Role) -> tuple[StreamId, ...]:
         """Returns the other streams whose worker of this role is in the same process."""
@@ -318,8 +312,6 @@ class FleetActors:
         wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
         self._processes.clear()
 
-    # Spare processes
-
     def make_spares(self) -> None:
         """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
 
@@ -331,7 +323,7 @@ class FleetActors:
                 continue
             name = self._free_name(_SPARE)
             config = ProcessConfig(self._config, name, gpu, ())
-            loading = [actor.ready.remote() for actor in (*self.retrainings, self.preparation)]
+            loading = [actor.ready.remote() for actor in (*self.workers(Role.RETRAINING), self.preparation)]
             # Its share is that of any inference on this GPU.
             spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
             self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
@@ -348,8 +340,6 @@ class FleetActors:
             _LOG.warning("a spare process was dead: %s", error)
             return None
         return spare
-
-    # Making one actor
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""

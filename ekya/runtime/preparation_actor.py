@@ -9,16 +9,9 @@ from dataclasses import dataclass, field
 
 import cv2
 
+from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import (
-    Event,
-    InferenceProfiled,
-    LabelsReady,
-    MemoryShort,
-    PreparationEnded,
-    ProfileReady,
-)
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
@@ -47,6 +40,7 @@ from ekya.planning.profiling.preparation_steps import (
 from ekya.runtime.actor_kinds import ActorConfig
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.model_batcher import Weights
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import lower_priority
 
@@ -130,11 +124,11 @@ class PreparationActor:
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._preparations: NewestJob[_Preparation] = NewestJob()
-        self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
+        self._known: dict[StreamId, Weights] = {}
         self._predictors = Predictors(config.device, config.way)
         self._loading = threading.Lock()
         self._run_begun = threading.Event()
-        self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
+        self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
 
     def ready(self) -> None:
@@ -171,9 +165,10 @@ class PreparationActor:
     ) -> None:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
         with self._loading:
-            if version > self._version_of(stream):
+            known = self._known.get(stream)
+            if known is None or version > known.version:
                 model = Classifier(from_bytes(weights), settings.classes, self._predictors)
-                self._known[stream] = (version, model)
+                self._known[stream] = Weights(model, version)
 
     def hand_in(
         self,
@@ -200,22 +195,21 @@ class PreparationActor:
         preparation = self._preparations.wait(window)
         if preparation is None:
             return
-        known, serving = self._model_of(stream, settings, version, weights)
-        judged, before = self._judged.get(stream, (None, None))
-        self._judged[stream] = (known, serving)
-        comparable = earlier is not None and judged == earlier and known == version
+        known = self._newest(stream, settings, version, weights)
+        before, self._evaluated[stream] = self._evaluated.get(stream), known
+        serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
         remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
             material,
-            serving,
+            known.classifier,
             self._golden,
             remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
             self._costs[stream].object_gpu_s,
-            before if comparable else None,
-            ActivationCache() if known == version else None,
+            before.classifier if before is not None and serves and before.version == earlier else None,
+            ActivationCache() if serves else None,
         )
         with preparation.changed:
             preparation.streams[stream] = prepared
@@ -227,26 +221,23 @@ class PreparationActor:
         if preparation is not None:
             preparation.drop(stream)
 
-    def _model_of(
+    def _newest(
         self,
         stream: StreamId,
         settings: PreparationSettings,
         version: ModelVersion,
         weights: Callable[[], bytes],
-    ) -> tuple[ModelVersion, Classifier]:
+    ) -> Weights:
         """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
-        if self._version_of(stream) < version:
+        known = self._known.get(stream)
+        if known is None or known.version < version:
             try:
                 self.know(stream, settings, version, weights())
             except Exception as error:
-                if stream not in self._known:
+                if known is None:
                     raise
                 _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
         return self._known[stream]
-
-    def _version_of(self, stream: StreamId) -> int:
-        """Returns the version of the loaded model of a stream; -1 before the first."""
-        return self._known[stream][0] if stream in self._known else -1
 
     def end(self, window: int) -> Resized:
         """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
@@ -269,7 +260,7 @@ class PreparationActor:
             return None, None
         return prepared.passed.copy(), None
 
-    def poll(self, timeout_s: float) -> list[Event]:
+    def poll(self, timeout_s: float) -> list[ev.Event]:
         """Returns the events of this actor; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
@@ -285,7 +276,7 @@ class PreparationActor:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.end()
             give_back_freed()
-        self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
+        self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window))
 
     def _prepare(self, preparation: _Preparation) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
@@ -317,14 +308,11 @@ class PreparationActor:
                 _LOG.exception("%s: a step of its preparation failed; it has no result", step.stream)
                 end_process_if_gpu_is_lost(error)
                 if isinstance(step, TrialStep) and is_out_of_memory(error):
-                    self._tell_short_of_memory(preparation, step, f"{type(error).__name__}: {error}")
+                    window, what = preparation.command.window, DidNotFit(step.family, 0.0)
+                    reason = f"{type(error).__name__}: {error}"
+                    self._mailbox.put(ev.MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
             finally:
                 free_cache()
-
-    def _tell_short_of_memory(self, preparation: _Preparation, step: TrialStep, reason: str) -> None:
-        what = DidNotFit(step.family, 0.0)
-        window = preparation.command.window
-        self._mailbox.put(MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
 
     def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
@@ -338,7 +326,7 @@ class PreparationActor:
         seen = self._trained_crops.get(stream, 0)
         self._trained_crops[stream] = seen + len(labels.training.crops)
         self._mailbox.put(
-            LabelsReady(
+            ev.LabelsReady(
                 t_us=self._clock.now_us(),
                 stream=stream,
                 window=preparation.command.window,
@@ -363,7 +351,7 @@ class PreparationActor:
             configs, prepared.frame_gpu_s(typical), burst, scope=preparation.share.batch
         )
         self._mailbox.put(
-            InferenceProfiled(
+            ev.InferenceProfiled(
                 self._clock.now_us(),
                 stream,
                 preparation.command.window,
@@ -383,7 +371,7 @@ class PreparationActor:
         )
         curve = trial.run()
         self._mailbox.put(
-            ProfileReady(
+            ev.ProfileReady(
                 self._clock.now_us(),
                 step.stream,
                 preparation.command.window,

@@ -158,7 +158,7 @@ class _Remote:
 
 
 class RemoteRetrainings:
-    """An ``Exchange`` that holds the newest remote retraining of each stream; the one before it is over.
+    """Holds the newest remote retraining of each stream; the one before it is over.
 
     Args:
         streams: actors of the streams.
@@ -192,7 +192,17 @@ class RemoteRetrainings:
         best: Callable[[], RemoteCheckpoint],
         over: bool,
     ) -> None:
-        """Reports the progress of a remote retraining; see ``Exchange.bring``."""
+        """Reports the progress of a remote retraining: emits events for new epochs and for the end of γ.
+
+        The executor can serve its best weights like any others as soon as it receives the command, also after
+        a command to stop the retraining.
+
+        Args:
+            command: the loop's command. The executor never receives it.
+            accuracies: after each epoch so far, on the validation crops of the stream's material.
+            best: returns the weights of the best epoch; called only if they are needed.
+            over: no further progress will be reported.
+        """
         stream, job = command.stream, command.job
         remote = self._newest.get(stream)
         if remote is None or remote.command.job != job:

@@ -8,13 +8,14 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
 from ekya.control.loop import Observer, run_loop
-from ekya.control.protocols import Batch, Executor
+from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
@@ -22,7 +23,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import ModelObserver, ModelRecord
+from ekya.pipeline.record import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
@@ -34,19 +35,66 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_errors import unwrapping_user_error
 from ekya.runtime.actor_kinds import ActorConfig, Ready
-from ekya.runtime.coordinator import Coordinator, NullCoordinator
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.observers import LoopFacts, RunMetrics
+from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planning import ActorPlanner
+from ekya.runtime.remote_retrainings import RemoteRetrainings
 from ekya.runtime.resuming import newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
+
+
+LEAD_NS = 500_000_000
+"""Minimum time between announcing the start of the run to the cameras and the start itself."""
+
+
+class Coordinator(Protocol):
+    """Tier above one server. Called only by the thread of the run; an exception ends the run."""
+
+    def begin_ns(self) -> int:
+        """Returns when the run begins or resumes, as ``time.monotonic_ns`` of this machine.
+
+        Called when every actor is ready; may wait for other servers. The cameras learn the time when this
+        returns, so it should be ``LEAD_NS`` ahead.
+        """
+
+    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+        """Returns the executor that the loop uses in front of ``inner``; ``clock`` gives run time.
+
+        Retrainings on other servers get their inputs from ``remote``, and report to it. The executor must not
+        pass on a ``StartRetraining`` with ``elsewhere`` set, which ``inner`` cannot begin.
+        """
+
+    def planner(self, plan: Planner) -> Planner:
+        """Returns the planner that the loop uses in front of the scheduler."""
+
+    def observe(self, batch: Batch, result: StepResult) -> None:
+        """Called after each step of the loop, when its commands have been given."""
+
+
+class NullCoordinator:
+    """Upper tier of a server that runs alone."""
+
+    def begin_ns(self) -> int:
+        """Returns the earliest start that gives the cameras their lead time."""
+        return time.monotonic_ns() + LEAD_NS
+
+    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+        """Returns ``inner`` unchanged."""
+        return inner
+
+    def planner(self, plan: Planner) -> Planner:
+        """Returns ``plan`` unchanged."""
+        return plan
+
+    def observe(self, batch: Batch, result: StepResult) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +252,7 @@ class RunSession:
             lambda batch, _: warnings(batch),
             ProgressObserver(screen, self.opened.constants, self.note),
             RunMetrics(),
-            ModelObserver(self.opened.folder, store),
+            ModelKeeper(self.opened.folder, store),
             facts,
             self.coordinator.observe,
         )
@@ -218,14 +266,14 @@ class RunSession:
     def _report(self, facts: LoopFacts) -> Path:
         """Scores the run, writes its report, and returns its folder."""
         # The figure libraries are loaded after the run, since loading them would delay its start.
-        from ekya.results.finalize import finish_run
+        from ekya.results.finalize import RunEnd, finish_run
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
         host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
-        summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
+        finished = finish_run(opened.folder, opened.fleet, RunEnd("live", opened.options.seed, host))
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
-        _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
+        _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
 
 
@@ -236,9 +284,9 @@ def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels:
 def _begin(actors: FleetActors, clock: RunClock) -> None:
     """Lets all actors begin; the executor handles one that has died like any other death."""
     started_ns = clock.started_monotonic_ns
-    begins = [inference.begin.remote(started_ns) for inference in actors.inferences]
+    begins = [inference.begin.remote(started_ns) for inference in actors.workers(ev.Role.INFERENCE)]
     # Trainers and the micro-profiler may still be loading, so the run does not wait for them.
-    for retraining in actors.retrainings:
+    for retraining in actors.workers(ev.Role.RETRAINING):
         retraining.begin.remote(started_ns)
     actors.preparation.begin_run.remote(started_ns)
     for begun in begins:
@@ -249,8 +297,8 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
 
 def _end(actors: FleetActors, horizon_us: int, store: StateStore) -> None:
     """Ends every stream's inference and stores its frame counts."""
-    ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
-    saved = [retraining.end.remote() for retraining in actors.retrainings]
+    ends = [inference.end.remote(horizon_us) for inference in actors.workers(ev.Role.INFERENCE)]
+    saved = [retraining.end.remote() for retraining in actors.workers(ev.Role.RETRAINING)]
     missing = set(actors.streams)
     for reference in ends:
         try:

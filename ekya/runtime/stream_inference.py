@@ -8,20 +8,8 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 
+from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.core.events import (
-    Event,
-    FramesCounted,
-    ModelSwapped,
-    NeedMeasured,
-    Role,
-    RolledBack,
-    ShareMeasured,
-    StreamBack,
-    StreamEnded,
-    StreamLost,
-    WorkerDied,
-)
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareHandle
@@ -177,7 +165,7 @@ class StreamInference:
         """
         if self._process.models.is_newer(self._stream.id, version):
             model = from_bytes(weights) if isinstance(weights, bytes) else self._copied(weights)
-            self._prepare(model, ModelSwapped(0, self._stream.id, version, job, validation_accuracy, 0))
+            self._prepare(model, ev.ModelSwapped(0, self._stream.id, version, job, validation_accuracy, 0))
 
     def try_receive(self, weights: SharedWeights) -> None:
         """Receives shared weights as ``receive`` does, and discards them; raises as ``receive``."""
@@ -185,7 +173,7 @@ class StreamInference:
 
     def roll_back(self, weights: bytes, version: ModelVersion, of: ModelVersion) -> None:
         """Does ``receive`` with weights that have served before, as version ``of``."""
-        self._prepare(from_bytes(weights), RolledBack(0, self._stream.id, version, of, 0))
+        self._prepare(from_bytes(weights), ev.RolledBack(0, self._stream.id, version, of, 0))
 
     def _copied(self, weights: SharedWeights) -> EdgeModel:
         self._ipc = self._ipc or open_ipc()
@@ -237,7 +225,9 @@ class StreamInference:
             end_process_if_gpu_is_lost(error)
             self._release()
             reason = f"{type(error).__name__}: {error}"
-            self._report(WorkerDied(max(self._clock.now_us(), 0), self._stream.id, Role.INFERENCE, reason))
+            self._report(
+                ev.WorkerDied(max(self._clock.now_us(), 0), self._stream.id, ev.Role.INFERENCE, reason)
+            )
 
     def _release(self) -> None:
         self._process.share.leave(self._part)
@@ -335,17 +325,17 @@ class StreamInference:
 
     def _report_share(self) -> None:
         now_us, used = self._clock.now_us(), self._process.use.measured(self._part)
-        self._report(ShareMeasured(now_us, self._stream.id, Role.INFERENCE, used.share_milli))
+        self._report(ev.ShareMeasured(now_us, self._stream.id, ev.Role.INFERENCE, used.share_milli))
         needed = self._costs.measure(used.used_us, self._process.share.holds_milli)
         if needed is not None:
-            self._report(NeedMeasured(now_us, self._stream.id, *needed))
+            self._report(ev.NeedMeasured(now_us, self._stream.id, *needed))
         self._report_frames(self._tally.take())
 
     def _report_frames(self, counted: tuple[int, FrameCount] | None) -> None:
         if counted is not None:
             window, frames = counted
             now_us = max(self._clock.now_us(), 0)
-            self._report(FramesCounted(now_us, self._stream.id, window, frames.due, frames.analysed))
+            self._report(ev.FramesCounted(now_us, self._stream.id, window, frames.due, frames.analysed))
 
     def _report_camera(self, frames_came: bool) -> None:
         """Reports once each when a live camera, or one with scripted outages, is lost and when it is back."""
@@ -355,20 +345,20 @@ class StreamInference:
             return
         if lost is not None:
             self._reported_lost = True
-            self._report(StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
+            self._report(ev.StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
         elif frames_came:
             self._reported_lost = False
-            self._report(StreamBack(self._clock.now_us(), self._stream.id))
+            self._report(ev.StreamBack(self._clock.now_us(), self._stream.id))
 
     def _report_end(self) -> None:
         """Reports the end of a recording; first the reason as a loss, if its decoder died."""
         self._record.flush()
         now_us, died = self._clock.now_us(), self._feed.died
         if died is not None:
-            self._report(StreamLost(now_us, self._stream.id, died))
-        self._report(StreamEnded(now_us, self._stream.id))
+            self._report(ev.StreamLost(now_us, self._stream.id, died))
+        self._report(ev.StreamEnded(now_us, self._stream.id))
 
-    def _report(self, event: Event) -> None:
+    def _report(self, event: ev.Event) -> None:
         self._process.mailbox.put(event)
 
     def _stopped(self) -> bool:

@@ -9,17 +9,9 @@ from typing import Any
 
 import ray
 
+from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
-from ekya.core.events import (
-    MemoryMeasured,
-    MemoryShort,
-    RetrainFailed,
-    RetrainFinished,
-    RetrainProgress,
-    Role,
-    ShareMeasured,
-)
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareJob
@@ -148,13 +140,12 @@ class StreamRetraining:
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
-        """Context that creates a job: reports any error as the job's failure, and wakes waiting config."""
+        """Context that creates a job: reports any error as the job's failure, and wakes waiting commands."""
         try:
             yield
-        except UserError as error:
-            self._report_failed(command, str(error))
         except Exception as error:
-            self._report_failed(command, f"{type(error).__name__}: {error}")
+            reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            self._report_failed(command, reason)
         finally:
             self._jobs.begun(command.job)
 
@@ -236,18 +227,18 @@ class StreamRetraining:
     def _unshared(self, version: ModelVersion, received: Sequence[Any]) -> _Best | None:
         ray.wait(list(received), num_returns=len(received), timeout=RECEIVE_TIMEOUT_S)
         with self._sharing:
-            loan, best = self._shared.pop(version, (None, None))
-        if loan is not None:
-            loan.end()
+            memory, best = self._shared.pop(version, (None, None))
+        if memory is not None:
+            memory.end()
         return best
 
     def _share(self, version: ModelVersion, best: _Best) -> SharedWeights:
         with self._sharing:
             # Opened lazily: it starts CUDA in this process.
             self._ipc = self._ipc or open_ipc()
-        weights, loan = share(self._ipc, best.model, self._config.common.device)
+        weights, memory = share(self._ipc, best.model, self._config.common.device)
         with self._sharing:
-            self._shared[version] = (loan, best)
+            self._shared[version] = (memory, best)
         return weights
 
     def _best(self, job: JobId) -> _Best:
@@ -268,7 +259,7 @@ class StreamRetraining:
             saver.join()
 
     def _run(self, job: _Job, work: Callable[[], None]) -> None:
-        peak = self._peaks.begin()
+        command, peak = job.command, self._peaks.begin()
         try:
             work()
         except JobStoppedError:
@@ -277,10 +268,17 @@ class StreamRetraining:
             end_process_if_gpu_is_lost(error)
             reason = f"{type(error).__name__}: {error}"
             if is_out_of_memory(error):
-                self._report_short_of_memory(job.command, reason)
-            self._report_failed(job.command, reason)
+                what = DidNotFit.of(command.config)
+                self._mailbox.put(
+                    ev.MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason)
+                )
+            self._report_failed(command, reason)
         finally:
-            self._report_peak(job.command, self._peaks.end(peak))
+            peak_bytes = self._peaks.end(peak)
+            if peak_bytes is not None:
+                self._mailbox.put(
+                    ev.MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak_bytes)
+                )
             # Here the error, and the tensors that its traceback held, have been released.
             free_cache()
             try:
@@ -293,9 +291,8 @@ class StreamRetraining:
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command
-        start = from_bytes(weights)
         retraining = retraining_of(
-            start,
+            from_bytes(weights),
             command.config,
             job.labels,
             job.memory,
@@ -310,24 +307,16 @@ class StreamRetraining:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
                 job.best = _Best(retraining.model(), result.validation_accuracy)
-            gpu_s = job.share.worth_s()
-            self._report_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
-        self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
-
-    def _report_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
-        now_us = self._clock.now_us()
-        self._mailbox.put(RetrainProgress(now_us, command.stream, command.job, epoch, accuracy, gpu_s))
+            accuracy, gpu_s = result.validation_accuracy, job.share.worth_s()
+            self._mailbox.put(
+                ev.RetrainProgress(
+                    self._clock.now_us(), command.stream, command.job, result.epoch, accuracy, gpu_s
+                )
+            )
+        self._mailbox.put(ev.RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
 
     def _report_failed(self, command: StartRetraining, reason: str) -> None:
-        self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
-
-    def _report_short_of_memory(self, command: StartRetraining, reason: str) -> None:
-        what = DidNotFit.of(command.config)
-        self._mailbox.put(MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason))
-
-    def _report_peak(self, command: StartRetraining, peak: int | None) -> None:
-        if peak is not None:
-            self._mailbox.put(MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak))
+        self._mailbox.put(ev.RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
 
     def report_share(self) -> None:
         """Reports the GPU use since the last report, every ``MEASURE_EVERY_S`` seconds."""
@@ -339,4 +328,6 @@ class StreamRetraining:
         job = self._jobs.job
         used_us = 0 if job is None else job.share.unreported_us()
         share_milli = round(used_us / passed_s / 1000)
-        self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))
+        self._mailbox.put(
+            ev.ShareMeasured(self._clock.now_us(), self._stream.id, ev.Role.RETRAINING, share_milli)
+        )

@@ -25,7 +25,7 @@ def assert_as_one_by_one(models, crops, joining, resolution=32) -> None:
 
 @pytest.mark.parametrize("joining", WAYS)
 @pytest.mark.parametrize(("blocks", "shared"), [(0, 5), (1, 4), (3, 2), (5, 0)])
-def test_answers_are_those_of_each_model_by_itself(tiny_model, make_bars, joining, blocks, shared) -> None:
+def test_predict_answers_as_each_model_alone(tiny_model, make_bars, joining, blocks, shared) -> None:
     models = [retrained(tiny_model, blocks, seed) for seed in range(3)]
     crops = [make_bars(count, count).crops for count in (7, 2, 12)]
     assert BatchedPredictor(models, joining).shared_blocks == shared
@@ -35,7 +35,7 @@ def test_answers_are_those_of_each_model_by_itself(tiny_model, make_bars, joinin
 
 
 @pytest.mark.parametrize("joining", WAYS)
-def test_heads_may_differ_in_width_and_in_classes(tiny_model, make_bars, joining) -> None:
+def test_predict_with_different_heads_answers_as_each_alone(tiny_model, make_bars, joining) -> None:
     models = [
         retrained(tiny_model, 2, 1),
         adapt(retrained(tiny_model, 2, 2), ("truck", "bus"), 8, seed=3),
@@ -45,7 +45,7 @@ def test_heads_may_differ_in_width_and_in_classes(tiny_model, make_bars, joining
 
 
 @pytest.mark.parametrize("joining", WAYS)
-def test_a_stream_without_crops_and_none_with_any(tiny_model, make_bars, joining) -> None:
+def test_predict_without_crops_returns_empty_answers(tiny_model, make_bars, joining) -> None:
     models = [retrained(tiny_model, 2, seed) for seed in range(2)]
     crops = make_bars(5, 1).crops
     assert_as_one_by_one(models, [crops[:0], crops], joining)
@@ -54,11 +54,11 @@ def test_a_stream_without_crops_and_none_with_any(tiny_model, make_bars, joining
 
 
 @pytest.mark.parametrize("joining", WAYS)
-def test_one_model_is_a_batch_too(tiny_model, make_bars, joining) -> None:
+def test_predict_of_one_model_answers_as_it_alone(tiny_model, make_bars, joining) -> None:
     assert_as_one_by_one([tiny_model], [make_bars(4, 2).crops], joining)
 
 
-def test_blocks_are_common_up_to_the_first_that_differs_anywhere(tiny_model) -> None:
+def test_common_blocks_end_at_the_first_that_differs(tiny_model) -> None:
     other = clone(tiny_model)
     with torch.no_grad():
         next(other.blocks[2].parameters())[0, 0, 0, 0] += 1e-3
@@ -69,7 +69,7 @@ def test_blocks_are_common_up_to_the_first_that_differs_anywhere(tiny_model) -> 
     assert common_blocks([other, statistics]) == 1
 
 
-def test_models_of_two_architectures_are_refused(tiny_model, monkeypatch) -> None:
+def test_two_architectures_raise(tiny_model, monkeypatch) -> None:
     monkeypatch.setitem(EDGE_MODELS, "other", lambda: Trunk({"only": nn.Conv2d(3, 4, 3)}, 4))
     with pytest.raises(ValueError, match=r"\['other', 'tiny'\]"):
         BatchedPredictor([tiny_model, build_edge_model(tiny_model.classes, 0, 1, "other")])
@@ -83,7 +83,7 @@ class Halves(nn.Module):
         return torch.cat([second, first], dim=1)
 
 
-def test_blocks_that_mix_channels_themselves_are_not_grouped(monkeypatch, make_bars) -> None:
+def test_grouping_blocks_that_mix_channels_raises(monkeypatch, make_bars) -> None:
     blocks = {"first": nn.Sequential(nn.Conv2d(3, 8, 3), Halves(), nn.Conv2d(8, 8, 3))}
     monkeypatch.setitem(EDGE_MODELS, "mixing", lambda: Trunk(blocks, 8))
     models = [retrained(build_edge_model(("a", "b"), 0, 1, "mixing"), 1, seed) for seed in range(3)]
@@ -92,7 +92,7 @@ def test_blocks_that_mix_channels_themselves_are_not_grouped(monkeypatch, make_b
     assert_as_one_by_one(models, [make_bars(3, seed).crops for seed in range(3)], "vmap")
 
 
-def test_the_models_are_left_as_they_are(tiny_model, make_bars) -> None:
+def test_joining_leaves_the_models_unchanged(tiny_model, make_bars) -> None:
     models = [retrained(tiny_model, 2, seed) for seed in range(2)]
     before = [clone(model) for model in models]
     for joining in WAYS:

@@ -23,7 +23,7 @@ def small():
 
 
 @pytest.mark.parametrize("architecture", EDGE_MODELS)
-def test_every_model_comes_back_to_the_bit(architecture):
+def test_unflatten_returns_every_model_to_the_bit(architecture):
     model = build_edge_model(CLASSES, 5, 1, architecture)
     for place, (name, tensor) in enumerate(model.state_dict().items()):
         if name.endswith("num_batches_tracked"):
@@ -40,7 +40,7 @@ def test_every_model_comes_back_to_the_bit(architecture):
         assert torch.equal(state[name], tensor)
 
 
-def test_weights_of_all_kinds_lie_side_by_side_each_where_cuda_would_put_it():
+def test_flatten_aligns_weights_of_all_types():
     flat, _ = small()
     assert {weight.dtype for weight in flat.weights} == {"float32", "int64"}
     assert {weight.offset % ALIGNED_BYTES for weight in flat.weights} == {0}
@@ -52,14 +52,14 @@ def test_weights_of_all_kinds_lie_side_by_side_each_where_cuda_would_put_it():
     assert all(end <= begin for end, begin in zip(ends, [*begins[1:], flat.size], strict=True))
 
 
-def test_a_weight_that_lies_otherwise_in_memory_comes_back_too():
+def test_flatten_of_a_strided_weight_keeps_its_values():
     model = build_edge_model(CLASSES, 0, 0, "shufflenet_v2_x1_0").to(memory_format=torch.channels_last)
     back = unflatten(*flatten(model, "cpu"))
     pairs = zip(back.parameters(), model.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 
 
-def test_the_weights_are_the_block_and_no_copy_of_it():
+def test_unflatten_shares_memory_with_the_block():
     flat, block = small()[0], small()[1].clone()
     begin = block.data_ptr()
     weights = unflatten(flat, block).state_dict().values()
@@ -68,22 +68,22 @@ def test_the_weights_are_the_block_and_no_copy_of_it():
 
 @settings(max_examples=30)
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_a_block_of_which_one_bit_has_turned_is_refused(place, bit):
+def test_unflatten_of_a_flipped_bit_raises(place, bit):
     flat, block = small()[0], small()[1].clone()
     block[int(place * flat.size)] ^= 1 << bit
     with pytest.raises(DamagedWeightsError, match="another checksum"):
         unflatten(flat, block)
 
 
-def test_a_block_that_nothing_was_copied_to_or_whose_halves_are_exchanged_is_refused():
+def test_unflatten_of_an_empty_or_swapped_block_raises():
     flat, block = small()
     for other in (torch.zeros_like(block), block.roll(flat.size // 2)):
         with pytest.raises(DamagedWeightsError):
             unflatten(flat, other)
 
 
-def test_a_table_of_another_model_is_refused():
+def test_unflatten_with_another_models_table_raises():
     flat, block = small()
     other = replace(flat, identity={**flat.identity, "architecture": "resnet18"})
-    with pytest.raises(UserError, match=r"weights handed over: weight '.*' has shape"):
+    with pytest.raises(UserError, match=r"received weights: weight '.*' has shape"):
         unflatten(other, block)

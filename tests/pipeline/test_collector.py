@@ -27,7 +27,7 @@ def kept(collected_frames):
 
 
 @pytest.mark.parametrize("every", [2, 3, 5, 10, 1000])
-def test_the_same_frames_are_kept_whatever_inference_looks_at(every):
+def test_kept_frames_do_not_depend_on_lambda(every):
     all_seen, some_seen = collector(), collector()
     for window in range(2):
         frames = range(window * PER_WINDOW, (window + 1) * PER_WINDOW)
@@ -39,7 +39,7 @@ def test_the_same_frames_are_kept_whatever_inference_looks_at(every):
 
 
 @pytest.mark.parametrize("every", [1, 5, 25])
-def test_where_only_analysed_frames_are_kept_no_other_is_asked_for(every):
+def test_only_analysed_keeps_no_other_frames(every):
     watched, all_seen = WindowCollector(5, FPS, WINDOW_US, SIDE, only_analysed=True), collector()
     watch(watched, range(PER_WINDOW), every)
     watch(all_seen, range(PER_WINDOW), given=True)
@@ -50,7 +50,7 @@ def test_where_only_analysed_frames_are_kept_no_other_is_asked_for(every):
         assert got == kept(all_seen.close(0).sample)
 
 
-def test_a_sample_is_spread_over_the_window_and_a_burst_is_in_one_piece():
+def test_sample_is_spread_and_burst_is_consecutive():
     watched = collector()
     watch(watched, range(PER_WINDOW))
     found = watched.close(0)
@@ -62,7 +62,7 @@ def test_a_sample_is_spread_over_the_window_and_a_burst_is_in_one_piece():
     assert 0 <= burst[0] <= PER_WINDOW - BURST_FRAMES
 
 
-def test_seeds_and_windows_choose_differently():
+def test_seed_and_window_decide_the_choice():
     def choice(seed, window):
         watched = collector(seed)
         watch(watched, range(window * PER_WINDOW, (window + 1) * PER_WINDOW))
@@ -73,7 +73,7 @@ def test_seeds_and_windows_choose_differently():
     assert choice(5, 0) != choice(5, 1)
 
 
-def test_a_window_holds_its_own_frames_only():
+def test_close_returns_frames_of_its_window_only():
     watched = collector()
     for window in range(3):
         watch(watched, range(window * PER_WINDOW, (window + 1) * PER_WINDOW))
@@ -84,7 +84,7 @@ def test_a_window_holds_its_own_frames_only():
         assert all(frame // PER_WINDOW == window for frame in frames)
 
 
-def test_the_new_windows_frames_do_not_leak_into_the_old_one_that_is_still_to_be_closed():
+def test_late_close_returns_no_frames_of_the_next_window():
     """The order to close a window comes shortly after its end, when frames of the next have arrived."""
     prompt, late = collector(), collector()
     watch(prompt, range(PER_WINDOW))
@@ -97,7 +97,7 @@ def test_the_new_windows_frames_do_not_leak_into_the_old_one_that_is_still_to_be
     assert kept(late.close(1).sample) == kept(prompt.close(1).sample)
 
 
-def test_a_frame_that_comes_after_its_window_costs_neither_window_anything():
+def test_frame_after_its_window_changes_no_window():
     late, in_time = collector(), collector()
     watch(in_time, range(PER_WINDOW - 1))
     watch(in_time, range(PER_WINDOW, PER_WINDOW + 50))
@@ -112,7 +112,7 @@ def test_a_frame_that_comes_after_its_window_costs_neither_window_anything():
         assert kept(got.burst) == kept(expected.burst)
 
 
-def test_a_window_can_be_closed_twice_and_an_unknown_one_is_empty():
+def test_close_twice_is_the_same_and_of_unknown_window_empty():
     watched = collector()
     watch(watched, range(PER_WINDOW))
     assert kept(watched.close(0).sample) == kept(watched.close(0).sample) != []
@@ -121,7 +121,7 @@ def test_a_window_can_be_closed_twice_and_an_unknown_one_is_empty():
         assert (nothing.window, nothing.sample, nothing.burst) == (window, (), ())
 
 
-def test_a_window_without_frames_is_empty():
+def test_close_of_a_window_without_frames_is_empty():
     watched = collector()
     watch(watched, range(PER_WINDOW))
     watch(watched, range(2 * PER_WINDOW, 2 * PER_WINDOW + 50))
@@ -129,7 +129,7 @@ def test_a_window_without_frames_is_empty():
     assert watched.close(2).sample != ()
 
 
-def test_frames_that_never_came_are_replaced_by_the_next_that_did():
+def test_missing_frame_is_replaced_by_the_next():
     watched = collector()
     watch(watched, [index for index in range(PER_WINDOW) if index % 10 >= 5])
     sample = kept(watched.close(0).sample)
@@ -137,7 +137,7 @@ def test_frames_that_never_came_are_replaced_by_the_next_that_did():
     assert {index // 10 for index in sample} == set(range(10))
 
 
-def test_one_frame_stands_for_a_gap_and_no_more():
+def test_gap_is_replaced_by_one_frame():
     """The frames right after a gap do not replace those that are missing."""
     watched = collector()
     watch(watched, [index for index in range(PER_WINDOW) if not 20 <= index < 80])
@@ -146,7 +146,7 @@ def test_one_frame_stands_for_a_gap_and_no_more():
     assert 80 in sample
 
 
-def test_asking_for_another_window_costs_the_present_one_nothing():
+def test_close_of_another_window_changes_nothing():
     asked, left_alone = collector(), collector()
     for watched in (asked, left_alone):
         watch(watched, range(PER_WINDOW + 50))
@@ -157,7 +157,7 @@ def test_asking_for_another_window_costs_the_present_one_nothing():
     assert kept(asked.close(1).sample) == kept(left_alone.close(1).sample)
 
 
-def test_a_slow_camera_has_fewer_frames_than_parts_and_keeps_each_once():
+def test_slow_camera_keeps_each_frame_once():
     watched = collector(fps=2.0)
     for index in range(20):
         frame = Frame(index, index * 500_000, IMAGE, boxes_at(index))
@@ -169,7 +169,7 @@ def test_a_slow_camera_has_fewer_frames_than_parts_and_keeps_each_once():
     assert len(found.burst) == BURST_FRAMES
 
 
-def test_only_the_sample_is_handed_back():
+def test_see_returns_frames_of_the_sample_only():
     watched = collector()
     handed = []
     for index in range(PER_WINDOW):
@@ -179,7 +179,7 @@ def test_only_the_sample_is_handed_back():
     assert handed == kept(watched.close(0).sample)
 
 
-def test_objects_keep_their_number_from_frame_to_frame():
+def test_objects_keep_their_track():
     watched = collector()
     watch(watched, range(20), given=True)
     found = watched.close(0)
@@ -187,13 +187,13 @@ def test_objects_keep_their_number_from_frame_to_frame():
     assert all((frame.boxes == boxes_at(frame.frame)).all() for frame in found.sample)
 
 
-def test_mean_objects():
+def test_mean_objects_is_at_least_one():
     assert material([1, 2, 3], [1]).mean_objects == 2.0
     assert material([], [], []).mean_objects == 1.0
     assert WindowMaterial(0, (), ()).mean_objects == 1.0
 
 
-def test_a_picture_that_the_golden_network_has_seen_is_not_kept_and_its_crops_are():
+def test_image_of_an_analysed_frame_is_not_kept():
     boxes = boxes_at(0)
     found = Detections(boxes, np.zeros(3, np.int64), np.ones(3, np.float32))
     kept = []
@@ -208,7 +208,7 @@ def test_a_picture_that_the_golden_network_has_seen_is_not_kept_and_its_crops_ar
     assert (seen.take(np.array([2])).question.boxes == boxes[2]).all()
 
 
-def test_what_was_kept_of_a_window_can_be_forgotten_and_the_next_one_is_not():
+def test_forget_drops_the_last_window_only():
     watched = collector()
     watch(watched, range(2 * PER_WINDOW))
     watched.forget()

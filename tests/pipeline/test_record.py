@@ -12,7 +12,7 @@ CAM = StreamId("cam")
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
 
 
-def test_weights_that_serve_again_have_another_number_and_the_same_file(tmp_path) -> None:
+def test_serve_again_records_a_new_version_of_the_same_file(tmp_path) -> None:
     folder = RunFolder.create(tmp_path, "run")
     with StateStore(folder.state) as store:
         record = ModelRecord(folder, store, CAM)

@@ -1,13 +1,21 @@
 """Fake actors of a run, whose replies a test gives one by one, in place of Ray."""
 
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import ray
 from ray.exceptions import RayActorError
 
-from ekya.core.units import BASE_VERSION, US_PER_S
+from ekya.control.resizing import ShareLedger
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import RetrainConfig
+from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
+from ekya.runtime.share_changes import TIMEOUTS
 
 
 @dataclass(eq=False)
@@ -190,3 +198,46 @@ class FakeActors:
 def events_of(executor, actors):
     """Returns the events that follow from the replies given so far."""
     return executor.wait(actors.clock.now + 1).events
+
+
+def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False):
+    """Makes an executor of these actors."""
+    return RayExecutor(
+        actors,
+        dict.fromkeys(actors.streams, Ready("settings")),
+        first_events,
+        actors.clock,
+        lambda _stream, _labels: None,
+        ledger or ShareLedger((capacity_milli,), lambda _holder: 0, TIMEOUTS),
+        stop or threading.Event(),
+        on_the_gpu,
+    )
+
+
+def start_retraining(stream="cam", job=1, **named):
+    """Returns a command that starts a retraining."""
+    settings = {
+        "window": 1,
+        "config": RetrainConfig(4, 16, 0, 0, 1.0),
+        "share_milli": 500,
+        "expected_accuracy": 0.8,
+        "expected_gpu_s": 1.0,
+    }
+    return cmd.StartRetraining(stream, JobId(job), **settings | named)
+
+
+def labels_ready(stream="cam", window=1, **named):
+    """Returns the event that a stream's labels are ready."""
+    settings = {
+        "training_crops": 80,
+        "validation_crops": 20,
+        "serving_accuracy": 0.5,
+        "new_classes": False,
+        "gpu_s": 0.1,
+    }
+    return ev.LabelsReady(7, stream, window, **settings | named)
+
+
+def swapped(version, stream="cam", job=1):
+    """Returns the event of a hot swap."""
+    return ev.ModelSwapped(0, stream, ModelVersion(version), JobId(job), validation_accuracy=0.9, stall_us=5)

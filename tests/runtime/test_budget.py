@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from fake_actors import labels_ready, start_retraining
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from scripted import ScriptedFleet
 
@@ -59,19 +60,19 @@ class Behind:
 class Rig:
     """A budget over two GPUs; streams a and c are on the first, b and preparation on the second."""
 
-    def __init__(self, *free_mib):
+    def __init__(self, *free_mib, sizes=JobSizes):
         self.memory, self.behind = Memory(*free_mib), Behind()
         places = JobPlaces({A: 0, B: 1, C: 0}, 1)
-        self.budget = BudgetedExecutor(self.behind, self.memory, places, JobSizes(footprint, 400, 120))
+        self.budget = BudgetedExecutor(self.behind, self.memory, places, sizes(footprint, 400, 120))
         self.budget.wait(0)
 
     def start(self, job, stream=A, config=HEAD):
         """Returns whether the retraining has begun, and the events about it."""
-        command = cmd.StartRetraining(stream, JobId(job), 1, config, 300, 0.5, 1.0)
+        command = start_retraining(stream, job, config=config)
         self.budget.execute([command])
-        return command in self.behind.executed, self.told()
+        return command in self.behind.executed, self.events()
 
-    def told(self, *events):
+    def events(self, *events):
         self.behind.events = list(events)
         return list(self.budget.wait(100).events)
 
@@ -83,14 +84,14 @@ def progress(job, stream=A):
 CONTEXT_MIB = CONTEXT_BYTES // MIB
 
 
-def test_a_retraining_that_fits_begins_and_nothing_is_told():
+def test_retraining_that_fits_begins_without_events():
     assert Rig(100 + CONTEXT_MIB, 0).start(1) == (True, [])
 
 
-def test_one_that_does_not_fit_fails_with_its_gamma_and_the_figures():
-    began, told = Rig(99 + CONTEXT_MIB, 9999).start(1)
+def test_retraining_that_does_not_fit_fails_with_the_figures():
+    began, events = Rig(99 + CONTEXT_MIB, 9999).start(1)
     assert not began
-    short, failed = told
+    short, failed = events
     assert (short.stream, short.window, short.what) == (A, 1, DidNotFit.of(HEAD))
     assert (short.needed_bytes, short.free_bytes) == (CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES + 99 * MIB)
     assert (failed.stream, failed.job, failed.reason) == (A, JobId(1), short.reason)
@@ -100,21 +101,21 @@ def test_one_that_does_not_fit_fails_with_its_gamma_and_the_figures():
     )
 
 
-def test_a_refusal_is_told_at_once_and_once():
+def test_refusal_is_reported_immediately_and_once():
     rig = Rig(0, 0)
-    rig.budget.execute([cmd.StartRetraining(A, JobId(1), 1, HEAD, 300, 0.5, 1.0)])
+    rig.budget.execute([start_retraining(A, config=HEAD)])
     assert len(rig.budget.wait(100).events) == 2
     assert rig.behind.asked_until == [0, 7]
     assert rig.budget.wait(100).events == ()
     assert rig.behind.asked_until == [0, 7, 100]
 
 
-def test_two_that_begin_together_do_not_get_the_same_memory():
+def test_jobs_that_begin_together_claim_separate_memory():
     rig = Rig(100 + CONTEXT_MIB + 150, 0)
     assert rig.start(1)[0]
-    began, told = rig.start(2, C)
+    began, events = rig.start(2, C)
     assert not began
-    assert "promised to jobs that have just begun" in told[0].reason
+    assert "promised to jobs that have just begun" in events[0].reason
 
 
 @pytest.mark.parametrize(
@@ -127,44 +128,44 @@ def test_two_that_begin_together_do_not_get_the_same_memory():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_claim_is_over_when_the_driver_sees_its_memory_or_never_will(over):
+def test_claim_ends_when_the_driver_counts_the_memory_of_the_job(over):
     """After its first epoch a job has allocated all its memory."""
     rig = Rig(700, 0)
     assert rig.start(1)[0]
     assert not rig.start(2, C)[0]
-    rig.told(over)
+    rig.events(over)
     assert rig.start(3, C)[0]
 
 
-def test_a_job_that_was_stopped_claims_nothing():
+def test_stopped_job_claims_nothing():
     rig = Rig(700, 0)
     rig.start(1)
     rig.budget.execute([cmd.StopRetraining(A, JobId(1))])
     assert rig.start(3, C)[0]
 
 
-def test_gpus_are_counted_apart():
+def test_claims_of_two_gpus_are_separate():
     rig = Rig(700, 700)
     assert rig.start(1, A)[0]
     assert rig.start(2, B)[0]
     assert not rig.start(3, C)[0]
 
 
-def test_a_process_that_has_trained_needs_no_second_context():
+def test_process_that_has_trained_needs_no_second_context():
     rig = Rig(700, 0)
     rig.start(1)
-    rig.told(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
+    rig.events(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
     rig.memory.free_mib[0] = 100
     assert rig.start(2)[0]
-    rig.told(ev.RetrainFinished(7, A, JobId(2), 1.0), ev.WorkerDied(7, A, ev.Role.RETRAINING, "killed"))
+    rig.events(ev.RetrainFinished(7, A, JobId(2), 1.0), ev.WorkerDied(7, A, ev.Role.RETRAINING, "killed"))
     assert not rig.start(3)[0], "the process that comes after a dead one begins anew"
 
 
-def test_what_a_job_really_took_corrects_the_next():
+def test_measured_memory_of_a_job_corrects_the_next_estimate():
     rig = Rig(700, 0)
     rig.start(1)
-    rig.told(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
-    rig.told(ev.MemoryMeasured(7, A, JobId(1), 250 * MIB))
+    rig.events(progress(1), ev.RetrainFinished(7, A, JobId(1), 1.0))
+    rig.events(ev.MemoryMeasured(7, A, JobId(1), 250 * MIB))
     rig.memory.free_mib[0] = 249
     _, (short, _) = rig.start(2)
     assert short.needed_bytes == 250 * MIB
@@ -172,11 +173,11 @@ def test_what_a_job_really_took_corrects_the_next():
     assert rig.start(3)[0]
 
 
-def test_where_the_driver_does_not_say_nothing_is_refused():
+def test_jobs_on_a_gpu_with_unknown_memory_are_not_refused():
     assert Rig(None, None).start(1, config=BLOCK) == (True, [])
 
 
-def test_labels_that_the_window_has_are_what_is_counted():
+def test_estimate_counts_the_labels_of_the_window():
     crops = []
 
     class Sizes(JobSizes):
@@ -184,11 +185,10 @@ def test_labels_that_the_window_has_are_what_is_counted():
             crops.append(counted)
             return 0
 
-    rig = Rig(9999, 9999)
-    rig.budget._sizes = Sizes(footprint, 400, 120)
-    rig.told(ev.LabelsReady(7, A, 1, 80, 20, 0.5, False, 0.1))
+    rig = Rig(9999, 9999, sizes=Sizes)
+    rig.events(labels_ready(A))
     rig.start(1)
-    rig.told(progress(1), ev.LabelsReady(7, A, 2, 90, 30, 0.5, False, 0.1))
+    rig.events(progress(1), labels_ready(A, 2, training_crops=90, validation_crops=30))
     rig.start(2)
     assert [(one.training, one.validation, one.exemplars) for one in crops] == [(80, 20, 0), (90, 30, 120)]
 
@@ -203,24 +203,24 @@ PREPARATION = cmd.BeginPreparation(
 )
 
 
-def test_a_family_that_cannot_be_tried_is_left_out_of_the_preparation():
+def test_family_that_does_not_fit_is_left_out_of_the_preparation():
     rig = Rig(0, 400)
     rig.budget.execute([PREPARATION])
     (passed,) = rig.behind.executed
     assert [asked.families for asked in passed.streams] == [(family_of(HEAD),), (family_of(HEAD),)]
-    (short,) = rig.told()
+    (short,) = rig.events()
     assert (short.stream, short.window, short.what) == (A, 1, DidNotFit(Family(1, 0, 16), 0.0))
     assert short.reason == "a micro-profile needs about 1,000 MiB, and 400 MiB of GPU 1 are free"
 
 
 @pytest.mark.parametrize("ends", ["event", "command"])
-def test_the_preparation_holds_what_its_largest_trial_needs_until_it_ends(ends):
+def test_preparation_claims_its_largest_trial_until_it_ends(ends):
     rig = Rig(0, 1200)
     rig.budget.execute([PREPARATION])
     assert rig.behind.executed == [PREPARATION]
     assert not rig.start(1, B)[0]
     if ends == "event":
-        rig.told(ev.PreparationEnded(7, 1))
+        rig.events(ev.PreparationEnded(7, 1))
     else:
         rig.budget.execute([cmd.EndPreparation(1)])
     assert rig.start(2, B)[0]
@@ -250,7 +250,7 @@ class SmallTrials(JobSizes):
     ("name", "sizes"),
     [("thief", JobSizes), ("ekya", JobSizes), ("ekya", SmallTrials), ("serial", SmallTrials)],
 )
-def test_a_whole_run_trains_what_fits(name, sizes):
+def test_whole_run_trains_only_what_fits(name, sizes):
     """From window 2 on there is no memory for blocks; heads are trained, and the run goes on to its end."""
     fleet = ScriptedFleet(OPTIONS, three_cameras(), 1, ())
     memory, kept, chosen = Memory(99_999), Kept(), make_scheduler(name)
@@ -283,8 +283,8 @@ def test_a_whole_run_trains_what_fits(name, sizes):
     assert closed == list(range(OPTIONS.windows))
 
 
-def test_weights_from_elsewhere_need_no_memory_here():
-    from_cloud = cmd.StartRetraining(A, JobId(1), 1, BLOCK, 0, 0.5, 0.0)
+def test_remote_retraining_claims_no_memory():
+    from_cloud = start_retraining(A, config=BLOCK)
     rig = Rig(0, 0)
     far = replace(from_cloud, elsewhere=object())
     rig.budget.execute([far])

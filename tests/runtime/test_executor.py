@@ -1,32 +1,25 @@
 """Tests of the live executor's calls of actors and its events, with fake actors that a test lets reply."""
 
 import threading
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 import ray
-from fake_actors import FakeActors, events_of
+from fake_actors import FakeActors, events_of, make_executor, start_retraining, swapped
 from ray.exceptions import RayActorError, RayError
 
-from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
 from ekya.core.weights import Elsewhere
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.executor import RayExecutor, StoppedEarlyError
-from ekya.runtime.share_changes import TIMEOUTS
+from ekya.runtime.executor import StoppedEarlyError
 
 CAM, S = "cam", 1_000_000
 GAMMA = RetrainConfig(4, 16, 0, 0, 1.0)
 CURVE = FamilyCurve(16, 0, 0, 64, (0.4, 0.5), 1.0, 0.5)
 LOST = ev.StreamLost(0, CAM, "no frames")
-
-
-def start(job=1):
-    return cmd.StartRetraining(CAM, JobId(job), 1, GAMMA, 500, 0.8, 1.0)
 
 
 def serve(epoch=4):
@@ -35,10 +28,6 @@ def serve(epoch=4):
 
 def prepare(window):
     return cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),))
-
-
-def swapped(version):
-    return ev.ModelSwapped(0, CAM, ModelVersion(version), JobId(1), 0.9, 5)
 
 
 @pytest.fixture
@@ -53,26 +42,13 @@ def own(actors):
 
 @pytest.fixture
 def executor_of(actors):
-    def make(*first_events, on_the_gpu=False, stop=None):
-        ledger = ShareLedger((9000,), lambda _holder: 0, TIMEOUTS, 1)
-        return RayExecutor(
-            actors,
-            {CAM: Ready(SimpleNamespace())},
-            first_events,
-            actors.clock,
-            lambda _stream, _labels: None,
-            ledger,
-            stop or threading.Event(),
-            on_the_gpu,
-        )
-
-    return make
+    return partial(make_executor, actors)
 
 
 @pytest.fixture
 def executor(executor_of):
     made = executor_of()
-    made.execute([start()])
+    made.execute([start_retraining()])
     return made
 
 
@@ -124,7 +100,7 @@ def test_warning_gets_its_time_even_from_a_stream_set_aside(executor, actors, ow
 
 def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
     executor = executor_of()
-    executor.execute([cmd.StartRetraining(CAM, JobId(7), 1, GAMMA, 0, 0.8, 1.0, Elsewhere(9))])
+    executor.execute([start_retraining(job=7, elsewhere=Elsewhere(9))])
     (failed,) = events_of(executor, actors)
     assert (type(failed), failed.job) == (ev.RetrainFailed, 7)
     assert actors.calls("start") == []
@@ -196,7 +172,7 @@ def test_retraining_gets_the_forward_passes_of_the_micro_profiler(executor, acto
     executor.execute([prepare(1)])
     passed = report_trial(executor, actors)
     assert actors.arguments("passed") == [(1, CAM)]
-    executor.execute([start(2)])
+    executor.execute([start_retraining(job=2)])
     assert passed_to_trainer(actors) == [None, passed]
 
 
@@ -204,16 +180,16 @@ def test_retraining_from_other_weights_or_window_gets_no_passes(executor, actors
     executor.execute([prepare(1)])
     report_trial(executor, actors)
     own.newest_weights = "those of a worker that was started again"
-    executor.execute([start(2)])
+    executor.execute([start_retraining(job=2)])
     own.newest_weights = "base"
-    executor.execute([prepare(2), start(3)])
+    executor.execute([prepare(2), start_retraining(job=3)])
     assert passed_to_trainer(actors) == [None, None, None]
 
 
 def test_retraining_does_not_wait_for_passes_still_being_copied(executor, actors):
     executor.execute([prepare(1)])
     report_trial(executor, actors, copied=False)
-    executor.execute([start(2)])
+    executor.execute([start_retraining(job=2)])
     assert passed_to_trainer(actors) == [None, None]
 
 
@@ -242,7 +218,7 @@ def test_roll_back_serves_earlier_weights_from_the_object_store(executor, actors
     assert (own.version, own.newest_weights) == (2, "base")
     known = [arguments[2:] for arguments in actors.arguments("know")]
     assert known == [(0, "base"), (1, newer), (2, "base")]
-    executor.execute([start(2)])
+    executor.execute([start_retraining(job=2)])
     assert actors.arguments("start")[-1][2] == "base", "what serves is what is retrained"
 
 
@@ -265,7 +241,7 @@ def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):
 def on_the_gpu(executor_of):
     """Executor that sends weights over CUDA IPC, with a hot swap under way."""
     made = executor_of(on_the_gpu=True)
-    made.execute([start(), serve()])
+    made.execute([start_retraining(), serve()])
     return made
 
 

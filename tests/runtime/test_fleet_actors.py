@@ -55,7 +55,7 @@ def fleet_of(monkeypatch):
 
 
 def streams_by_process(fleet):
-    return {made.name: [own.stream for own in made.config.streams] for made in fleet.inferences}
+    return {made.name: [own.stream for own in made.config.streams] for made in fleet.workers(Role.INFERENCE)}
 
 
 def test_streams_without_sharing_have_a_process_each(fleet_of):
@@ -73,15 +73,18 @@ def test_streams_of_a_gpu_share_a_process_there(fleet_of):
     }
     for role in Role:
         assert fleet.beside("cam-2", role) == ("cam-4",)
-    assert [made.config.gpu for made in fleet.inferences] == [0, 1]
-    assert fleet.inferences[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
-    assert [made.name for made in fleet.retrainings] == ["retraining/gpu-0", "retraining/gpu-1"]
-    assert [own.stream for own in fleet.retrainings[0].config.streams] == ["cam-1", "cam-3"]
+    assert [made.config.gpu for made in fleet.workers(Role.INFERENCE)] == [0, 1]
+    assert fleet.workers(Role.INFERENCE)[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
+    assert [made.name for made in fleet.workers(Role.RETRAINING)] == ["retraining/gpu-0", "retraining/gpu-1"]
+    assert [own.stream for own in fleet.workers(Role.RETRAINING)[0].config.streams] == ["cam-1", "cam-3"]
 
 
 def test_actors_of_a_named_server_have_its_name(fleet_of):
     fleet = fleet_of("gpu", "west")
-    assert [made.name for made in fleet.inferences] == ["west/inference/gpu-0", "west/inference/gpu-1"]
+    assert [made.name for made in fleet.workers(Role.INFERENCE)] == [
+        "west/inference/gpu-0",
+        "west/inference/gpu-1",
+    ]
     assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1"
     fleet.has_died(fleet.streams["cam-2"].retraining)
     fleet.make_again("cam-2", Role.RETRAINING, 77)

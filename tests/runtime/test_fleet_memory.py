@@ -27,26 +27,26 @@ class Memory:
         return self._free_bytes[gpu]
 
 
-def test_what_fits_and_what_nobody_can_tell_is_let_be(fleet):
+def test_fleet_that_fits_or_has_unknown_memory_is_accepted(fleet):
     two = job_places(fleet, 2000)
     require_inference(fleet, Processes.STREAM, two, Memory(1 << 40, 1 << 40))
     require_inference(fleet, Processes.STREAM, two, Memory(None, None))
 
 
 @pytest.mark.parametrize(("free", "full"), [((0, 1 << 40), 0), ((1 << 40, 0), 1)])
-def test_a_gpu_that_is_full_is_named(fleet, free, full):
+def test_fleet_on_a_full_gpu_is_refused_with_its_number(fleet, free, full):
     two = job_places(fleet, 2000)
     with pytest.raises(UserError, match=rf"to serve \d of them GPU {full} needs about [\d,]+ MiB, and 0 MiB"):
         require_inference(fleet, Processes.STREAM, two, Memory(*free))
 
 
-def test_every_process_has_its_context(fleet):
+def test_check_counts_a_context_for_each_process(fleet):
     one = job_places(fleet, 1000)
     with pytest.raises(UserError, match="key 'streams'"):
         require_inference(fleet, Processes.STREAM, one, Memory((len(fleet.streams) + 1) * CONTEXT_BYTES))
 
 
-def test_jobs_are_where_their_actors_are(fleet):
+def test_job_places_are_the_gpus_of_the_actors(fleet):
     for gpus_milli in (1000, 2000, 2500):
         homes = deal(len(fleet.streams), gpus_milli)
         orders = ActorConfig(None, fleet, 0, None, "cuda", homes)
@@ -56,7 +56,7 @@ def test_jobs_are_where_their_actors_are(fleet):
         assert places.preparation == PREPARATION_GPU
 
 
-def test_sizes_are_the_fleets_own(fleet):
+def test_job_sizes_follow_the_model_of_the_fleet(fleet):
     sizes = job_sizes(fleet)
     deep, head = RetrainConfig(1, 16, 0, 3, 1.0), RetrainConfig(1, 16, 0, 0, 1.0)
     crops = JobCrops(200, 50, DEFAULT_BUDGET_CROPS)
@@ -71,7 +71,7 @@ def test_sizes_are_the_fleets_own(fleet):
     )
 
 
-def test_streams_that_share_a_process_share_its_context(fleet):
+def test_check_counts_one_context_for_a_shared_process(fleet):
     one = job_places(fleet, 1000)
     enough = Memory(len(fleet.streams) * CONTEXT_BYTES)
     require_inference(fleet, Processes.GPU, one, enough)

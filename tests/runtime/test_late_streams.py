@@ -9,7 +9,7 @@ A, B, S = StreamId("a"), StreamId("b"), 1_000_000
 NOW, LATER = ev.StreamAdded(0, A, ()), ev.StreamAdded(5 * S, B, ())
 
 
-def test_each_stream_is_told_of_at_its_time():
+def test_join_returns_each_stream_at_its_time():
     late = LateStreams([LATER, NOW])
     assert late.next_us == 0
     assert late.join(0) == [NOW]
@@ -19,7 +19,7 @@ def test_each_stream_is_told_of_at_its_time():
     assert late.next_us is None
 
 
-def test_what_happens_to_it_before_is_told_when_it_is_there():
+def test_events_before_joining_are_held_back_or_dropped():
     late = LateStreams([NOW, LATER])
     late.join(0)
     died = ev.WorkerDied(2 * S, B, ev.Role.INFERENCE, "killed")

@@ -18,7 +18,7 @@ WINDOWS = 3
 EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
 
-def test_the_shipped_fleet_is_analysed_retrained_and_more_accurate_than_without(tmp_path):
+def test_shipped_fleet_gains_from_retraining(tmp_path):
     runs = tmp_path / "runs"
     asked = ["run", "--windows", str(WINDOWS), "--runs", str(runs), "--name", "first", "--no-dashboard"]
     done = subprocess.run([*EKYA, *asked], check=False, timeout=400, capture_output=True, text=True)

@@ -54,7 +54,7 @@ def two_gpus():
     ray.shutdown()
 
 
-def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two_gpus):
+def test_actors_see_the_gpu_of_their_environment(two_gpus):
     workers = [
         make_actor(
             reporting_user_errors(Worker, f"worker-{number}"),
@@ -68,7 +68,7 @@ def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two
     assert ray.available_resources()["GPU"] == pytest.approx(2 - 4 * GPU_PART)
 
 
-def test_what_an_actor_warns_of_is_among_its_news_although_its_log_goes_to_a_file(two_gpus):
+def test_poll_of_a_real_actor_returns_its_warnings(two_gpus):
     worker = make_actor(reporting_user_errors(Worker, "worried"), "worried", {}, 0.0)
     ray.get([worker.worry.remote(), worker.worry.remote()])
     events = ray.get(worker.poll.options(concurrency_group=EVENTS).remote(0.0))
@@ -85,7 +85,7 @@ def is_gone(pid):
     return state == "Z"
 
 
-def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two_gpus):
+def test_death_of_a_stopped_process_is_reported_when_it_is_gone(two_gpus):
     worker = make_actor(reporting_user_errors(Worker, "stopped"), "stopped", {}, 0.0)
     number = worker.process.remote()
     pid = ray.get(number)
@@ -98,7 +98,7 @@ def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two
     end_process(worker, number)
 
 
-def test_orders_about_shares_do_not_wait_behind_streams_that_join(two_gpus):
+def test_share_orders_do_not_wait_behind_joining_streams(two_gpus):
     worker = make_actor(reporting_user_errors(Worker, "busy"), "busy", {}, 0.0)
     joining = [worker.join.remote() for _ in range(20)]
     order = worker.process.options(concurrency_group=SHARES)

@@ -58,7 +58,7 @@ def fleet_file(cameras, tmp_path, data_dir):
     return path
 
 
-def test_a_killed_camera_is_lost_and_back_and_its_password_is_nowhere(cameras, fleet_file, tmp_path):
+def test_killed_camera_is_lost_and_back_without_its_password(cameras, fleet_file, tmp_path):
     mark = f"EKYA_TEST_{uuid.uuid4().hex}"
     environment = os.environ | {"YARD_LOGIN": LOGIN, mark: "1"}
     runs, output = tmp_path / "runs", tmp_path / "output"

@@ -39,7 +39,7 @@ def sources(folder):
     }
 
 
-def test_all_of_them_are_replayed_and_none_loses_a_frame(tmp_path, capfd):
+def test_replay_of_every_data_set_loses_no_frame(tmp_path, capfd):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "sets", "classes": list(CLASSES), "gpus": 1.0}
     (tmp_path / "map.yaml").write_text(yaml.safe_dump({name: [name] for name in CLASSES}))

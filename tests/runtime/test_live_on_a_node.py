@@ -32,16 +32,15 @@ from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
-from ekya.runtime.coordinator import NullCoordinator
 from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.run_session import RunSession
+from ekya.runtime.run_session import NullCoordinator, RunSession
 
 pytestmark = pytest.mark.live
 
 EAST, WEST = NodeName("east"), NodeName("west")
 WINDOW_S = 5
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 class Tier(NullCoordinator):
@@ -58,7 +57,7 @@ class Tier(NullCoordinator):
 
     def begin_ns(self):
         self.ready.set()
-        assert self.begin.wait(PATIENCE_S)
+        assert self.begin.wait(TIMEOUT_S)
         return super().begin_ns()
 
     def planner(self, plan):
@@ -90,7 +89,7 @@ class Tier(NullCoordinator):
 
     def _train(self, command):
         """Trains one epoch in place of another server, and brings its weights."""
-        material = self._exchange.material(command.stream).fetch(PATIENCE_S)
+        material = self._exchange.material(command.stream).fetch(TIMEOUT_S)
         task = guest_task(JobName("guest"), command, material, WEST)
         retraining = Retraining(
             from_bytes(task.start),
@@ -105,7 +104,7 @@ class Tier(NullCoordinator):
         best = RemoteCheckpoint(self.trained, accuracy, 1)
         self._exchange.bring(command, [accuracy], lambda: best, over=False)
 
-    def observe(self, batch, turn):
+    def observe(self, batch, result):
         if self._ends and any(isinstance(event, ev.ModelSwapped) for event in batch.events):
             self.stop.set()
 
@@ -129,7 +128,7 @@ class Server:
             return session.run(console)
 
     def wait_ready(self):
-        return self.tier.ready.wait(PATIENCE_S)
+        return self.tier.ready.wait(TIMEOUT_S)
 
     def begin(self):
         self.tier.begin.set()
@@ -187,10 +186,10 @@ def serves_new_weights(folder):
     return any(row.version == 1 and (folder.path / row.path).is_file() for row in newest)
 
 
-def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes, server_on, fleet, tmp_path):
+def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet, tmp_path):
     server = server_on(WEST)
     running = server.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))
-    assert ray.get(server.wait_ready.remote(), timeout=PATIENCE_S)
+    assert ray.get(server.wait_ready.remote(), timeout=TIMEOUT_S)
     expected = {
         "west/scheduler",
         "west/micro-profiler",
@@ -198,7 +197,7 @@ def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes,
         "west/retraining/gpu-0",
     }
     # Trainers and the micro-profiler start after inference.
-    ends_s = time.monotonic() + PATIENCE_S
+    ends_s = time.monotonic() + TIMEOUT_S
     there = actors_of_the_run()
     while not expected <= {told["Name"] for told in there}:
         assert time.monotonic() < ends_s, there
@@ -208,7 +207,7 @@ def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes,
     folder = RunFolder(tmp_path / "one")
     assert not events_of(folder, ev.WindowOpened), "it begins when everybody is ready"
     ray.get(server.begin.remote())
-    assert ray.get(running, timeout=PATIENCE_S) == folder.path
+    assert ray.get(running, timeout=TIMEOUT_S) == folder.path
     assert actors_of_the_run() == []
 
     summary = json.loads(folder.summary.read_text())
@@ -224,23 +223,23 @@ def test_a_server_runs_on_its_node_and_weights_from_elsewhere_serve_there(nodes,
 
 
 @pytest.mark.long
-def test_a_server_that_dies_goes_on_in_another_process_with_what_it_had(nodes, server_on, fleet, tmp_path):
+def test_server_that_dies_is_resumed_in_another_process(nodes, server_on, fleet, tmp_path):
     dying = server_on(WEST, ends=False)
     running = dying.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))
     ray.get(dying.begin.remote())
     folder = RunFolder(tmp_path / "one")
-    ends_s = time.monotonic() + PATIENCE_S
+    ends_s = time.monotonic() + TIMEOUT_S
     while not serves_new_weights(folder):
         assert time.monotonic() < ends_s
         time.sleep(0.2)
     os.kill(ray.get(dying.pid.remote()), signal.SIGKILL)
     with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(running, timeout=PATIENCE_S)
+        ray.get(running, timeout=TIMEOUT_S)
 
     successor = server_on(EAST, ends=False)
     running = successor.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu", resume=folder.path))
     ray.get(successor.begin.remote())
-    assert ray.get(running, timeout=PATIENCE_S) == folder.path
+    assert ray.get(running, timeout=TIMEOUT_S) == folder.path
     summary = json.loads(folder.summary.read_text())
     assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
     assert summary["frames"]["lost"] == 0

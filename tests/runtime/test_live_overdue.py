@@ -53,7 +53,7 @@ def stop_the_micro_profiler(folder, stopped):
     os.kill(stopped[0], signal.SIGSTOP)
 
 
-def test_who_does_not_give_its_share_back_is_ended_and_the_run_goes_on(fleet, tmp_path, monkeypatch):
+def test_overdue_micro_profiler_is_ended_and_the_run_continues(fleet, tmp_path, monkeypatch):
     patience = replace(share_changes.TIMEOUTS, limits_us=dict.fromkeys(Work, LIMIT_US))
     # The same on every machine: a run adds the time of a hundred batches.
     monkeypatch.setattr(share_changes, "release_timeouts", lambda batch_s: patience)

@@ -42,7 +42,7 @@ def fleet(request, tmp_path):
     return load_fleet(path)
 
 
-def test_a_camera_joins_another_is_lost_and_comes_back(fleet, tmp_path):
+def test_scripted_cameras_join_are_lost_and_come_back(fleet, tmp_path):
     options = RunOptions(runs=tmp_path / "runs", dashboard=False)
     folder = RunFolder(run_live(fleet, options, Console(stderr=True)))
     name, constants, turns = read_journal(folder.journal)

@@ -47,7 +47,7 @@ def told(executor, turns):
     ]
 
 
-def test_each_window_is_told_with_the_first_batch_after_it():
+def test_gpu_use_of_a_window_is_in_the_first_batch_after_it():
     times = [0, WINDOW_US - 1, WINDOW_US, WINDOW_US + 5, 2 * WINDOW_US + 7]
     meter = Meter()
     measured = told(MeteredExecutor(Executor(*times), meter, WINDOW_US), len(times))
@@ -56,7 +56,7 @@ def test_each_window_is_told_with_the_first_batch_after_it():
     assert meter.taken == 2
 
 
-def test_other_events_come_first_and_commands_go_through():
+def test_other_events_precede_gpu_use_and_commands_pass():
     behind = Executor(WINDOW_US)
     executor = MeteredExecutor(behind, Meter(), WINDOW_US)
     batch = executor.wait(0)
@@ -65,21 +65,21 @@ def test_other_events_come_first_and_commands_go_through():
     assert behind.executed == [cmd.EndPreparation(0)]
 
 
-def test_where_nothing_answers_nothing_is_told():
+def test_gpus_that_cannot_be_read_are_not_reported():
     assert told(MeteredExecutor(Executor(WINDOW_US, 2 * WINDOW_US), Meter(silent=True), WINDOW_US), 2) == []
 
 
-def test_a_window_that_was_slept_through_is_not_made_up():
+def test_missed_windows_are_not_reported_later():
     measured = told(MeteredExecutor(Executor(3 * WINDOW_US, 4 * WINDOW_US), Meter(), WINDOW_US), 2)
     assert [event.window for event in measured] == [0, 3]
 
 
 @pytest.mark.parametrize("from_us", [3 * WINDOW_US, 3 * WINDOW_US + 4])
-def test_a_resumed_run_begins_with_its_window(from_us):
+def test_resumed_run_reports_from_its_window_on(from_us):
     executor = MeteredExecutor(Executor(3 * WINDOW_US + 5, 4 * WINDOW_US), Meter(), WINDOW_US, from_us)
     assert [event.window for event in told(executor, 2)] == [3]
 
 
-def test_the_event_is_in_order_before_the_window_closes():
+def test_gpu_use_is_ordered_before_the_end_of_the_window():
     closed, measured = ev.WindowClosed(WINDOW_US, 0), ev.GpuMeasured(WINDOW_US, 0, (USE,))
     assert ev.in_order([closed, measured]) == (measured, closed)

@@ -27,7 +27,7 @@ def shared_memory(monkeypatch):
     return has
 
 
-def test_with_room_the_store_is_as_large_as_wanted(shared_memory, caplog):
+def test_store_in_large_shared_memory_has_the_wanted_size(shared_memory, caplog):
     shared_memory(8 * STORE_BYTES)
     assert object_store_bytes() == STORE_BYTES
     assert object_store_bytes(256 * MB) == 256 * MB
@@ -35,13 +35,13 @@ def test_with_room_the_store_is_as_large_as_wanted(shared_memory, caplog):
 
 
 @pytest.mark.parametrize("free_mb", [80, 128, 512, 1000])
-def test_a_smaller_shared_memory_is_used_for_what_it_has(shared_memory, caplog, free_mb):
+def test_store_in_small_shared_memory_takes_what_is_free(shared_memory, caplog, free_mb):
     shared_memory(free_mb * MB)
     assert RAYS_LEAST <= object_store_bytes() <= free_mb * MB
     assert caplog.messages == []
 
 
-def test_what_is_too_small_for_ray_is_told_once_with_its_remedy(shared_memory, caplog):
+def test_store_in_tiny_shared_memory_warns_once_with_the_remedy(shared_memory, caplog):
     shared_memory(DOCKERS_DEFAULT)
     with caplog.at_level(logging.WARNING):
         assert object_store_bytes() >= RAYS_LEAST
@@ -50,11 +50,11 @@ def test_what_is_too_small_for_ray_is_told_once_with_its_remedy(shared_memory, c
     assert "docker run --shm-size=2g" in caplog.text
 
 
-def test_a_machine_without_shared_memory_keeps_its_store_on_disk(tmp_path):
+def test_store_without_shared_memory_is_on_disk(tmp_path):
     assert "kept on disk" in fit_object_store(shared=tmp_path / "none").slow
 
 
-def test_the_doctor_tells_of_small_shared_memory_and_lets_the_run_begin(shared_memory, tmp_path):
+def test_doctor_on_small_shared_memory_warns_and_succeeds(shared_memory, tmp_path):
     shared_memory(DOCKERS_DEFAULT)
     examination = examine(tmp_path, GpuInventory((), None, "no driver"))
     [finding] = [one for one in examination.findings if one.what == "Shared memory"]

@@ -112,7 +112,7 @@ def prepare(actor, materials, window, version, earlier):
     return everything_told(actor, materials, window, version, earlier)[ev.LabelsReady]
 
 
-def test_newer_weights_are_compared_and_the_trial_goes_on_with_the_better_ones(actor, good, materials):
+def test_newer_weights_are_compared_and_the_better_are_tried(actor, good, materials):
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     assert prepare(actor, materials, 1, BASE_VERSION, None).compared is None
     actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
@@ -121,13 +121,13 @@ def test_newer_weights_are_compared_and_the_trial_goes_on_with_the_better_ones(a
     assert second.serving_accuracy > 0.8
 
 
-def test_weights_of_which_the_actor_knows_nothing_are_compared_with_nothing(actor, good, materials):
+def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materials):
     """Covers an actor that died and was restarted between two windows."""
     actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
     assert prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION).compared is None
 
 
-def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, materials):
+def test_activations_of_trials_are_kept_for_their_window(actor, good, materials):
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     prepare(actor, materials, 1, BASE_VERSION, None)
     labels, (passed, _) = actor.labels(1, CAM), actor.passed(1, CAM)
@@ -137,7 +137,7 @@ def test_what_was_tried_is_there_for_the_retraining_of_that_window(actor, good, 
     assert actor.passed(1, StreamId("another")) == (None, None)
 
 
-def test_what_a_trial_took_is_what_its_batches_used_as_time_of_a_whole_gpu(actor, good, materials):
+def test_trial_cost_is_time_of_a_whole_gpu(actor, good, materials):
     """On a GPU the time of the thread says nothing about the GPU's work."""
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     line = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.ProfileReady]
@@ -156,14 +156,14 @@ def told_until_the_end(actor):
     return events
 
 
-def test_a_model_that_is_not_loaded_yet_is_fetched_when_its_stream_hands_in(actor, good, materials):
+def test_hand_in_fetches_a_model_not_loaded_yet(actor, good, materials):
     """Covers a resumed run and a restarted actor, in which nothing is loaded at first."""
     actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     assert [event.stream for event in told_until_the_end(actor) if isinstance(event, ev.LabelsReady)] == [CAM]
 
 
-def test_a_model_that_cannot_be_had_leaves_its_labels_to_the_one_before(actor, good, materials, caplog):
+def test_hand_in_of_a_lost_model_uses_the_one_before(actor, good, materials, caplog):
     def lost():
         raise OSError("their trainer died")
 
@@ -174,7 +174,7 @@ def test_a_model_that_cannot_be_had_leaves_its_labels_to_the_one_before(actor, g
     assert "cam: its labels meet an earlier model (their trainer died)" in caplog.text
 
 
-def test_who_hands_in_waits_until_the_run_has_begun(unbegun, good, materials):
+def test_hand_in_waits_until_the_run_has_begun(unbegun, good, materials):
     unbegun.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
     arguments = (1, CAM, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
     with ThreadPoolExecutor() as pool:
@@ -187,7 +187,7 @@ def test_who_hands_in_waits_until_the_run_has_begun(unbegun, good, materials):
     ]
 
 
-def test_streams_that_have_handed_in_are_labelled_before_one_that_has_not(actor, good, materials):
+def test_streams_that_handed_in_are_labelled_first(actor, good, materials):
     asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in (ABSENT, LATE, CAM))
     actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
     labelled = []
@@ -200,7 +200,7 @@ def test_streams_that_have_handed_in_are_labelled_before_one_that_has_not(actor,
     assert [type(event) for event in told_until_the_end(actor)] == [ev.PreparationEnded]
 
 
-def test_who_hands_nothing_in_until_the_time_is_up_is_named(actor, caplog):
+def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):
     actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
     actor.end(1)
     assert "absent: handed in nothing to label for window 1" in caplog.text

@@ -79,7 +79,7 @@ def recorded(cameras, fleet_file, tmp_path, monkeypatch):
     return out, json.loads(told.read_text())
 
 
-def test_what_cameras_showed_once_is_run_compared_replayed_and_profiled(recorded, tmp_path, capfd):
+def test_recording_is_run_compared_replayed_and_profiled(recorded, tmp_path, capfd):
     out, told = recorded
     gate, yard = told["streams"]["gate"], told["streams"]["yard"]
     seconds = WINDOWS * WINDOW_S

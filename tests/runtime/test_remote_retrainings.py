@@ -1,10 +1,8 @@
 """Tests of remote retrainings: reported epoch by epoch, sent to the trainer, served like any other."""
 
-import threading
-
 import pytest
 import ray
-from fake_actors import FakeActors, events_of
+from fake_actors import FakeActors, events_of, labels_ready, make_executor, start_retraining
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from ekya.control.resizing import ShareLedger
@@ -13,13 +11,13 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Elsewhere
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.executor import RayExecutor
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
 from ekya.runtime.share_changes import TIMEOUTS
 
 JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam"
-START = cmd.StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 0, 0.5, 1.0, Elsewhere(9))
+START = start_retraining(
+    job=JOB, config=RetrainConfig(2, 8, 0, 0, 1.0), share_milli=0, elsewhere=Elsewhere(9)
+)
 SERVE = cmd.ServeModel(CAM, JOB, 1)
 
 
@@ -36,16 +34,8 @@ def ledger():
 @pytest.fixture
 def executor(actors, ledger):
     """Executor whose stream has labels."""
-    made = RayExecutor(
-        actors,
-        {CAM: Ready("settings")},
-        [],
-        actors.clock,
-        lambda _stream, _labels: None,
-        ledger,
-        threading.Event(),
-    )
-    actors.emit(actors.preparation, ev.LabelsReady(0, CAM, 1, 1, 1, 0.5, new_classes=False, gpu_s=0.1))
+    made = make_executor(actors, ledger=ledger)
+    actors.emit(actors.preparation, labels_ready())
     events_of(made, actors)
     return made
 

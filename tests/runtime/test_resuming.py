@@ -85,7 +85,7 @@ def folder(tmp_path):
     return folder
 
 
-def test_it_goes_on_with_what_others_agreed_to_and_its_guests_are_gone(folder):
+def test_resumed_server_keeps_loans_and_drops_guests(folder):
     resumed = resume(folder)
     (stream,) = resumed.state.fleet.streams
     assert resumed.from_us == 200 * S

@@ -36,7 +36,7 @@ def pass_time(handle, wall_us, used_us):
     handle.used_us += used_us
 
 
-def test_one_alone_is_charged_everything(handle):
+def test_use_of_a_single_owner_is_charged_to_it(handle):
     use = SharedUse(handle)
     pass_time(handle, 500, 400)
     use.enter("a")
@@ -47,7 +47,7 @@ def test_one_alone_is_charged_everything(handle):
     assert use.measured("a") == Measured(0, 1000)
 
 
-def test_several_are_charged_by_their_pictures_whenever_each_asks(handle, use):
+def test_use_is_divided_by_pictures(handle, use):
     use.count("a", 9)
     use.count("b", 3)
     pass_time(handle, 1000, 400)
@@ -58,7 +58,7 @@ def test_several_are_charged_by_their_pictures_whenever_each_asks(handle, use):
     assert use.measured("a") == Measured(0, 1000)
 
 
-def test_a_batch_that_the_gpu_has_not_done_yet_is_charged_when_it_is(handle, use):
+def test_use_measured_late_is_charged_to_the_next_pictures(handle, use):
     """Use without pictures since the last report is charged to the next stream that counts some."""
     use.count("a", 4)
     assert use.measured("a").used_us == 0
@@ -68,7 +68,7 @@ def test_a_batch_that_the_gpu_has_not_done_yet_is_charged_when_it_is(handle, use
     assert use.measured("b").used_us == 80
 
 
-def test_who_has_left_is_charged_nothing_more_and_one_who_comes_later_nothing_of_before(handle, use):
+def test_owner_is_charged_only_between_enter_and_leave(handle, use):
     use.count("a", 5)
     use.leave("a")
     use.count("a", 5)

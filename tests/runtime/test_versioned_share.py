@@ -1,4 +1,4 @@
-"""Tests of share orders that come late, from several threads, or to a handle that releases slowly."""
+"""Tests of share commands that come late, from several threads, or to a handle that releases slowly."""
 
 import threading
 import time
@@ -26,13 +26,13 @@ class Slow:
         self.asked.append("released")
 
 
-def test_an_order_is_answered_when_it_is_settled():
+def test_resize_returns_when_it_has_settled():
     handle = Slow()
     assert VersionedShare(handle).resize(1, 200) == Resized(200, 21)
     assert handle.asked == [200, 200, 200]
 
 
-def test_an_overtaken_order_does_nothing():
+def test_resize_with_an_older_serial_does_nothing():
     handle = Slow()
     share = VersionedShare(handle)
     assert share.resize(5, 900).share_milli == 900
@@ -40,14 +40,14 @@ def test_an_overtaken_order_does_nothing():
     assert handle.asked == [900]
 
 
-def test_a_handle_that_rounds_has_settled_where_it_says_so():
+def test_resize_to_a_rounded_share_has_settled():
     """Groups of SMs are slightly larger than the shares that they are granted for."""
     handle = Slow()
     handle.resize = lambda share_milli: Resized(484, 3)
     assert VersionedShare(handle).resize(1, 480) == Resized(484, 3)
 
 
-def test_what_all_parts_hold_is_known():
+def test_holds_milli_is_the_sum_of_all_parts():
     share = VersionedShare(TokenBucket(0))
     assert share.holds_milli == 0
     share.resize(1, 200, "a")
@@ -57,7 +57,7 @@ def test_what_all_parts_hold_is_known():
     assert share.holds_milli == 300
 
 
-def test_a_newer_order_ends_an_older_one_that_tries_on():
+def test_newer_resize_ends_an_older_one_in_progress():
     handle = Slow()
     share = VersionedShare(handle)
     handle.resize = lambda share_milli: Resized(500, 1, settled=share_milli > 500)
@@ -70,7 +70,7 @@ def test_a_newer_order_ends_an_older_one_that_tries_on():
     assert answers == [None]
 
 
-def test_the_end_of_a_job_ends_its_orders():
+def test_release_ends_resizes_in_progress():
     handle = Slow()
     handle.resize = lambda share_milli: Resized(500, 1, settled=False)
     share = VersionedShare(handle)
@@ -80,7 +80,7 @@ def test_the_end_of_a_job_ends_its_orders():
     assert handle.asked == ["released"]
 
 
-def test_a_bucket_answers_at_the_boundary_of_the_batch_under_way():
+def test_resize_of_a_bucket_returns_after_the_current_batch():
     bucket = TokenBucket(1000)
     share = VersionedShare(bucket)
     inside, over = threading.Event(), []
@@ -101,7 +101,7 @@ def test_a_bucket_answers_at_the_boundary_of_the_batch_under_way():
     thread.join(5)
 
 
-def test_parts_are_numbered_each_by_itself_and_the_handle_holds_their_sum():
+def test_serials_count_within_a_part():
     bucket = TokenBucket(0)
     share = VersionedShare(bucket)
     assert share.resize(7, 300, "a").share_milli == 300
@@ -114,7 +114,7 @@ def test_parts_are_numbered_each_by_itself_and_the_handle_holds_their_sum():
     assert bucket._share_milli == 500
 
 
-def test_another_part_overtakes_nobody():
+def test_resize_of_another_part_overtakes_none():
     """The order of a part that shrinks while another one grows is still answered."""
     handle = Slow()
     share = VersionedShare(handle)
@@ -137,7 +137,7 @@ def test_another_part_overtakes_nobody():
     assert tries[-1] == 700
 
 
-def test_of_a_whole_that_is_not_what_was_asked_each_part_holds_its_part():
+def test_parts_of_a_reduced_whole_are_in_proportion():
     handle = Slow()
     share = VersionedShare(handle)
     handle.resize = lambda share_milli: Resized(share_milli // 2, 1, "others have the rest")
@@ -146,10 +146,10 @@ def test_of_a_whole_that_is_not_what_was_asked_each_part_holds_its_part():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 500)), max_size=20))
-def test_the_handle_never_holds_more_than_the_newest_orders_of_all_parts(orders):
+def test_handle_never_holds_more_than_the_newest_parts(commands):
     bucket = TokenBucket(0)
     share, newest = VersionedShare(bucket), {}
-    for part, serial, share_milli in orders:
+    for part, serial, share_milli in commands:
         resized = share.resize(serial, share_milli, part)
         counts = part not in newest or serial >= newest[part][0]
         assert (resized is not None) == counts

@@ -1,18 +1,13 @@
 """Tests of dead and restarted workers of two streams whose inference shares a process."""
 
-import threading
-from types import SimpleNamespace
-
 import pytest
-from fake_actors import FakeActors, events_of
+from fake_actors import FakeActors, events_of, make_executor
 from ray.exceptions import RayActorError
 
 from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
-from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.executor import RayExecutor
 from ekya.runtime.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"
@@ -25,15 +20,7 @@ class Run:
     def __init__(self, actors):
         self.actors = actors
         self.ledger = ShareLedger((1000,), lambda _holder: 0, TIMEOUTS, 1)
-        self.executor = RayExecutor(
-            actors,
-            dict.fromkeys(actors.streams, Ready(SimpleNamespace())),
-            [],
-            actors.clock,
-            lambda _stream, _labels: None,
-            self.ledger,
-            threading.Event(),
-        )
+        self.executor = make_executor(actors, ledger=self.ledger)
         for stream in actors.streams:
             self.executor.execute([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])
 

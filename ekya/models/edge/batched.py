@@ -51,7 +51,7 @@ class BatchedPredictor:
     ) -> None:
         architectures = {model.architecture for model in models}
         if len(architectures) != 1:
-            raise ValueError(f"models of one architecture are asked together, not of {sorted(architectures)}")
+            raise ValueError(f"models of one architecture run together, not of {sorted(architectures)}")
         self._device = device
         self.shared_blocks = common_blocks(models)
         shared = list(models[0].blocks)[: self.shared_blocks]

@@ -83,7 +83,7 @@ def unflatten(flat: FlatModel, block: Tensor) -> EdgeModel:
         dtype: torch.dtype = getattr(torch, weight.dtype)
         length = torch.Size(weight.shape).numel() * dtype.itemsize
         state[weight.name] = block[weight.offset : weight.offset + length].view(dtype).reshape(weight.shape)
-    return model_of(flat.identity, state, "weights handed over")
+    return model_of(flat.identity, state, "received weights")
 
 
 def _checksum(block: Tensor) -> int:

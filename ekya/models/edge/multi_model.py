@@ -161,7 +161,7 @@ class MultiModelPredictor:
             sources = [one.source for one in newest]
             together = BatchedPredictor(sources, way.joining, self.predictors.device, way)
         except ValueError as refused:
-            _LOG.warning("models are asked one by one: %s", refused)
+            _LOG.warning("models run one by one: %s", refused)
             return
         self._joined = _Joined(together, {predictor: place for place, predictor in enumerate(newest)})
 

@@ -17,9 +17,9 @@ from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.runtime.coordinator import Exchange
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.open_run import OpenRun
+from ekya.runtime.remote_retrainings import RemoteRetrainings
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""
@@ -67,7 +67,7 @@ class AboveServer:
         begin_ns, self._servers = self._begins()
         return begin_ns
 
-    def executor(self, inner: Executor, exchange: Exchange, clock: RunClock) -> Executor:
+    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
         run, site = self._run, self._server.terms.site
         tier = None if self._desk is None else RemoteTier(self._desk)
@@ -77,7 +77,7 @@ class AboveServer:
             if tier is not None:
                 tier.moved_since(site, stream, moved_mb)
 
-        awaited = TrainedElsewhere(site, self._ray_nodes, processes, exchange, moved_since)
+        awaited = TrainedElsewhere(site, self._ray_nodes, processes, remote, moved_since)
         if tier is not None:
             self._open.callback(tier.wait_heard)
         self._open.callback(awaited.close)

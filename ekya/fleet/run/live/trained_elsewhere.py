@@ -16,8 +16,7 @@ from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.runtime.coordinator import Exchange
-from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
+from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class TrainedElsewhere:
         site: SiteName,
         ray_nodes: Mapping[SiteName, str],
         processes: ProcessSource,
-        exchange: Exchange,
+        exchange: RemoteRetrainings,
         moved_since: MovedSince,
     ) -> None:
         self._ray_nodes, self._exchange, self._moved_since = ray_nodes, exchange, moved_since
