@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
+from ekya.pipeline.settings import PreparationSettings
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.tracking import IouTracker
@@ -74,35 +75,24 @@ class WindowMaterial:
 class WindowCollector:
     """Chooses frames by seed and window alone, so that the choice does not depend on λ or any plan.
 
-    With ``only_analysed`` it does depend on λ.
+    With ``only_analysed`` of its settings it does depend on λ.
+
+    Args:
+        settings: of the stream.
+        window_us: length of a window.
+        stream: its name.
+
+    Attributes:
+        side: of the crops, in pixels.
+        window_us: length of a window.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        fps: float,
-        window_us: int,
-        side: int,
-        stream: StreamId = UNNAMED,
-        only_analysed: bool = False,
-    ) -> None:
-        """Starts empty.
-
-        Args:
-            seed: of the stream.
-            fps: of its camera.
-            window_us: length of a window.
-            side: of the crops, in pixels.
-            stream: its name.
-            only_analysed: keep only frames whose boxes are available anyway, and request no others.
-        """
-        self._only_analysed = only_analysed
+    def __init__(self, settings: PreparationSettings, window_us: int, stream: StreamId = UNNAMED) -> None:
+        self.side, self.window_us = settings.side, window_us
+        self._settings = settings
         self._stream = stream
-        self._seed = seed
-        self._side = side
-        self._window_us = window_us
-        self._frames_per_window = max(int(fps * us_to_seconds(window_us)), 1)
-        self._period_us = 1_000_000 / fps
+        self._frames_per_window = max(int(settings.fps * us_to_seconds(window_us)), 1)
+        self._period_us = 1_000_000 / settings.fps
         self._tracker = IouTracker()
         self._window = -1
         self._due: list[int] = []
@@ -116,7 +106,7 @@ class WindowCollector:
 
         False for a frame that arrives after its window.
         """
-        return self._is_kept(t_us) and not self._only_analysed
+        return self._is_kept(t_us) and not self._settings.only_analysed
 
     def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
         """Tracks the objects of a frame with boxes, and keeps the frame if it is wanted.
@@ -129,7 +119,7 @@ class WindowCollector:
         tracks = self._tracker.update(boxes)
         if not is_kept:
             return None
-        crops = crop_objects(frame.image, boxes, self._side)
+        crops = crop_objects(frame.image, boxes, self.side)
         image = frame.image if found is None else None
         kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, self._stream)
         at = self._position(frame.t_us)
@@ -159,20 +149,20 @@ class WindowCollector:
             return
         self._finished = WindowMaterial(self._window, tuple(self._sample), tuple(self._burst))
         self._window = window
-        rng = np.random.default_rng((self._seed, window))
+        rng = np.random.default_rng((self._settings.seed, window))
         edges = np.linspace(0, self._frames_per_window, SAMPLED_FRAMES + 1)
         self._due = [int(rng.uniform(low, high)) for low, high in pairwise(edges)]
         self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
         self._sample, self._burst = [], []
 
     def _is_kept(self, t_us: int) -> bool:
-        window = t_us // self._window_us
+        window = t_us // self.window_us
         self._enter(window)
         at = self._position(t_us)
         return window == self._window and (self._in_burst(at) or bool(self._due and at >= self._due[0]))
 
     def _position(self, t_us: int) -> int:
-        return round(t_us % self._window_us / self._period_us)
+        return round(t_us % self.window_us / self._period_us)
 
     def _in_burst(self, at: int) -> bool:
         return self._burst_from <= at < self._burst_from + BURST_FRAMES

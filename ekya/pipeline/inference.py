@@ -71,19 +71,15 @@ class FrameSteps:
     Args:
         proposer: finds objects.
         collector: keeps some frames for the golden model.
-        side: of the crops, in pixels: the finest resolution of Λ.
-        window_us: length of a window.
 
     Attributes:
         propose: finds the objects of a frame.
         collector: the collector.
     """
 
-    def __init__(self, proposer: Proposer, collector: WindowCollector, side: int, window_us: int) -> None:
+    def __init__(self, proposer: Proposer, collector: WindowCollector) -> None:
         self.propose = proposer.propose
         self.collector = collector
-        self._side = side
-        self._window_us = window_us
         self._answered_by = NOT_ANSWERED
         self._sampled = 0
         self._shadow: list[Proposed] = []
@@ -98,7 +94,7 @@ class FrameSteps:
 
     def cut(self, frame: Frame, boxes: NDArray[np.float32]) -> Proposed:
         """Cuts the crops of a frame's objects."""
-        return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self._side))
+        return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self.collector.side))
 
     def answered(self, frame: int) -> None:
         """Sets the analysed frame that answers later skipped frames."""
@@ -130,7 +126,7 @@ class FrameSteps:
         return FramePrediction(
             frame=frame,
             t_us=t_us,
-            window=t_us // self._window_us,
+            window=t_us // self.collector.window_us,
             analysed=False,
             answered_by=self._answered_by,
             model_version=version,

@@ -217,15 +217,7 @@ class StreamSetup:
 
     def collector(self) -> WindowCollector:
         """Returns a collector that keeps frames for the golden model."""
-        settings = self.settings
-        return WindowCollector(
-            settings.seed,
-            settings.fps,
-            self.window_us,
-            settings.side,
-            self.config.id,
-            only_analysed=settings.only_analysed,
-        )
+        return WindowCollector(self.settings, self.window_us, self.config.id)
 
 
 def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> StreamSetup:

@@ -98,12 +98,7 @@ class StreamInference:
         self._feed = feed
         setup = stream_setup(common.fleet, config.place, feed.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
-        self._steps = FrameSteps(
-            proposer_for(common.fleet, self._stream),
-            setup.collector(),
-            self._settings.side,
-            setup.window_us,
-        )
+        self._steps = FrameSteps(proposer_for(common.fleet, self._stream), setup.collector())
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.

@@ -5,6 +5,7 @@ import numpy as np
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
+from ekya.pipeline.settings import PreparationSettings
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 
@@ -14,6 +15,11 @@ PER_WINDOW = 100
 SIDE = 8
 IMAGE = np.zeros((40, 60, 3), np.uint8)
 EVERY = InferenceConfig(1, 32)
+
+
+def settings(seed, fps=FPS):
+    """Returns a stream's settings."""
+    return PreparationSettings(("car", "bus"), SIDE, fps, labels_per_window=40, seed=seed)
 
 
 def t_us(index):

@@ -1,8 +1,10 @@
 """Tests of the frames kept for the golden model: chosen by seed and window only."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from street import FPS, IMAGE, PER_WINDOW, SIDE, WINDOW_US, boxes_at, frame_at, material
+from street import FPS, IMAGE, PER_WINDOW, SIDE, WINDOW_US, boxes_at, frame_at, material, settings
 
 from ekya.models.golden.detections import Detections, Proposals
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES, WindowCollector, WindowMaterial
@@ -11,7 +13,7 @@ from ekya.streams.ingest.frame import Frame
 
 
 def collector(seed=5, fps=FPS):
-    return WindowCollector(seed, fps, WINDOW_US, SIDE)
+    return WindowCollector(settings(seed, fps), WINDOW_US)
 
 
 def watch(watched, indices, every=1, given=False):
@@ -40,7 +42,7 @@ def test_kept_frames_do_not_depend_on_lambda(every):
 
 @pytest.mark.parametrize("every", [1, 5, 25])
 def test_only_analysed_keeps_no_other_frames(every):
-    watched, all_seen = WindowCollector(5, FPS, WINDOW_US, SIDE, only_analysed=True), collector()
+    watched, all_seen = WindowCollector(replace(settings(5), only_analysed=True), WINDOW_US), collector()
     watch(watched, range(PER_WINDOW), every)
     watch(all_seen, range(PER_WINDOW), given=True)
     got = kept(watched.close(0).sample)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from street import FPS, IMAGE, WINDOW_US, t_us
+from street import IMAGE, SIDE, WINDOW_US, settings, t_us
 from torch import nn
 
 from ekya.core.configs import InferenceConfig
@@ -18,7 +18,6 @@ from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Propos
 from ekya.streams.ingest.frame import Frame
 
 FLEET = ("person", "car", "truck")
-SIDE = 8
 EVERY = InferenceConfig(1, SIDE)
 
 
@@ -30,7 +29,7 @@ def tiny_trunk():
 
 @pytest.fixture
 def steps():
-    return FrameSteps(GivenBoxes(), WindowCollector(0, FPS, WINDOW_US, SIDE), SIDE, WINDOW_US)
+    return FrameSteps(GivenBoxes(), WindowCollector(settings(0), WINDOW_US))
 
 
 @pytest.fixture

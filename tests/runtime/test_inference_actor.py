@@ -104,7 +104,7 @@ def common(monkeypatch, tmp_path):
     setup = SimpleNamespace(
         settings=SETTINGS,
         window_us=WINDOW_US,
-        collector=lambda: WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE),
+        collector=lambda: WindowCollector(SETTINGS, WINDOW_US),
     )
     actor, stream = ekya.runtime.inference_actor, ekya.runtime.stream_inference
     for module, name, fake in (

@@ -62,7 +62,7 @@ good = pytest.fixture(knowing, scope="module")
 @pytest.fixture(scope="module")
 def materials():
     """Collected material of windows 0 to 2."""
-    collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+    collector = WindowCollector(SETTINGS, WINDOW_US)
     kept = []
     for frame, _ in standing(3 * FRAMES):
         collector.see(frame, Proposals(frame.boxes))

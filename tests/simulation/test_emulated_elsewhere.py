@@ -40,7 +40,7 @@ def base():
 @pytest.fixture(scope="module")
 def labels(base):
     """Labels of windows 1 and 2."""
-    collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+    collector = WindowCollector(SETTINGS, WINDOW_US)
     seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None))
     serving = Classifier(base, NAMES)
     return [StreamPreparation(SETTINGS, window.material, serving, Golden()).label() for window in seen]

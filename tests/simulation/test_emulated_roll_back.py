@@ -56,8 +56,8 @@ class World:
         self.store = stack.enter_context(StateStore(folder.state))
         models = ModelRecord(folder, self.store, CAM)
         models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
-        collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
-        steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
+        collector = WindowCollector(SETTINGS, WINDOW_US)
+        steps = FrameSteps(GivenBoxes(), collector)
         self.camera = EmulatedCamera(
             settings=SETTINGS,
             inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),

@@ -92,8 +92,8 @@ class RunHistory:
 def camera(place):
     base = build_edge_model(NAMES, 0, 3, "tiny")
     settings = PreparationSettings(NAMES, SIDE, FPS, 40, 77 + place)
-    collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-    steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
+    collector = WindowCollector(settings, WINDOW_US)
+    steps = FrameSteps(GivenBoxes(), collector)
     return EmulatedCamera(
         settings=settings,
         inference=EmulatedStream(frames(3 * FRAMES), steps, CARD, base, partial(Classifier, classes=NAMES)),

@@ -51,7 +51,7 @@ class Recorded:
     def __init__(self, every_start, gammas=GAMMAS):
         torch.set_num_threads(1)
         self.base = build_edge_model(NAMES, 0, 3, "tiny")
-        collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
+        collector = WindowCollector(SETTINGS, WINDOW_US)
         self.windows = tuple(
             watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, SIDE, WINDOW_US, None)
         )

@@ -123,8 +123,8 @@ def emulate(root, scheduler="thief"):
         for place, (stream, script) in enumerate(SCRIPTS.items()):
             play = PlayConfig(speed=SPEED, script=script)
             settings = PreparationSettings(NAMES, SIDE, FPS, 20, 70 + place)
-            collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-            steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
+            collector = WindowCollector(settings, WINDOW_US)
+            steps = FrameSteps(GivenBoxes(), collector)
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
             cameras[stream] = EmulatedCamera(

@@ -6,11 +6,14 @@ from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, class_at, frames
 
 from ekya.models.golden.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.seen import watch
+
+SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 5)
 
 
 def watched(count, windows=None):
-    collector = WindowCollector(5, FPS, WINDOW_US, SIDE)
+    collector = WindowCollector(SETTINGS, WINDOW_US)
     return list(watch(frames(count), GivenBoxes(), collector, None, SIDE, WINDOW_US, windows))
 
 
@@ -30,7 +33,7 @@ def test_watch_yields_whole_windows_in_order():
 
 def test_watch_window_without_frames_is_empty():
     there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
-    collector = WindowCollector(5, FPS, WINDOW_US, SIDE)
+    collector = WindowCollector(SETTINGS, WINDOW_US)
     seen = list(watch(iter(there), GivenBoxes(), collector, None, SIDE, WINDOW_US, 4))
     assert [of.frames.window for of in seen] == [of.material.window for of in seen] == [0, 1, 2, 3]
     assert [len(of.frames.frame) for of in seen] == [0, FRAMES, 0, 0]

@@ -219,7 +219,7 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(proposer, setup.collector(), settings.side, setup.window_us)
+    steps = FrameSteps(proposer, setup.collector())
     prepare = partial(Classifier, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
