@@ -18,7 +18,7 @@ from ekya.cli.run import (
 from ekya.config.fleet_file import FleetConfig, RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.pipeline.setup import script_cues
-from ekya.results.metrics.cues import told_cues
+from ekya.results.metrics.cues import occurred_cues
 from ekya.results.report.tables import cue_table
 from ekya.results.storage.journal import read_journal
 
@@ -45,7 +45,7 @@ def replay(
     fleet = complete(fleet, options, clock, output.console, gpus_asked_for=arguments.gpus is not None)
     with noticing_ctrl_c() as came:
         folder, summary = run_fleet(fleet, options, clock, output.console)
-        told = list(told_cues(script_cues(fleet), read_journal(folder.journal)[2]))
+        told = list(occurred_cues(script_cues(fleet), read_journal(folder.journal)[2]))
         output.report({**summary, "script": [one.values() for one in told]})
         if told:
             output.console.print(cue_table(told))

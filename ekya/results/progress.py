@@ -13,7 +13,7 @@ from ekya.core.units import StreamId
 from ekya.results.metrics.cues import Cue, CueFollower
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
-from ekya.results.report.screen import Screen, ScreenRow, ScreenState
+from ekya.results.report.screen import ScreenRow, ScreenState, Show
 from ekya.results.report.tables import cue_line
 
 _LOG = logging.getLogger(__name__)
@@ -22,24 +22,24 @@ _LOG = logging.getLogger(__name__)
 class ProgressObserver:
     """Shows every step of the loop on a screen."""
 
-    def __init__(self, screen: Screen, options: LoopOptions, note: str = "") -> None:
-        self._screen = screen
+    def __init__(self, show: Show, options: LoopOptions, note: str = "") -> None:
+        self._show = show
         self._options = options
         self._note = note
         self._seen: dict[StreamId, _Mean] = {}
         self._health = HealthFollower()
         self._shown_us = 0
 
-    def __call__(self, batch: Batch, turn: StepResult) -> None:
+    def __call__(self, batch: Batch, step: StepResult) -> None:
         """Shows the state after a step."""
-        fleet = turn.state.fleet
+        fleet = step.state.fleet
         passed_us = batch.now_us - self._shown_us
         self._shown_us = batch.now_us
         for stream in fleet.streams:
             if stream.accuracy is not None:
                 self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
-        self._health.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
-        self._screen.show(self._state(batch.now_us, fleet))
+        self._health.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
+        self._show(self._state(batch.now_us, fleet))
 
     def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
         health = self._health.now()
@@ -75,7 +75,7 @@ class ProgressObserver:
         )
 
 
-class WarningTeller:
+class WarningLogger:
     """Logs the warnings of the run's processes, each text once."""
 
     def __init__(self) -> None:
@@ -89,16 +89,16 @@ class WarningTeller:
                 _LOG.warning("%s: %s", event.source, event.text)
 
 
-class ScriptTeller:
+class ScriptLogger:
     """Logs the events of a fleet's script as they occur, and the shares before and after."""
 
     def __init__(self, cues: Sequence[Cue]) -> None:
         self._follower = CueFollower(cues)
 
-    def __call__(self, batch: Batch, turn: StepResult) -> None:
+    def __call__(self, batch: Batch, step: StepResult) -> None:
         """Logs the script events of a step."""
-        for told in self._follower.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands)):
-            _LOG.info("%s", cue_line(told))
+        for cue in self._follower.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands)):
+            _LOG.info("%s", cue_line(cue))
 
 
 class _Mean:

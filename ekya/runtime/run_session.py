@@ -26,7 +26,7 @@ from ekya.pipeline.record import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
-from ekya.results.progress import ProgressObserver, ScriptTeller, WarningTeller
+from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
 from ekya.results.report.screen import open_screen
 from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_state import StateStore
@@ -126,14 +126,14 @@ class RunSession:
         on_actor = ActorPlanner(actors, scheduler)
         self.planning_ms = on_actor.planning_ms
         metrics, models = RunMetrics(), ModelKeeper(self.orders.folder, self.store)
-        with open_screen(console) as screen:
-            watcher = ProgressObserver(screen, self.constants, self.note)
-            tell_script = ScriptTeller(script_cues(self.orders.fleet))
-            tell_warnings = WarningTeller()
+        with open_screen(console) as show:
+            watcher = ProgressObserver(show, self.constants, self.note)
+            log_script = ScriptLogger(script_cues(self.orders.fleet))
+            log_warnings = WarningLogger()
 
             def observe(batch: Batch, turn: StepResult) -> None:
-                tell_script(batch, turn)
-                tell_warnings(batch)
+                log_script(batch, turn)
+                log_warnings(batch)
                 watcher(batch, turn)
                 metrics(batch, turn)
                 models(batch, turn)

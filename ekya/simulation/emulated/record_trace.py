@@ -97,7 +97,7 @@ def record_fleet(
         card=card,
         window_us=trace.window_us,
         every_start=extent.every_start,
-        told=progress.trained,
+        on_training=progress.trained,
     )
     known = {recorded.stream for recorded in trace.streams}
     for place, stream in enumerate(fleet.streams):

@@ -193,7 +193,7 @@ class StreamRecorder:
                 for course in (course for course in self.common.courses if course.family == family):
                     asked = of_blocks if course.config.trainable_blocks else of_heads
                     runs.append(self._run(course, start, labels, asked, passed))
-                    self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
+                    self.common.on_training(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties are frequent: prefer more data, as a plan does.
                 best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))

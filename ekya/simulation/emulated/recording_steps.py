@@ -66,7 +66,7 @@ class Common:
         card: costs of all work.
         window_us: length of a window.
         every_start: train from every model that may serve, not only from the newest of each family.
-        told: callback after each training, with its name.
+        on_training: callback after each training, with its name.
     """
 
     retrain_configs: tuple[RetrainConfig, ...]
@@ -76,7 +76,7 @@ class Common:
     card: CostCard
     window_us: int
     every_start: bool
-    told: Callable[[str], None]
+    on_training: Callable[[str], None]
 
     @property
     def courses(self) -> tuple[Course, ...]:
