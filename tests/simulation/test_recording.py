@@ -26,8 +26,8 @@ from ekya.pipeline.inference import Classifier
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.courses import Common, Course, courses_of
 from ekya.simulation.emulated.recording import SCORED_PER_S, StreamRecorder
-from ekya.simulation.emulated.recording_steps import Common, Course, RecordedSteps, courses_of
 from ekya.simulation.emulated.seen import watch
 from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.retraining import VirtualRetraining
@@ -168,7 +168,7 @@ def test_recording_training_equals_that_of_a_run(recorded):
     """
     config = RetrainConfig(1, 8, 0, 1, 0.5)
     labels, passed = labels_of(recorded, 1), ActivationCache()
-    steps = RecordedSteps(CAM, SETTINGS, recorded.windows, 0, recorded.common)
+    steps = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, recorded.common)
     assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
     retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)
     command = StartRetraining(CAM, JobId(0), 1, config, 1000, expected_accuracy=0.5, expected_gpu_s=0.0)
