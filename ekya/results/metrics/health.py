@@ -88,7 +88,7 @@ class Gone(StrEnum):
     SET_ASIDE = "set aside"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WindowFacts:
     """Facts of one stream in one window.
 

@@ -183,7 +183,7 @@ class _Stream:
         if self.facts is None:
             return
         if self.job is not None:
-            self.facts = replace(self.facts, unfinished=True)
+            self.facts.unfinished = True
         over = self.so_far(t_us)
         if over.span_us > 0:
             self.past.append(over)
@@ -217,32 +217,25 @@ class _Stream:
             case ev.StreamEnded():
                 self.end(event.t_us)
             case _ if self.facts is not None:
-                self.facts = self._with(self.facts, event)
+                self._note(self.facts, event)
 
-    def _with(self, facts: WindowFacts, event: ev.Event) -> WindowFacts:
+    def _note(self, facts: WindowFacts, event: ev.Event) -> None:
         match event:
             case ev.FramesCounted() if event.window == facts.index:
-                return replace(facts, frames=facts.frames + FrameCount(event.due, event.analysed))
+                facts.frames += FrameCount(event.due, event.analysed)
             case ev.LabelsReady() if event.window == facts.index:
-                late = facts.labels is Labels.MISSING
-                return replace(facts, labels=Labels.LATE if late else Labels.IN_TIME)
+                facts.labels = Labels.LATE if facts.labels is Labels.MISSING else Labels.IN_TIME
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
-                return replace(facts, missed_gain=max(facts.missed_gain, gain))
+                facts.missed_gain = max(facts.missed_gain, gain)
             case ev.RetrainProgress() if event.job == self.job:
-                self.job = None
-                return replace(facts, retrained=True)
+                self.job, facts.retrained = None, True
             case ev.RetrainFinished() if event.job == self.job:
                 self.job = None
-                return facts
             case ev.RetrainFailed() if event.job == self.job:
-                self.job = None
-                return replace(facts, broke=event.reason)
+                self.job, facts.broke = None, event.reason
             case ev.WorkerDied(role=ev.Role.RETRAINING) if self.job is not None:
-                self.job = None
-                return replace(facts, broke=event.reason)
-            case _:
-                return facts
+                self.job, facts.broke = None, event.reason
 
     def go(self, gone: Gone, why: str, t_us: int) -> None:
         """Marks the stream as silent from now on."""
@@ -252,7 +245,7 @@ class _Stream:
     def _go_silent(self, t_us: int) -> None:
         last = max(self.gone, key=list(Gone).index)
         if self.facts is not None:
-            self.facts = replace(self.facts, gone=last, why=self.gone[last])
+            self.facts.gone, self.facts.why = last, self.gone[last]
             self.since_us = t_us if self.since_us is None else self.since_us
 
     def come_back(self, gone: Gone, t_us: int) -> None:
@@ -260,7 +253,7 @@ class _Stream:
         self.gone.pop(gone, None)
         if self.gone or self.since_us is None or self.facts is None:
             return
-        self.facts = replace(self.facts, silent_us=self.facts.silent_us + max(t_us - self.since_us, 0))
+        self.facts.silent_us += max(t_us - self.since_us, 0)
         self.since_us = None
 
     def end(self, t_us: int) -> None:
@@ -282,12 +275,12 @@ class _Stream:
             return
         self.labels_due = True
         if asked and self.facts.labels is Labels.MISSING:
-            self.facts = replace(self.facts, labels=Labels.NOT_DUE)
+            self.facts.labels = Labels.NOT_DUE
 
     def end_preparation(self) -> None:
         """Ends labelling; labels that are due and not ready are missing."""
         if self.facts is not None and self.labels_due and self.facts.labels is Labels.NOT_DUE:
-            self.facts = replace(self.facts, labels=Labels.MISSING)
+            self.facts.labels = Labels.MISSING
 
     def present(self, now_us: int) -> Health:
         """Returns the present health."""
