@@ -4,6 +4,7 @@ import gc
 import weakref
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from ekya.models.edge.model import clone
 from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import why_back
@@ -56,10 +57,10 @@ class World:
         models = ModelRecord(folder, self.store, CAM)
         models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
         collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
-        worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
+        steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
         self.camera = EmulatedCamera(
             settings=SETTINGS,
-            inference=EmulatedStream(standing(200), worker, CARD),
+            inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),
             frames=FrameRecord(folder, CAM),
             models=models,
             model=model,

@@ -1,5 +1,7 @@
 """Tests of a trainer that runs out of memory, on virtual time: its γ is dropped, and all else goes on."""
 
+from functools import partial
+
 import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
@@ -19,7 +21,7 @@ from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
@@ -91,10 +93,10 @@ def camera(place):
     base = build_edge_model(NAMES, 0, 3, "tiny")
     settings = PreparationSettings(NAMES, SIDE, FPS, 40, 77 + place)
     collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-    worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+    steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
     return EmulatedCamera(
         settings=settings,
-        inference=EmulatedStream(frames(3 * FRAMES), worker, CARD),
+        inference=EmulatedStream(frames(3 * FRAMES), steps, CARD, base, partial(Classifier, classes=NAMES)),
         frames=Records(),
         models=Records(),
         model=base,

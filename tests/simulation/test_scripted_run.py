@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from ekya.models.edge.model import EDGE_MODELS, build_edge_model
 from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord, merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import misfortunes
@@ -123,12 +124,14 @@ def emulate(root, scheduler="thief"):
             play = PlayConfig(speed=SPEED, script=script)
             settings = PreparationSettings(NAMES, SIDE, FPS, 20, 70 + place)
             collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-            worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+            steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
             cameras[stream] = EmulatedCamera(
                 settings=settings,
-                inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD),
+                inference=EmulatedStream(
+                    PlayedSource(Bars(), play).frames(), steps, CARD, base, partial(Classifier, classes=NAMES)
+                ),
                 frames=FrameRecord(folder, stream),
                 models=models,
                 model=base,

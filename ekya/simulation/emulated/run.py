@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.opening import open_golden
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
@@ -216,16 +218,15 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    worker = InferenceWorker(
-        settings.classes, base, proposer, setup.collector(), settings.side, setup.window_us
-    )
+    steps = FrameSteps(proposer, setup.collector(), settings.side, setup.window_us)
+    prepare = partial(Classifier, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
     }
     camera = EmulatedCamera(
         settings=settings,
-        inference=EmulatedStream(chain([first] if first else [], arriving), worker, card),
+        inference=EmulatedStream(chain([first] if first else [], arriving), steps, card, base, prepare),
         frames=frames,
         models=models,
         model=base,

@@ -1,23 +1,21 @@
-"""Shares of a single pool, the cores of a CPU machine, and rounding to shares that jobs can have."""
+"""Rounding of shares to those that jobs can have."""
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
 
 from ekya.core.gpus import GpuGroups
+from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
 
-JobT = TypeVar("JobT")
-
-GroupsOf = Callable[[JobT], GpuGroups | None]
+GroupsOf = Callable[[Job], GpuGroups | None]
 """Groups of multiprocessors that a job can have exclusively; None for a job that is rounded to the step
 instead."""
 
 
-def no_groups(_job: object) -> None:
+def no_groups(_job: Job) -> None:
     """Returns None: no job has exclusive multiprocessors."""
 
 
-class Steps(Generic[JobT]):
+class Steps:
     """Rounds any share to one that a job can have.
 
     Args:
@@ -28,18 +26,18 @@ class Steps(Generic[JobT]):
         ValueError: a step outside 1 to 1000.
     """
 
-    def __init__(self, step_milli: int, groups: GroupsOf[JobT] = no_groups) -> None:
+    def __init__(self, step_milli: int, groups: GroupsOf = no_groups) -> None:
         if not 1 <= step_milli <= FULL_GPU_MILLI:
             raise ValueError(f"a step of {step_milli} thousandths is not between 1 and {FULL_GPU_MILLI}")
         self._step_milli = step_milli
         self._groups = groups
 
-    def down(self, job: JobT, share_milli: int) -> int:
+    def down(self, job: Job, share_milli: int) -> int:
         """Returns the largest share that is not above this one, of one GPU at most."""
         share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
         return self.whole(share_milli) if groups is None else groups.down(share_milli)
 
-    def up(self, job: JobT, share_milli: int) -> int:
+    def up(self, job: Job, share_milli: int) -> int:
         """Returns the smallest share that is not below this one; can be more than a GPU."""
         groups = self._groups(job)
         return -self.whole(-share_milli) if groups is None else groups.up(share_milli)
@@ -49,7 +47,7 @@ class Steps(Generic[JobT]):
         return milli // self._step_milli * self._step_milli
 
 
-def round_down(shares: Mapping[JobT, int], steps: Steps[JobT], capacity_milli: int) -> dict[JobT, int]:
+def round_down(shares: Mapping[Job, int], steps: Steps, capacity_milli: int) -> dict[Job, int]:
     """Rounds every share down to one that can be granted.
 
     Where the shares exceed the capacity, the largest grants are reduced step by step, the last of equal ones
@@ -75,38 +73,3 @@ def round_down(shares: Mapping[JobT, int], steps: Steps[JobT], capacity_milli: i
         largest = max(granted, key=lambda job: (granted[job], places[job]))
         granted[largest] = steps.down(largest, granted[largest] - 1)
     return granted
-
-
-class Pool(Generic[JobT]):
-    """Granted shares of one pool, which may still grow into spare capacity; no job is bound to a GPU."""
-
-    def __init__(self, shares: Mapping[JobT, int], capacity_milli: int, steps: Steps[JobT]) -> None:
-        """See ``round_down``."""
-        self._steps = steps
-        self._shares = round_down(shares, steps, capacity_milli)
-        self._spare_milli = steps.whole(capacity_milli) - sum(self._shares.values())
-
-    @property
-    def spare_milli(self) -> int:
-        """Spare capacity, in whole steps."""
-        return self._spare_milli
-
-    @property
-    def gpus(self) -> Mapping[JobT, int]:
-        """Always empty: no job is bound to a GPU."""
-        return {}
-
-    def share_milli(self, job: JobT) -> int:
-        """Returns the share of a job; 0 for a job that was not asked for."""
-        return self._shares.get(job, 0)
-
-    def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
-        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
-        share = self._steps.up(job, wanted_milli)
-        fits = share <= FULL_GPU_MILLI and share - self.share_milli(job) <= self._spare_milli
-        return share if fits else None
-
-    def grow(self, job: JobT, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` returned."""
-        self._spare_milli -= share_milli - self.share_milli(job)
-        self._shares[job] = share_milli
