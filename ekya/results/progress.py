@@ -1,6 +1,7 @@
 """Turns the state of the control loop into what a person sees during a run."""
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ekya.control.options import LoopOptions
@@ -26,18 +27,21 @@ class ProgressObserver:
         self._show = show
         self._options = options
         self._note = note
-        self._seen: dict[StreamId, _Mean] = {}
+        # For means over time: sums of accuracy times microseconds, and of microseconds.
+        self._accuracy_us: dict[StreamId, float] = defaultdict(float)
+        self._known_us: Counter[StreamId] = Counter()
         self._health = HealthFollower()
         self._shown_us = 0
 
     def __call__(self, batch: Batch, step: StepResult) -> None:
         """Shows the state after a step."""
         fleet = step.state.fleet
-        passed_us = batch.now_us - self._shown_us
+        passed_us = max(batch.now_us - self._shown_us, 1)
         self._shown_us = batch.now_us
         for stream in fleet.streams:
             if stream.accuracy is not None:
-                self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
+                self._accuracy_us[stream.stream] += stream.accuracy * passed_us
+                self._known_us[stream.stream] += passed_us
         self._health.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
         self._show(self._state(batch.now_us, fleet))
 
@@ -59,13 +63,13 @@ class ProgressObserver:
 
     def _row(self, stream: StreamState, preparing: bool, health: Health) -> ScreenRow:
         job = stream.job
-        mean = self._seen.get(stream.stream)
+        known_us = self._known_us[stream.stream]
         status = "preparing" if preparing and stream.status is Status.SERVING else str(stream.status)
         return ScreenRow(
             stream=stream.stream,
             status=status,
             accuracy_now=stream.accuracy,
-            accuracy_mean=None if mean is None else mean.value,
+            accuracy_mean=self._accuracy_us[stream.stream] / known_us if known_us else None,
             training=None if job is None else job.config,
             training_progress=None if job is None else len(job.accuracies) / job.config.epochs,
             inference=stream.inference,
@@ -99,21 +103,3 @@ class ScriptLogger:
         """Logs the script events of a step."""
         for cue in self._follower.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands)):
             _LOG.info("%s", cue_line(cue))
-
-
-class _Mean:
-    """Time-weighted mean of a piecewise constant value."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._time_us = 0
-
-    def add(self, value: float, passed_us: int) -> None:
-        """Adds a value that held for ``passed_us``."""
-        self._sum += value * max(passed_us, 1)
-        self._time_us += max(passed_us, 1)
-
-    @property
-    def value(self) -> float:
-        """The mean so far."""
-        return self._sum / self._time_us

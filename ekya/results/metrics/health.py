@@ -1,7 +1,7 @@
 """Judges whether a stream got what it needs in a window: a state, its reason and a remedy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -165,15 +165,7 @@ def health_values(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> dict[st
         "total": {str(state): states.count(state) for state in HealthState},
         "sentence": _sentence(judged),
         "streams": {
-            stream: [
-                {
-                    "index": one.index,
-                    "state": str(one.health.state),
-                    "reason": one.health.reason,
-                    "remedy": one.health.remedy,
-                }
-                for one in windows
-            ]
+            stream: [{"index": one.index, **asdict(one.health)} for one in windows]
             for stream, windows in sorted(streams.items())
         },
     }
