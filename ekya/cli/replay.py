@@ -59,7 +59,7 @@ def replay(config: ReplayConfig, output: Output) -> None:
     from ekya.cli.chosen_fleet import read_fleet, require_recorded, run_options
     from ekya.config.shipped import shipped_path
     from ekya.pipeline.setup import script_cues
-    from ekya.results.metrics.cues import told_cues
+    from ekya.results.metrics.cues import occurred_cues
     from ekya.results.storage.journal import read_journal
     from ekya.results.storage.run_folder import RunFolder
 
@@ -72,5 +72,5 @@ def replay(config: ReplayConfig, output: Output) -> None:
     with ctrl_c_remembered():
         folder = world_of(config.clock)(fleet, options, output.console)
         journal = read_journal(RunFolder(folder).journal)
-        summary = report_run(folder, output, tuple(told_cues(script_cues(fleet), journal[2])))
+        summary = report_run(folder, output, tuple(occurred_cues(script_cues(fleet), journal[2])))
     require_well(summary)

@@ -1,6 +1,7 @@
 """Turns the state of the control loop into what a person sees during a run."""
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from ekya.control.options import LoopOptions
@@ -13,7 +14,7 @@ from ekya.core.units import StreamId
 from ekya.results.metrics.cues import Cue, CueFollower
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
-from ekya.results.report.screen import Screen, ScreenRow, ScreenState
+from ekya.results.report.screen import ScreenRow, ScreenState, Show
 from ekya.results.report.tables import cue_line
 
 _LOG = logging.getLogger(__name__)
@@ -22,24 +23,27 @@ _LOG = logging.getLogger(__name__)
 class ProgressObserver:
     """Shows every step of the loop on a screen."""
 
-    def __init__(self, screen: Screen, options: LoopOptions, note: str = "") -> None:
-        self._screen = screen
+    def __init__(self, show: Show, options: LoopOptions, note: str = "") -> None:
+        self._show = show
         self._options = options
         self._note = note
-        self._seen: dict[StreamId, _Mean] = {}
+        # For means over time: sums of accuracy times microseconds, and of microseconds.
+        self._accuracy_us: dict[StreamId, float] = defaultdict(float)
+        self._known_us: Counter[StreamId] = Counter()
         self._health = HealthFollower()
         self._shown_us = 0
 
-    def __call__(self, batch: Batch, turn: StepResult) -> None:
+    def __call__(self, batch: Batch, step: StepResult) -> None:
         """Shows the state after a step."""
-        fleet = turn.state.fleet
-        passed_us = batch.now_us - self._shown_us
+        fleet = step.state.fleet
+        passed_us = max(batch.now_us - self._shown_us, 1)
         self._shown_us = batch.now_us
         for stream in fleet.streams:
             if stream.accuracy is not None:
-                self._seen.setdefault(stream.stream, _Mean()).add(stream.accuracy, passed_us)
-        self._health.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
-        self._screen.show(self._state(batch.now_us, fleet))
+                self._accuracy_us[stream.stream] += stream.accuracy * passed_us
+                self._known_us[stream.stream] += passed_us
+        self._health.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
+        self._show(self._state(batch.now_us, fleet))
 
     def _state(self, now_us: int, fleet: FleetState) -> ScreenState:
         health = self._health.now()
@@ -59,13 +63,13 @@ class ProgressObserver:
 
     def _row(self, stream: StreamState, preparing: bool, health: Health) -> ScreenRow:
         job = stream.job
-        mean = self._seen.get(stream.stream)
+        known_us = self._known_us[stream.stream]
         status = "preparing" if preparing and stream.status is Status.SERVING else str(stream.status)
         return ScreenRow(
             stream=stream.stream,
             status=status,
             accuracy_now=stream.accuracy,
-            accuracy_mean=None if mean is None else mean.value,
+            accuracy_mean=self._accuracy_us[stream.stream] / known_us if known_us else None,
             training=None if job is None else job.config,
             training_progress=None if job is None else len(job.accuracies) / job.config.epochs,
             inference=stream.inference,
@@ -75,7 +79,7 @@ class ProgressObserver:
         )
 
 
-class WarningTeller:
+class WarningLogger:
     """Logs the warnings of the run's processes, each text once."""
 
     def __init__(self) -> None:
@@ -89,31 +93,13 @@ class WarningTeller:
                 _LOG.warning("%s: %s", event.source, event.text)
 
 
-class ScriptTeller:
+class ScriptLogger:
     """Logs the events of a fleet's script as they occur, and the shares before and after."""
 
     def __init__(self, cues: Sequence[Cue]) -> None:
         self._follower = CueFollower(cues)
 
-    def __call__(self, batch: Batch, turn: StepResult) -> None:
+    def __call__(self, batch: Batch, step: StepResult) -> None:
         """Logs the script events of a step."""
-        for told in self._follower.follow(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands)):
-            _LOG.info("%s", cue_line(told))
-
-
-class _Mean:
-    """Time-weighted mean of a piecewise constant value."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._time_us = 0
-
-    def add(self, value: float, passed_us: int) -> None:
-        """Adds a value that held for ``passed_us``."""
-        self._sum += value * max(passed_us, 1)
-        self._time_us += max(passed_us, 1)
-
-    @property
-    def value(self) -> float:
-        """The mean so far."""
-        return self._sum / self._time_us
+        for cue in self._follower.follow(StepRecord(batch.now_us, batch.events, step.plan, step.commands)):
+            _LOG.info("%s", cue_line(cue))

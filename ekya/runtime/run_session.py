@@ -28,8 +28,8 @@ from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
-from ekya.results.progress import ProgressObserver, ScriptTeller, WarningTeller
-from ekya.results.report.screen import Screen, open_screen
+from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
+from ekya.results.report.screen import Show, open_screen
 from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
@@ -161,8 +161,8 @@ class RunSession:
             )
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
-            with open_screen(console) as screen:
-                observe = self._observer(screen, store, facts)
+            with open_screen(console) as show:
+                observe = self._observer(show, store, facts)
                 plan = self.coordinator.planner(planner.plan)
                 state = None if resumed is None else resumed.state
                 try:
@@ -244,13 +244,13 @@ class RunSession:
         budgeted = BudgetedExecutor(executor, meter, places, job_sizes(fleet))
         return MeteredExecutor(budgeted, meter, constants.window_us, from_us)
 
-    def _observer(self, screen: Screen, store: StateStore, facts: LoopFacts) -> Observer:
+    def _observer(self, show: Show, store: StateStore, facts: LoopFacts) -> Observer:
         """Returns a callback that passes each step of the loop to all that follow the run."""
-        warnings = WarningTeller()
+        warnings = WarningLogger()
         observers: tuple[Observer, ...] = (
-            ScriptTeller(script_cues(self.opened.fleet)),
+            ScriptLogger(script_cues(self.opened.fleet)),
             lambda batch, _: warnings(batch),
-            ProgressObserver(screen, self.opened.constants, self.note),
+            ProgressObserver(show, self.opened.constants, self.note),
             RunMetrics(),
             ModelKeeper(self.opened.folder, store),
             facts,
@@ -266,14 +266,14 @@ class RunSession:
     def _report(self, facts: LoopFacts) -> Path:
         """Scores the run, writes its report, and returns its folder."""
         # The figure libraries are loaded after the run, since loading them would delay its start.
-        from ekya.results.finalize import RunEnd, finish_run
+        from ekya.results.finalize import finish_run
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
         host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
-        finished = finish_run(opened.folder, opened.fleet, RunEnd("live", opened.options.seed, host))
+        summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
-        _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
+        _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
 
 

@@ -142,7 +142,7 @@ class VirtualExecutor(Generic[ModelT]):
                 break
             self._outbox.extend(due[2](due[0]))
         # Share changes are reported with the next event, never alone: no decision depends on them.
-        events, self._outbox = (*self._shares.take_told(), *self._outbox), []
+        events, self._outbox = (*self._shares.take_events(), *self._outbox), []
         return Batch(self._now_us, events)
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:

@@ -84,7 +84,7 @@ class InstantShares:
     def __init__(self, capacity_milli: int) -> None:
         self._ledger = ShareLedger((capacity_milli,), lambda holder: 0, _IN_NO_TIME)
         self._jobs: dict[ShareHolder, GoTo] = {}
-        self._told: list[ShareResized] = []
+        self._events: list[ShareResized] = []
 
     def change(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int, go_to: GoTo) -> None:
         """Sets a job's share by an order of the plan with this number (``epoch``).
@@ -125,16 +125,16 @@ class InstantShares:
         self._carry_out(self._ledger.leave(holder, now_us), now_us)
         self._jobs.pop(holder, None)
 
-    def take_told(self) -> tuple[ShareResized, ...]:
+    def take_events(self) -> tuple[ShareResized, ...]:
         """Returns the events since the last call."""
-        told, self._told = tuple(self._told), []
-        return told
+        events, self._events = tuple(self._events), []
+        return events
 
     def _carry_out(self, orders: list[ShareCommand], now_us: int) -> None:
         for order in orders:
             # Emit before the change: a job without work ends immediately and emits its own event.
             if order.changes:
-                self._told.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
+                self._events.append(ShareResized(now_us, order.holder, order.epoch, order.share_milli, 0))
             if not order.leaves:
                 self._jobs[order.holder](order.share_milli)
             self._carry_out(self._ledger.answer(order, now_us), now_us)

@@ -5,18 +5,18 @@ import io
 from rich.console import Console
 
 from ekya.core.units import StreamId
-from ekya.results.metrics.cues import Cue, CueTold, Happening
+from ekya.results.metrics.cues import Cue, Happening, OccurredCue
 from ekya.results.report.tables import cue_line, cue_table
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
-LOST = CueTold(
+LOST = OccurredCue(
     Cue(10 * S, A, Happening.LOST, 14 * S),
     10_200_000,
     {A: (100, 400), B: (0, 300)},
     {A: (100, 0), B: (0, 700)},
 )
-NIGHT = CueTold(Cue(12 * S, B, Happening.NIGHT, 18 * S), 12 * S, {B: (0, 300)}, {B: (0, 300)})
-JOINS = CueTold(Cue(5 * S, B, Happening.JOINS), 5 * S, {A: (0, 400)}, {A: (0, 300), B: (0, 100)})
+NIGHT = OccurredCue(Cue(12 * S, B, Happening.NIGHT, 18 * S), 12 * S, {B: (0, 300)}, {B: (0, 300)})
+JOINS = OccurredCue(Cue(5 * S, B, Happening.JOINS), 5 * S, {A: (0, 400)}, {A: (0, 300), B: (0, 100)})
 
 
 def test_cue_line_names_time_stream_event_and_share_changes():

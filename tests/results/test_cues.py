@@ -5,7 +5,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
-from ekya.results.metrics.cues import Cue, CueFollower, Happening, told_cues
+from ekya.results.metrics.cues import Cue, CueFollower, Happening, occurred_cues
 
 A, B, S = StreamId("a"), StreamId("b"), 1_000_000
 EVERY = InferenceConfig(1, 32)
@@ -34,7 +34,7 @@ TURNS = [
 
 
 def test_cues_occur_with_their_event_or_at_their_time():
-    told = list(told_cues([AGAIN, BACK, NIGHT, LOST], TURNS))
+    told = list(occurred_cues([AGAIN, BACK, NIGHT, LOST], TURNS))
     assert [(one.cue, one.t_us) for one in told] == [
         (LOST, 10_200_000),
         (NIGHT, 12 * S),
@@ -44,7 +44,7 @@ def test_cues_occur_with_their_event_or_at_their_time():
 
 
 def test_cue_shares_are_those_before_and_after_the_step():
-    told = {one.cue: one for one in told_cues([AGAIN, BACK, NIGHT, LOST], TURNS)}
+    told = {one.cue: one for one in occurred_cues([AGAIN, BACK, NIGHT, LOST], TURNS)}
     assert told[LOST].before == {A: (0, 400), B: (0, 300)}
     assert told[LOST].after == {A: (0, 0), B: (0, 700)}
     assert told[NIGHT].before == told[NIGHT].after == {A: (0, 0), B: (0, 700)}
@@ -53,7 +53,7 @@ def test_cue_shares_are_those_before_and_after_the_step():
 
 def test_cues_that_never_occur_are_left_out():
     joins = Cue(5 * S, B, Happening.JOINS)
-    assert list(told_cues([joins], TURNS)) == []
+    assert list(occurred_cues([joins], TURNS)) == []
 
 
 def test_cues_stream_from_the_beginning_does_not_join():
@@ -62,7 +62,7 @@ def test_cues_stream_from_the_beginning_does_not_join():
 
 
 def test_cue_values_are_json():
-    (told,) = told_cues([LOST], TURNS)
+    (told,) = occurred_cues([LOST], TURNS)
     assert told.values() == {
         "at_s": 10.2,
         "until_s": 14.0,

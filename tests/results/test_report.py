@@ -12,7 +12,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import Health, HealthState
 from ekya.results.report.html import ReportFigure, render_report
-from ekya.results.report.screen import LiveScreen, PlainScreen, ScreenRow, ScreenState, draw, open_screen
+from ekya.results.report.screen import PlainScreen, ScreenRow, ScreenState, draw, open_screen
 from ekya.results.report.tables import compare_table, health_lines, run_table
 
 GAMMA = {"epochs": 8, "batch_size": 16, "head_width": 64, "trainable_blocks": 1, "data_fraction": 0.5}
@@ -261,9 +261,9 @@ def test_plain_screen_logs_changes_of_health(caplog: pytest.LogCaptureFixture) -
     behind = replace(ROW, health=BEHIND)
     worse = replace(ROW, health=replace(BEHIND, reason="50 of 90 frames were dropped"))
     lost = replace(ROW, status="lost", health=Health(HealthState.LOST, "no signal", "check it"))
-    with PlainScreen() as screen:
-        for row in (ROW, behind, worse, lost, lost, ROW):
-            screen.show(replace(STATE, rows=(row,)))
+    screen = PlainScreen()
+    for row in (ROW, behind, worse, lost, lost, ROW):
+        screen.show(replace(STATE, rows=(row,)))
     lines = [record.getMessage().split("cam-1 ")[1] for record in caplog.records][1:]
     assert lines == [
         "is behind: 40 of 90 frames were dropped; give it more GPUs",
@@ -276,9 +276,9 @@ def test_plain_screen_logs_changes_of_health(caplog: pytest.LogCaptureFixture) -
 def test_plain_screen_logs_only_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     training = replace(ROW, training=RetrainConfig(**GAMMA), retrain_share_milli=500)
-    with PlainScreen() as screen:
-        for row in (ROW, ROW, training, training, replace(ROW, status="set aside")):
-            screen.show(replace(STATE, rows=(row,)))
+    screen = PlainScreen()
+    for row in (ROW, ROW, training, training, replace(ROW, status="set aside")):
+        screen.show(replace(STATE, rows=(row,)))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 4
     assert "window 1" in lines[0]
@@ -290,8 +290,10 @@ def test_plain_screen_logs_only_changes(caplog: pytest.LogCaptureFixture) -> Non
 def test_open_screen_live_table_on_terminal_only() -> None:
     out = io.StringIO()
     terminal = Console(file=out, force_terminal=True, width=120)
-    with open_screen(terminal) as screen:
-        assert isinstance(screen, LiveScreen)
-        screen.show(STATE)
+    with open_screen(terminal) as show:
+        show(STATE)
     assert "cam-1" in out.getvalue()
-    assert isinstance(open_screen(Console(file=io.StringIO())), PlainScreen)
+    plain = io.StringIO()
+    with open_screen(Console(file=plain)) as show:
+        show(STATE)
+    assert plain.getvalue() == ""

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+from starts import start_retraining
 
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import RetrainFinished
 from ekya.core.speed import LINEAR
-from ekya.core.units import JobId, StreamId
+from ekya.core.units import StreamId
 from ekya.core.weights import Elsewhere
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
@@ -60,7 +60,7 @@ def arriving(made, elsewhere, now_us=5 * S):
         made.append(1)
         return EpochEnd(2, 0.75, 4.0, lambda: "weights")
 
-    command = StartRetraining(CAM, JobId(4), 6, GAMMA, 0, 0.5, 0.0, elsewhere)
+    command = start_retraining(CAM, GAMMA, window=6, share_milli=0, elsewhere=elsewhere)
     return VirtualRetraining(command, iter([TrainingStep(4.0, bring)]), LINEAR, now_us)
 
 
@@ -93,7 +93,7 @@ def test_arrival_has_weights_of_the_best_epoch(base, labels):
     stepped = fresh()
     stepped.prepare()
     told = [stepped.run_epoch().validation_accuracy for _ in range(GAMMA.epochs)]
-    command = StartRetraining(CAM, JobId(4), 1, GAMMA, 0, 0.5, 0.0, Elsewhere(9 * S))
+    command = start_retraining(CAM, GAMMA, share_milli=0, elsewhere=Elsewhere(9 * S))
     arriving = VirtualRetraining(command, training_steps(fresh(), CARD), LINEAR, S)
     progress, finished = arriving.finish_step(9 * S)
     best = arriving.best
@@ -105,7 +105,7 @@ def test_arrival_has_weights_of_the_best_epoch(base, labels):
 
 
 def coming(base, labels):
-    command = StartRetraining(CAM, JobId(4), 1, GAMMA, 0, 0.5, 0.0)
+    command = start_retraining(CAM, GAMMA, share_milli=0)
     retraining = retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
     return VirtualRetraining(command, training_steps(retraining, CARD), LINEAR, 0, by_snapshots=True)
 

@@ -19,11 +19,12 @@ from bars import (
     standing,
     turned_around,
 )
+from starts import start_retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import clone
 from ekya.models.golden.proposer import GivenBoxes
@@ -148,7 +149,7 @@ def test_roll_back_next_retraining_starts_from_earlier_weights(tmp_path, good):
         world.labels(2)
         world.turn(2, cmd.RollBack(CAM, "worse"))
         gamma = RetrainConfig(1, 8, 0, 0, 1.0)
-        world.executor.execute([cmd.StartRetraining(CAM, JobId(1), 2, gamma, 1000, 0.5, 1.0)])
+        world.executor.execute([start_retraining(CAM, gamma, window=2)])
         events = []
         while not any(isinstance(event, ev.RetrainFinished) for event in events):
             events.extend(world.executor.wait(3 * WINDOW_US).events)

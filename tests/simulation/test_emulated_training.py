@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starts import start_retraining
 
 import ekya.simulation.emulated.training
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import RetrainFinished, RetrainProgress
 from ekya.core.speed import LINEAR, SpeedCurve
@@ -65,9 +65,7 @@ def begin(*accuracies, share_milli=1000, now_us=0, speed=LINEAR):
 
 
 def started(trained, share_milli=1000, now_us=0, speed=LINEAR):
-    command = StartRetraining(
-        CAM, JOB, 2, trained.config, share_milli, expected_accuracy=0.5, expected_gpu_s=0.0
-    )
+    command = start_retraining(CAM, trained.config, job=JOB, window=2, share_milli=share_milli)
     return VirtualRetraining(command, training_steps(trained, CARD), speed, now_us)
 
 

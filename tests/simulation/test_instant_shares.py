@@ -17,12 +17,12 @@ def test_instant_shares_change_immediately_with_events():
     shares.change(A, 300, 2, 20, went_to.append)
     shares.change(B, 700, 2, 20, went_to.append)
     assert went_to == [700, 300, 700]
-    assert shares.take_told() == (
+    assert shares.take_events() == (
         ShareResized(10, A, 1, 700, 0),
         ShareResized(20, A, 2, 300, 0),
         ShareResized(20, B, 2, 700, 0),
     )
-    assert shares.take_told() == ()
+    assert shares.take_events() == ()
 
 
 def test_instant_shares_occupied_share_raises():
@@ -39,7 +39,7 @@ def test_instant_shares_ended_job_frees_its_share():
     shares.leave(JOB, 60)
     shares.change(A, 1000, 2, 60, went_to.append)
     assert went_to == [800, 1000]
-    assert shares.take_told()[1] == ShareResized(50, JOB, 1, 0, 0)
+    assert shares.take_events()[1] == ShareResized(50, JOB, 1, 0, 0)
 
 
 def test_instant_shares_silent_job_returns_its_share():

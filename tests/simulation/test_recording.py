@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+from starts import start_retraining
 
 import ekya.simulation.emulated.recording
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, family_of
 from ekya.core.records import LabelledBoxes
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE, Origin
-from ekya.core.units import JobId, StreamId
+from ekya.core.units import StreamId
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import Predictor
@@ -26,8 +26,8 @@ from ekya.pipeline.inference import Classifier
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.courses import Common, Course, courses_of
 from ekya.simulation.emulated.recording import SCORED_PER_S, StreamRecorder
-from ekya.simulation.emulated.recording_steps import Common, Course, RecordedSteps, courses_of
 from ekya.simulation.emulated.seen import watch
 from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.retraining import VirtualRetraining
@@ -168,10 +168,10 @@ def test_recording_training_equals_that_of_a_run(recorded):
     """
     config = RetrainConfig(1, 8, 0, 1, 0.5)
     labels, passed = labels_of(recorded, 1), ActivationCache()
-    steps = RecordedSteps(CAM, SETTINGS, recorded.windows, 0, recorded.common)
+    steps = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, recorded.common)
     assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
     retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)
-    command = StartRetraining(CAM, JobId(0), 1, config, 1000, expected_accuracy=0.5, expected_gpu_s=0.0)
+    command = start_retraining(CAM, config)
     emulated = VirtualRetraining(command, training_steps(retraining, CARD), LINEAR, 0)
     assert emulated.finish_step(emulated.due_us) == []
     progress, finished = emulated.finish_step(emulated.due_us)

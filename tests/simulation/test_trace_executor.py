@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimum.problems import view_of
+from starts import start_retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -115,7 +116,7 @@ def events_until(executor, until_us, kind=object):
 
 
 def start(share_milli=500):
-    return cmd.StartRetraining(CAM, JobId(1), 1, GAMMA, share_milli, 0.8, 8.0)
+    return start_retraining(CAM, GAMMA, share_milli=share_milli)
 
 
 def test_trace_training_advances_at_speed_of_share():
@@ -390,7 +391,7 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
         executor.execute([cmd.SetInference(a.stream, a.inference, a.inference_share_milli)])
         if a.retrain is not None:
             executor.execute(
-                [cmd.StartRetraining(a.stream, JobId(job), 1, a.retrain, a.retrain_share_milli, 0.0, 0.0)]
+                [start_retraining(a.stream, a.retrain, job=job, share_milli=a.retrain_share_milli)]
             )
     before = {stream.stream: stream.accuracy for stream in view.streams}
     best: dict[StreamId, tuple[float, int]] = {}

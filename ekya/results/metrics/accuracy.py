@@ -256,6 +256,11 @@ def mean_or_none(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """Returns a number as a summary shows it."""
+    return None if value is None else round(value, digits)
+
+
 def _check(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
     for what, frames in (("predictions", predictions.frame), ("reference", reference.frame)):
         if len(frames) and (frames[0] < 0 or np.any(np.diff(frames) <= 0)):

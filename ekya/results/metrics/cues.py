@@ -44,7 +44,7 @@ class Cue:
 
 
 @dataclass(frozen=True, slots=True)
-class CueTold:
+class OccurredCue:
     """A cue that has occurred.
 
     Attributes:
@@ -78,28 +78,28 @@ class CueFollower:
         self._waiting = sorted(cues, key=lambda cue: cue.t_us)
         self._book = ShareBook()
 
-    def follow(self, turn: StepRecord) -> list[CueTold]:
+    def follow(self, step: StepRecord) -> list[OccurredCue]:
         """Applies a step of the loop and returns the cues that occurred in it, in order."""
         before = self._book.now()
-        self._book.follow(turn)
-        came = {cue: at_us for cue in self._waiting if (at_us := _came_us(cue, turn)) is not None}
+        self._book.follow(step)
+        came = {cue: at_us for cue in self._waiting if (at_us := _came_us(cue, step)) is not None}
         self._waiting = [cue for cue in self._waiting if cue not in came]
         after = self._book.now()
-        return [CueTold(cue, at_us, before, after) for cue, at_us in came.items()]
+        return [OccurredCue(cue, at_us, before, after) for cue, at_us in came.items()]
 
 
-def told_cues(cues: Sequence[Cue], turns: Sequence[StepRecord]) -> Iterator[CueTold]:
+def occurred_cues(cues: Sequence[Cue], steps: Sequence[StepRecord]) -> Iterator[OccurredCue]:
     """Yields all cues that occurred in a run."""
     follower = CueFollower(cues)
-    for turn in turns:
-        yield from follower.follow(turn)
+    for step in steps:
+        yield from follower.follow(step)
 
 
-def _came_us(cue: Cue, turn: StepRecord) -> int | None:
+def _came_us(cue: Cue, step: StepRecord) -> int | None:
     kind = _TOLD.get(cue.happens)
     if kind is None:
-        return cue.t_us if cue.t_us <= turn.now_us else None
-    for event in turn.events:
+        return cue.t_us if cue.t_us <= step.now_us else None
+    for event in step.events:
         match event:
             # A late event of an earlier occurrence must not match the next cue of its kind.
             case ev.StreamAdded() | ev.StreamLost() | ev.StreamBack() if (

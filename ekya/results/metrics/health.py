@@ -1,7 +1,7 @@
 """Judges whether a stream got what it needs in a window: a state, its reason and a remedy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -81,21 +81,21 @@ class Labels(StrEnum):
 
 
 class Gone(StrEnum):
-    """Reason why a stream is away; if several hold, the last one listed here is reported."""
+    """Reason why a stream is silent; if several hold, the last one listed here is reported."""
 
     CAMERA = "camera"
     INFERENCE = "inference"
     SET_ASIDE = "set aside"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WindowFacts:
     """Facts of one stream in one window.
 
     Attributes:
         index: the window.
         span_us: time for which the stream was in it.
-        away_us, gone, why: part of that time without answers, and the last reason.
+        silent_us, gone, why: part of that time without answers, and the last reason.
         frames: numbers of its frames.
         inference, share_milli: λ and the inference share that were assigned last.
         labels: state of the labels for its retraining.
@@ -107,7 +107,7 @@ class WindowFacts:
 
     index: int
     span_us: int
-    away_us: int = 0
+    silent_us: int = 0
     gone: Gone = Gone.CAMERA
     why: str = ""
     frames: FrameCount = FrameCount()
@@ -130,7 +130,7 @@ class WindowHealth:
 
 def judge(facts: WindowFacts) -> Health:
     """Returns the health of a stream in a window."""
-    if facts.away_us > TOLERATED_PART * facts.span_us:
+    if facts.silent_us > TOLERATED_PART * facts.span_us:
         return _lost(facts)
     if is_behind(facts.frames):
         return _behind(facts)
@@ -165,15 +165,7 @@ def health_values(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> dict[st
         "total": {str(state): states.count(state) for state in HealthState},
         "sentence": _sentence(judged),
         "streams": {
-            stream: [
-                {
-                    "index": one.index,
-                    "state": str(one.health.state),
-                    "reason": one.health.reason,
-                    "remedy": one.health.remedy,
-                }
-                for one in windows
-            ]
+            stream: [{"index": one.index, **asdict(one.health)} for one in windows]
             for stream, windows in sorted(streams.items())
         },
     }
@@ -201,14 +193,14 @@ def _sentence(judged: Sequence[WindowHealth]) -> str | None:
 
 
 def _lost(facts: WindowFacts) -> Health:
-    for_s = f"{us_to_seconds(facts.away_us):.1f} s"
+    for_s = f"{us_to_seconds(facts.silent_us):.1f} s"
     why = f" ({facts.why})" if facts.why else ""
     match facts.gone:
         case Gone.CAMERA:
             reason = f"its camera gave nothing for {for_s}{why}"
             remedy = "check the camera, its address and the network, or its file"
         case Gone.INFERENCE:
-            reason = f"its inference was away for {for_s}{why}"
+            reason = f"its inference was down for {for_s}{why}"
             remedy = "see what ended its process, often too little memory"
         case Gone.SET_ASIDE:
             reason = f"it was set aside{why}"
@@ -217,12 +209,8 @@ def _lost(facts: WindowFacts) -> Health:
 
 
 def _behind(facts: WindowFacts) -> Health:
-    frames = facts.frames
-    how = (
-        ""
-        if facts.inference is None
-        else f" ({facts.inference.name} at {facts.share_milli / 10:g}% of a GPU)"
-    )
+    frames, config = facts.frames, facts.inference
+    how = "" if config is None else f" ({config.name} at {facts.share_milli / 10:g}% of a GPU)"
     return Health(
         HealthState.BEHIND,
         f"{frames.dropped} of {frames.due} frames that it should analyse were dropped{how}",
@@ -243,22 +231,19 @@ def _stale(facts: WindowFacts) -> Health:
     if facts.retrained:
         return WELL
     if facts.broke is not None:
-        return Health(
-            HealthState.STALE,
-            f"its retraining broke ({facts.broke})",
-            "see the warnings; where memory was short, allow fewer trainable_blocks or smaller batch_sizes",
+        reason = f"its retraining broke ({facts.broke})"
+        remedy = (
+            "see the warnings; where memory was short, allow fewer trainable_blocks or smaller batch_sizes"
         )
-    if facts.unfinished:
-        return Health(
-            HealthState.STALE,
-            "its retraining reached no epoch before the window ended",
-            "use longer windows (--window), more GPUs (--gpus) or cheaper configurations (retraining)",
+    elif facts.unfinished:
+        reason = "its retraining reached no epoch before the window ended"
+        remedy = "use longer windows (--window), more GPUs (--gpus) or cheaper configurations (retraining)"
+    elif facts.missed_gain >= STALE_GAIN:
+        points = f"{100 * facts.missed_gain:.0f} points"
+        reason = (
+            f"a trial of a few epochs gained {points}, and it was not retrained for want of share or time"
         )
-    if facts.missed_gain >= STALE_GAIN:
-        return Health(
-            HealthState.STALE,
-            f"a trial of a few epochs gained {100 * facts.missed_gain:.0f} points, and it was not retrained "
-            "for want of share or time",
-            "use more GPUs (--gpus), longer windows (--window) or fewer cameras",
-        )
-    return WELL
+        remedy = "use more GPUs (--gpus), longer windows (--window) or fewer cameras"
+    else:
+        return WELL
+    return Health(HealthState.STALE, reason, remedy)

@@ -26,17 +26,17 @@ _A_WHILE_US = 10_000_000
 
 
 def health_of(
-    turns: Sequence[StepRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
+    steps: Sequence[StepRecord], frames: Mapping[StreamId, Mapping[int, FrameCount]]
 ) -> dict[StreamId, tuple[WindowHealth, ...]]:
     """Returns the health of each stream in each window, from the one in which it was added to its end.
 
     Args:
-        turns: steps of a run.
+        steps: steps of a run.
         frames: numbers of each stream's frames, by window.
     """
     follower = HealthFollower()
-    for turn in turns:
-        follower.follow(turn)
+    for step in steps:
+        follower.follow(step)
     return {
         stream: tuple(
             WindowHealth(
@@ -59,14 +59,14 @@ class HealthFollower:
         self._now_us = 0
         self._prepared: bool | None = None
 
-    def follow(self, turn: StepRecord) -> None:
+    def follow(self, step: StepRecord) -> None:
         """Applies a step of the loop. Only runs that count frames as they come report them in events."""
-        for event in ev.in_order(turn.events):
+        for event in ev.in_order(step.events):
             self._now_us = max(self._now_us, event.t_us)
             self._take(event)
-        self._now_us = max(self._now_us, turn.now_us)
-        for command in turn.commands:
-            self._carry_out(command, turn.now_us)
+        self._now_us = max(self._now_us, step.now_us)
+        for command in step.commands:
+            self._carry_out(command, step.now_us)
 
     def now(self) -> dict[StreamId, Health]:
         """Returns the present health of each stream that has not ended."""
@@ -147,8 +147,8 @@ class _Stream:
         facts: of the open window, without what is in progress; None between windows and after the stream's
             end.
         from_us, until_us: when it entered the open window, and when that ends.
-        since_us: since when it is away in the open window; None while it is not.
-        gone: reasons why it is away.
+        since_us: since when it is silent in the open window; None while it is not.
+        gone: reasons why it is silent.
         job: its retraining, until the first epoch or its end.
         labels_due: it is to be labelled in the open window.
         carried: its health when the last window closed.
@@ -176,14 +176,14 @@ class _Stream:
         self.from_us, self.until_us = t_us, until_us
         self.labels_due = False
         if self.gone:
-            self._is_away(t_us)
+            self._go_silent(t_us)
 
     def close(self, t_us: int) -> None:
         """Ends the window; a retraining without an epoch until then is unfinished."""
         if self.facts is None:
             return
         if self.job is not None:
-            self.facts = replace(self.facts, unfinished=True)
+            self.facts.unfinished = True
         over = self.so_far(t_us)
         if over.span_us > 0:
             self.past.append(over)
@@ -193,11 +193,11 @@ class _Stream:
     def so_far(self, now_us: int) -> WindowFacts:
         """Returns the facts of the open window so far."""
         assert self.facts is not None
-        away_us = self.facts.away_us + (0 if self.since_us is None else max(now_us - self.since_us, 0))
+        silent_us = self.facts.silent_us + (0 if self.since_us is None else max(now_us - self.since_us, 0))
         return replace(
             self.facts,
             span_us=max(now_us - self.from_us, 0),
-            away_us=away_us,
+            silent_us=silent_us,
             inference=self.inference,
             share_milli=self.share_milli,
         )
@@ -217,50 +217,43 @@ class _Stream:
             case ev.StreamEnded():
                 self.end(event.t_us)
             case _ if self.facts is not None:
-                self.facts = self._with(self.facts, event)
+                self._note(self.facts, event)
 
-    def _with(self, facts: WindowFacts, event: ev.Event) -> WindowFacts:
+    def _note(self, facts: WindowFacts, event: ev.Event) -> None:
         match event:
             case ev.FramesCounted() if event.window == facts.index:
-                return replace(facts, frames=facts.frames + FrameCount(event.due, event.analysed))
+                facts.frames += FrameCount(event.due, event.analysed)
             case ev.LabelsReady() if event.window == facts.index:
-                late = facts.labels is Labels.MISSING
-                return replace(facts, labels=Labels.LATE if late else Labels.IN_TIME)
+                facts.labels = Labels.LATE if facts.labels is Labels.MISSING else Labels.IN_TIME
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
-                return replace(facts, missed_gain=max(facts.missed_gain, gain))
+                facts.missed_gain = max(facts.missed_gain, gain)
             case ev.RetrainProgress() if event.job == self.job:
-                self.job = None
-                return replace(facts, retrained=True)
+                self.job, facts.retrained = None, True
             case ev.RetrainFinished() if event.job == self.job:
                 self.job = None
-                return facts
             case ev.RetrainFailed() if event.job == self.job:
-                self.job = None
-                return replace(facts, broke=event.reason)
+                self.job, facts.broke = None, event.reason
             case ev.WorkerDied(role=ev.Role.RETRAINING) if self.job is not None:
-                self.job = None
-                return replace(facts, broke=event.reason)
-            case _:
-                return facts
+                self.job, facts.broke = None, event.reason
 
     def go(self, gone: Gone, why: str, t_us: int) -> None:
-        """Marks the stream as away from now on."""
+        """Marks the stream as silent from now on."""
         self.gone[gone] = why
-        self._is_away(t_us)
+        self._go_silent(t_us)
 
-    def _is_away(self, t_us: int) -> None:
+    def _go_silent(self, t_us: int) -> None:
         last = max(self.gone, key=list(Gone).index)
         if self.facts is not None:
-            self.facts = replace(self.facts, gone=last, why=self.gone[last])
+            self.facts.gone, self.facts.why = last, self.gone[last]
             self.since_us = t_us if self.since_us is None else self.since_us
 
     def come_back(self, gone: Gone, t_us: int) -> None:
-        """Removes one reason for being away."""
+        """Removes one reason for being silent."""
         self.gone.pop(gone, None)
         if self.gone or self.since_us is None or self.facts is None:
             return
-        self.facts = replace(self.facts, away_us=self.facts.away_us + max(t_us - self.since_us, 0))
+        self.facts.silent_us += max(t_us - self.since_us, 0)
         self.since_us = None
 
     def end(self, t_us: int) -> None:
@@ -276,18 +269,18 @@ class _Stream:
     def expect_labels(self, *, asked: bool) -> None:
         """Begins labelling, perhaps again.
 
-        Labels are due even from a stream that is away and could not be labelled.
+        Labels are due even from a stream that is silent and could not be labelled.
         """
         if self.facts is None or not (asked or (self.gone and self.past)):
             return
         self.labels_due = True
         if asked and self.facts.labels is Labels.MISSING:
-            self.facts = replace(self.facts, labels=Labels.NOT_DUE)
+            self.facts.labels = Labels.NOT_DUE
 
     def end_preparation(self) -> None:
         """Ends labelling; labels that are due and not ready are missing."""
         if self.facts is not None and self.labels_due and self.facts.labels is Labels.NOT_DUE:
-            self.facts = replace(self.facts, labels=Labels.MISSING)
+            self.facts.labels = Labels.MISSING
 
     def present(self, now_us: int) -> Health:
         """Returns the present health."""
@@ -295,12 +288,12 @@ class _Stream:
             return self.carried
         facts = self.so_far(now_us)
         if self.gone:
-            return judge(replace(facts, away_us=max(facts.away_us, 1), span_us=0))
+            return judge(replace(facts, silent_us=max(facts.silent_us, 1), span_us=0))
         # Whether a retraining was missed is decided when the window is over.
-        health = judge(replace(facts, away_us=0, missed_gain=0.0, frames=self._telling(facts)))
+        health = judge(replace(facts, silent_us=0, missed_gain=0.0, frames=self._judged_frames(facts)))
         return health if health.state is not HealthState.OK or not self._still_holds(facts) else self.carried
 
-    def _telling(self, facts: WindowFacts) -> FrameCount:
+    def _judged_frames(self, facts: WindowFacts) -> FrameCount:
         """Returns the open window's frames, or none while they are too few to judge."""
         while_us = min(_A_WHILE_US, (self.until_us - self.from_us) // 2)
         return facts.frames if facts.span_us >= while_us else FrameCount()
@@ -309,7 +302,7 @@ class _Stream:
         """Returns whether this window has not yet shown that the last window's state is over."""
         match self.carried.state:
             case HealthState.BEHIND:
-                return self._telling(facts).due < FEWEST_FRAMES
+                return self._judged_frames(facts).due < FEWEST_FRAMES
             case HealthState.UNLABELLED:
                 return facts.labels is Labels.NOT_DUE
             case HealthState.STALE:

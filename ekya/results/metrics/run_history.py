@@ -1,7 +1,9 @@
 """Extracts the data of summary and figures from the control-loop steps in a run's journal."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from ekya.core import commands as cmd
@@ -300,20 +302,17 @@ def _outcome(
 def _longest_inference(
     steps: Sequence[StepRecord], stream: StreamId, window: WindowSpan
 ) -> InferenceConfig | None:
-    held_us: dict[InferenceConfig, int] = {}
-    current: InferenceConfig | None = None
-    since_us = window.start_us
-    for step in steps:
-        if step.now_us >= window.end_us:
-            break
-        for command in step.commands:
-            if isinstance(command, cmd.SetInference) and command.stream == stream:
-                at_us = max(step.now_us, window.start_us)
-                if current is not None:
-                    held_us[current] = held_us.get(current, 0) + at_us - since_us
-                current, since_us = command.config, at_us
-    if current is not None:
-        held_us[current] = held_us.get(current, 0) + window.end_us - since_us
+    changes = [
+        (max(step.now_us, window.start_us), command.config)
+        for step in steps
+        if step.now_us < window.end_us
+        for command in step.commands
+        if isinstance(command, cmd.SetInference) and command.stream == stream
+    ]
+    held_us: Counter[InferenceConfig] = Counter()
+    for (from_us, config), (until_us, _) in pairwise([*changes, (window.end_us, None)]):
+        if config is not None:
+            held_us[config] += until_us - from_us
     return max(held_us, key=lambda config: (held_us[config], config), default=None)
 
 

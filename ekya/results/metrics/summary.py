@@ -6,11 +6,9 @@ from statistics import median
 from typing import Any
 
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none
+from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.run_history import RunHistory, WindowOutcome
-
-_DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +194,3 @@ def _spread(values_ms: Sequence[float]) -> dict[str, float | None]:
     if not values_ms:
         return {"p50": None, "max": None}
     return {"p50": round(median(values_ms), 3), "max": round(max(values_ms), 3)}
-
-
-def rounded(value: float | None) -> float | None:
-    """Returns a number as a summary shows it."""
-    return None if value is None else round(value, _DIGITS)

@@ -103,14 +103,14 @@ class ShareBook:
             stream: (self._retraining.get(stream, 0), self._inference.get(stream, 0)) for stream in streams
         }
 
-    def follow(self, turn: StepRecord) -> list[ShareSample]:
+    def follow(self, step: StepRecord) -> list[ShareSample]:
         """Applies a step of the loop and returns the shares that it changes."""
-        changed = {*self._after_events(turn), *self._after_commands(turn)}
+        changed = {*self._after_events(step), *self._after_commands(step)}
         now = self.now()
-        return [ShareSample(turn.now_us, stream, *now[stream]) for stream in sorted(changed)]
+        return [ShareSample(step.now_us, stream, *now[stream]) for stream in sorted(changed)]
 
-    def _after_events(self, turn: StepRecord) -> Iterator[StreamId]:
-        for event in turn.events:
+    def _after_events(self, step: StepRecord) -> Iterator[StreamId]:
+        for event in step.events:
             match event:
                 case ev.RetrainFinished() | ev.RetrainFailed() | ev.WorkerDied(role=ev.Role.RETRAINING):
                     self._retraining[event.stream] = 0
@@ -122,8 +122,8 @@ class ShareBook:
                     continue
             yield event.stream
 
-    def _after_commands(self, turn: StepRecord) -> Iterator[StreamId]:
-        for command in turn.commands:
+    def _after_commands(self, step: StepRecord) -> Iterator[StreamId]:
+        for command in step.commands:
             match command:
                 case cmd.SetInference():
                     self._inference[command.stream] = command.share_milli
@@ -138,8 +138,8 @@ class ShareBook:
             yield command.stream
 
 
-def share_samples(turns: Sequence[StepRecord]) -> Iterator[ShareSample]:
+def share_samples(steps: Sequence[StepRecord]) -> Iterator[ShareSample]:
     """Yields all changes of shares in a run."""
     book = ShareBook()
-    for turn in turns:
-        yield from book.follow(turn)
+    for step in steps:
+        yield from book.follow(step)

@@ -1,9 +1,9 @@
 """Progress display of a run: a live table, or log lines without a terminal."""
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -79,42 +79,22 @@ class ScreenState:
         return min(1.0, max(0.0, (self.now_us - self.window_start_us) / length_us)) if length_us > 0 else 0.0
 
 
-class Screen(Protocol):
-    """Context manager that shows one state after the other."""
-
-    def __enter__(self) -> "Screen": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, state: ScreenState) -> None:
-        """Shows this state. Cheap enough for several calls per second."""
+Show = Callable[[ScreenState], None]
+"""Shows a state; cheap enough for several calls per second."""
 
 
-def open_screen(console: Console) -> Screen:
-    """Returns a live table on a terminal, plain log lines elsewhere."""
-    return LiveScreen(console) if console.is_terminal else PlainScreen()
+@contextmanager
+def open_screen(console: Console) -> Iterator[Show]:
+    """Yields a function that shows one state after the other.
 
-
-class LiveScreen:
-    """Table that is redrawn in place. Log lines through the same console appear above it."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=_REFRESH_PER_S)
-
-    def __enter__(self) -> "LiveScreen":
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, state: ScreenState) -> None:
-        """Shows this state at the next refresh."""
-        self._live.update(draw(state))
+    On a terminal it redraws a table in place, and log lines through the same console appear above it.
+    Elsewhere it logs changes.
+    """
+    if not console.is_terminal:
+        yield PlainScreen().show
+        return
+    with Live(console=console, refresh_per_second=_REFRESH_PER_S) as live:
+        yield lambda state: live.update(draw(state))
 
 
 class PlainScreen:
@@ -123,14 +103,6 @@ class PlainScreen:
     def __init__(self) -> None:
         self._window: int | None = None
         self._rows: dict[StreamId, ScreenRow] = {}
-
-    def __enter__(self) -> "PlainScreen":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
 
     def show(self, state: ScreenState) -> None:
         """Logs the differences from the previous state."""

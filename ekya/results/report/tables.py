@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ekya.core.units import us_to_seconds
-from ekya.results.metrics.cues import CueTold, Happening
+from ekya.results.metrics.cues import Happening, OccurredCue
 from ekya.results.metrics.health import HealthState
 from ekya.results.report.words import mean_share, percent, points, share
 
@@ -132,34 +132,35 @@ _WORDS = {
 }
 
 
-def cue_line(told: CueTold) -> str:
+def cue_line(occurred: OccurredCue) -> str:
     """Returns the log line of an event."""
-    return f"{us_to_seconds(told.t_us):.1f} s: {told.cue.stream} {_what(told)}; {share_changes(told)}"
+    at_s = us_to_seconds(occurred.t_us)
+    return f"{at_s:.1f} s: {occurred.cue.stream} {_what(occurred)}; {share_changes(occurred)}"
 
 
-def cue_table(told: Sequence[CueTold]) -> Table:
+def cue_table(cues: Sequence[OccurredCue]) -> Table:
     """Builds a table of all events with the share changes."""
     table = Table(title="The script, and shares in thousandths of a GPU (inference + retraining)")
     table.add_column("At", justify="right")
     for name in ("Stream", "What happens", "Shares"):
         table.add_column(name)
-    for one in told:
+    for one in cues:
         at = f"{us_to_seconds(one.t_us):.1f} s"
         table.add_row(at, one.cue.stream, _what(one), share_changes(one))
     return table
 
 
-def share_changes(told: CueTold) -> str:
+def share_changes(occurred: OccurredCue) -> str:
     """Returns the streams whose share (inference and retraining) changed, before and after."""
     changes = []
-    for stream in sorted({*told.before, *told.after}):
-        before, after = sum(told.before.get(stream, (0, 0))), sum(told.after.get(stream, (0, 0)))
+    for stream in sorted({*occurred.before, *occurred.after}):
+        before, after = sum(occurred.before.get(stream, (0, 0))), sum(occurred.after.get(stream, (0, 0)))
         if before != after:
             changes.append(f"{stream} {before} → {after}")
     return ", ".join(changes) or "shares stay"
 
 
-def _what(told: CueTold) -> str:
-    until_us = told.cue.until_us
-    how_long = "" if until_us is None else f" for {us_to_seconds(until_us - told.cue.t_us):g} s"
-    return _WORDS[told.cue.happens] + how_long
+def _what(occurred: OccurredCue) -> str:
+    until_us = occurred.cue.until_us
+    how_long = "" if until_us is None else f" for {us_to_seconds(until_us - occurred.cue.t_us):g} s"
+    return _WORDS[occurred.cue.happens] + how_long

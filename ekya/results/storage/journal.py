@@ -71,10 +71,10 @@ class FileJournal:
             ) from error
 
 
-def cut_journal(path: Path, turns: int) -> None:
-    """Truncates a journal to its first ``turns`` steps."""
+def cut_journal(path: Path, steps: int) -> None:
+    """Truncates a journal to its first ``steps`` steps."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    write_text_atomic(path, "".join(lines[: 1 + 2 * turns]))
+    write_text_atomic(path, "".join(lines[: 1 + 2 * steps]))
 
 
 def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
@@ -87,7 +87,7 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
         raise UserError(f"{path}: is not a journal of a run (its first line holds no options).")
     try:
         options = _OPTIONS.validate_python(records[0]["options"])
-        turns = [
+        steps = [
             StepRecord(
                 batch["now_us"],
                 tuple(decode(event) for event in batch["events"]),
@@ -98,7 +98,7 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
         ]
     except (ValidationError, ValueError, KeyError) as error:
         raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
-    return str(records[0]["scheduler"]), options, turns
+    return str(records[0]["scheduler"]), options, steps
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from ekya.config.run_options import RunOptions
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.setup import with_classes
 from ekya.results.finalize import labelled_in_any, score_run
-from ekya.results.metrics.accuracy import mean_or_none
+from ekya.results.metrics.accuracy import mean_or_none, rounded
 from ekya.results.storage.run_folder import RunFolder, plain_name
 from ekya.simulation.emulated.run import emulate
 from ekya.system.files import write_bytes_atomic
@@ -71,29 +71,26 @@ def _score_alike(
     labelled = {stream.id: labelled_in_any(folders.values(), stream.id) for stream in fleet.streams}
     for summary, folder in zip(summaries, folders.values(), strict=True):
         scores = score_run(folder, fleet, labelled)
-        summary["mean_accuracy"] = _rounded([score.accuracy for score in scores.values()])
-        summary["balanced_accuracy"] = _rounded([score.balanced_accuracy for score in scores.values()])
+        summary["mean_accuracy"] = rounded(mean_or_none([score.accuracy for score in scores.values()]))
+        summary["balanced_accuracy"] = rounded(
+            mean_or_none([score.balanced_accuracy for score in scores.values()])
+        )
         for stream, score in scores.items():
             own = summary["streams"][stream]
-            own["mean_accuracy"] = _rounded([score.accuracy])
-            own["balanced_accuracy"] = _rounded([score.balanced_accuracy])
+            own["mean_accuracy"] = rounded(score.accuracy)
+            own["balanced_accuracy"] = rounded(score.balanced_accuracy)
             own["counted_objects"] = sum(window.counted for window in score.windows)
             own["excluded_objects"] = score.excluded_objects
             by_index = {window.index: window for window in score.windows}
             for window in own["windows"]:
                 scored = by_index.get(window["index"])
-                window["accuracy"] = _rounded([scored.accuracy if scored else None])
+                window["accuracy"] = rounded(scored.accuracy if scored else None)
 
 
 def _means(runs: Sequence[dict[str, Any]], scheduler: str) -> dict[str, Any]:
     own = [run for run in runs if run["scheduler"] == scheduler]
     return {
-        "mean_accuracy": _rounded([run["mean_accuracy"] for run in own]),
-        "balanced_accuracy": _rounded([run["balanced_accuracy"] for run in own]),
+        "mean_accuracy": rounded(mean_or_none([run["mean_accuracy"] for run in own])),
+        "balanced_accuracy": rounded(mean_or_none([run["balanced_accuracy"] for run in own])),
         "by_seed": {str(run["seed"]): run["mean_accuracy"] for run in own},
     }
-
-
-def _rounded(values: list[float | None]) -> float | None:
-    mean = mean_or_none(values)
-    return None if mean is None else round(mean, 6)

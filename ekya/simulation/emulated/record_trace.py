@@ -22,8 +22,8 @@ from ekya.pipeline.reference import Referee
 from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, stream_setup, with_classes
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
+from ekya.simulation.emulated.courses import Common
 from ekya.simulation.emulated.recording import StreamRecorder
-from ekya.simulation.emulated.recording_steps import Common
 from ekya.simulation.emulated.seen import SeenWindow, watch
 from ekya.streams.ingest.process import SourceProcess
 
@@ -97,7 +97,7 @@ def record_fleet(
         card=card,
         window_us=trace.window_us,
         every_start=extent.every_start,
-        told=progress.trained,
+        on_training=progress.trained,
     )
     known = {recorded.stream for recorded in trace.streams}
     for place, stream in enumerate(fleet.streams):

@@ -4,20 +4,22 @@ An emulated run with the same fleet and seed cuts the same crops, labels and spl
 trains with the same seeds, so that simulated and emulated windows can be compared (paper §6.1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.profile import Family
+from ekya.core.profile import Family, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
     Epoch,
     LeftOut,
     Origin,
+    Predicted,
     Start,
     StreamTrace,
     StreamWindow,
@@ -31,17 +33,26 @@ from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.operations import retraining_cost
+from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.results.metrics.accuracy import labelled_tracks
+from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, in_fleet, true_options
-from ekya.simulation.emulated.preparing import LabelledStream
-from ekya.simulation.emulated.recording_steps import Common, Course, RecordedSteps
+from ekya.simulation.emulated.preparing import (
+    LabelledStream,
+    golden_gpu_s,
+    label_stream,
+    profile_inference,
+)
 from ekya.simulation.emulated.seen import SeenFrames, SeenWindow
+from ekya.simulation.retraining import Checkpoint
 
 SCORED_PER_S = 4.0
 """Frames per second on whose objects models with retrained blocks are scored; heads alone: all frames."""
@@ -79,15 +90,6 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Best:
-    """Best weights so far; of equals the last."""
-
-    epoch: int
-    validation_accuracy: float
-    model: EdgeModel
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Exams:
     """Exams of one window: on all frames, and on sampled frames for models that are scored every epoch."""
 
@@ -116,13 +118,9 @@ class StreamRecorder:
     also_labelled: LabelledBoxes = NO_LABELS
     _candidates: list[_Candidate] = field(init=False, default_factory=list)
 
-    @property
-    def _steps(self) -> RecordedSteps:
-        return RecordedSteps(self.stream, self.settings, self.windows, self.proposer_operations, self.common)
-
     def record(self) -> StreamTrace:
         """Records the stream over all its windows."""
-        labelled = [None, *(self._steps.label(window) for window in range(1, len(self.windows)))]
+        labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
         excluded = self._excluded(left_out)
         exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
@@ -135,6 +133,45 @@ class StreamRecorder:
             self.windows[-1].part,
             tuple(map(LeftOut, left_out.frame.tolist(), map(tuple, left_out.boxes.tolist()))),
         )
+
+    def trials(
+        self,
+        window: int,
+        model: EdgeModel,
+        origin: Origin,
+        exemplars: int,
+        labels: StreamLabels,
+        passed: ActivationCache,
+    ) -> Iterator[Trial]:
+        """Yields the micro-profile of every family for one model, with the prediction for each γ.
+
+        Args:
+            window: its index.
+            model: the model to retrain.
+            origin: of the model.
+            exemplars: size of its stream's exemplar memory.
+            labels: of the window.
+            passed: cache of the frozen blocks' outputs for the crops of the trials.
+        """
+        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
+        tried = []
+        for rank, family in enumerate(self.common.families):
+            trial = preparation.trial(family, labels, clock=float, first=rank == 0)
+            tried.append(counted_curve(trial, self.common.card))
+        promised = estimated_options(
+            [curve for curve, _ in tried],
+            self.common.retrain_configs,
+            len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            profiler=self.settings.profiler,
+        )
+        for curve, gpu_s in tried:
+            said = tuple(
+                Predicted(option.config, option.accuracy_after, option.gpu_s, option.accuracy_sd or None)
+                for option in promised
+                if family_of(option.config) == curve.family
+            )
+            yield Trial(curve.family, gpu_s, curve, said, origin)
 
     def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
@@ -163,7 +200,12 @@ class StreamRecorder:
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
         labels = labelled.labels
-        profiled, gpu_s = self._steps.inference(known.window, serving)
+        profiled, gpu_s, _ = profile_inference(
+            self._preparation(known.window, serving),
+            self.common.inference_configs,
+            self.common.card,
+            self.proposer_operations,
+        )
         return replace(
             known,
             training_crops=len(labels.training.crops),
@@ -182,7 +224,7 @@ class StreamRecorder:
         for start in self._starts():
             passed = ActivationCache()
             if self.common.every_start or start.needed:
-                trials += self._steps.trials(
+                trials += self.trials(
                     known.window, start.model, start.origin, start.memory.size, labels, passed
                 )
             of_blocks = [exam.sampled for exam in exams]
@@ -193,7 +235,7 @@ class StreamRecorder:
                 for course in (course for course in self.common.courses if course.family == family):
                     asked = of_blocks if course.config.trainable_blocks else of_heads
                     runs.append(self._run(course, start, labels, asked, passed))
-                    self.common.told(f"{self.stream}, window {known.window}: {course.config.name}")
+                    self.common.on_training(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties are frequent: prefer more data, as a plan does.
                 best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
@@ -247,14 +289,14 @@ class StreamRecorder:
         prepare_gpu_s, epoch_gpu_s = self.common.card.retraining_gpu_s(retraining_cost(retraining))
         retraining.prepare()
         epochs: list[Epoch] = []
-        best = _Best(0, -1.0, start.model)
+        best = Checkpoint(0, -1.0, start.model)
         while not retraining.done:
             result = retraining.run_epoch()
             model = retraining.model()
             standing = exams[0].standing(model, result.validation_accuracy)
             epochs.append(Epoch(result.epoch, prepare_gpu_s + result.epoch * epoch_gpu_s, (standing,)))
             if result.validation_accuracy >= best.validation_accuracy:
-                best = _Best(result.epoch, result.validation_accuracy, model)
+                best = Checkpoint(result.epoch, result.validation_accuracy, model)
             serving = epochs[best.epoch - 1]
             if result.epoch in course.ends and len(serving.standings) == 1:
                 later = tuple(exam.standing(best.model) for exam in exams[1:])
@@ -317,6 +359,20 @@ class StreamRecorder:
             window_us=self.common.window_us,
         )
         return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
+
+    def _label(self, window: int) -> LabelledStream:
+        """Makes the labels at the window's opening; the choice of objects depends on no model."""
+        return label_stream(self._preparation(window, self.common.base), self.common.card)
+
+    def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
+        return StreamPreparation(
+            self.settings,
+            self.windows[window - 1].material,
+            Classifier(model, self.settings.classes),
+            self.common.golden,
+            golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
+            look_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
+        )
 
     def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
         return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)

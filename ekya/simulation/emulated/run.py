@@ -49,7 +49,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
 from ekya.results.metrics.summary import HostFacts
-from ekya.results.progress import ProgressObserver, ScriptTeller
+from ekya.results.progress import ProgressObserver, ScriptLogger
 from ekya.results.report.screen import open_screen
 from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
@@ -73,13 +73,13 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     """
     fleet, card = with_classes(fleet), load_card(options.card)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
-    with open_screen(console) as screen:
-        watcher = ProgressObserver(screen, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
-        tell_script = ScriptTeller(script_cues(fleet))
+    with open_screen(console) as show:
+        watcher = ProgressObserver(show, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
+        log_script = ScriptLogger(script_cues(fleet))
 
-        def observe(batch: Batch, turn: StepResult) -> None:
-            tell_script(batch, turn)
-            watcher(batch, turn)
+        def observe(batch: Batch, step: StepResult) -> None:
+            log_script(batch, step)
+            watcher(batch, step)
 
         with suppress(KeyboardInterrupt):
             emulate(folder, fleet, options.scheduler, options.seed, observe, card)

@@ -114,7 +114,7 @@ class SeenFrames:
         frame = self.frame[first:]
         analysed = frame % config.every == 0
         counts = np.where(analysed, np.diff(self.offsets)[first:], 0)
-        told = np.repeat(np.concatenate([np.zeros(first, np.bool_), analysed]), np.diff(self.offsets))
+        answered = np.repeat(np.concatenate([np.zeros(first, np.bool_), analysed]), np.diff(self.offsets))
         same = partial(np.full, len(frame))
         return PredictionColumns(
             frame=frame,
@@ -126,9 +126,9 @@ class SeenFrames:
             every=same(config.every, np.int16),
             resolution=same(config.resolution, np.int16),
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            boxes=self.boxes[told],
-            classes=answers[told].astype(np.int16),
-            confidence=np.ones(int(told.sum()), np.float32),
+            boxes=self.boxes[answered],
+            classes=answers[answered].astype(np.int16),
+            confidence=np.ones(int(answered.sum()), np.float32),
         )
 
 

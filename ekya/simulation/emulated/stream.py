@@ -133,13 +133,13 @@ class EmulatedStream:
             self._references.append(truth.reference(frame.index, frame.t_us))
         proposals = None if frame.boxes is None else Proposals(frame.boxes)
         proposer_operations = 0
-        may_be_looked_at = frame.index % self._config.every == 0
+        is_due = frame.index % self._config.every == 0
         if proposals is None:
             wanted = self._steps.collector.wants(frame.t_us)
-            if wanted or may_be_looked_at:
+            if wanted or is_due:
                 proposals = self._steps.propose(frame)
                 operations = proposals.count_operations()
-                if self._waiting is not None and may_be_looked_at:
+                if self._waiting is not None and is_due:
                     # If the detector skips frames, it would have run on this frame instead.
                     operations = max(operations, self._waiting.proposer_operations)
                 if wanted:
@@ -150,7 +150,7 @@ class EmulatedStream:
                     proposer_operations = operations
         if proposals is not None:
             self._steps.collect(frame, proposals)
-        if proposals is None or not may_be_looked_at:
+        if proposals is None or not is_due:
             self._pass_over(frame)
             return
         if self._waiting is not None:

@@ -12,7 +12,7 @@ from ekya.core.profile import Family, family_of
 from ekya.core.trace import Epoch, Origin, StreamWindow, Trial
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
-from ekya.simulation.trace.stream import told, training_for
+from ekya.simulation.trace.stream import reported_accuracy, training_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class Estimates:
             if training is None:
                 continue
             epoch = training.epochs[config.epochs - 1]
-            truth = told(epoch.standings[0], self.exact)
+            truth = reported_accuracy(epoch.standings[0], self.exact)
             error = (self.error_sd or 0.0) * gaussian[index] + self.relative_error * sign[index] * truth
             accuracy = truth if self.exact else min(1.0, max(0.0, truth + float(error)))
-            before = told(window.start_of(origin), self.exact)
+            before = reported_accuracy(window.start_of(origin), self.exact)
             course = training.epochs[: config.epochs]
             options.append(
                 RetrainOption(
@@ -108,12 +108,12 @@ class Estimates:
 
 def _early_part(course: Sequence[Epoch], before: float, exact: bool) -> float:
     """Returns the part of a training's gain that its best epoch so far has, averaged over GPU-seconds."""
-    gain = told(course[-1].standings[0], exact) - before
+    gain = reported_accuracy(course[-1].standings[0], exact) - before
     if gain <= 0.0:
         return 0.0
     best, area, since_gpu_s = before, 0.0, 0.0
     for epoch in course:
-        reached = max(best, told(epoch.standings[0], exact))
+        reached = max(best, reported_accuracy(epoch.standings[0], exact))
         area += ((best + reached) / 2.0 - before) * (epoch.gpu_s - since_gpu_s)
         best, since_gpu_s = reached, epoch.gpu_s
     return min(area / (gain * since_gpu_s), 1.0) if since_gpu_s > 0.0 else 0.0

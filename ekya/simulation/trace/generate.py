@@ -240,11 +240,11 @@ class _Stream:
         """Returns the class mix in each window, followed by the mean mix: (W + 1, C)."""
         rng = np.random.default_rng((*self._seed, _FOR_SCENES))
         middle = rng.normal(0.0, 1.0, self._parameters.classes)
-        away = np.zeros_like(middle)
+        offset = np.zeros_like(middle)
         mixes = []
         for _ in range(self._windows):
-            away = 0.8 * away + rng.normal(0.0, 1.0, len(middle)) * drift
-            mixes.append(_softmax(middle + away))
+            offset = 0.8 * offset + rng.normal(0.0, 1.0, len(middle)) * drift
+            mixes.append(_softmax(middle + offset))
         return np.array([*mixes, _softmax(middle)])
 
     def _losses(self) -> list[list[float]]:

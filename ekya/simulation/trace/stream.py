@@ -79,7 +79,7 @@ def recorded_steps(
 
     def end_of(epoch: Epoch) -> EpochEnd[TraceModel]:
         model = TraceModel(window, training, epoch.epoch)
-        return EpochEnd(epoch.epoch, told(epoch.standings[0], exact), epoch.gpu_s, lambda: model)
+        return EpochEnd(epoch.epoch, reported_accuracy(epoch.standings[0], exact), epoch.gpu_s, lambda: model)
 
     before_gpu_s = 0.0
     for epoch in training.epochs[: config.epochs]:
@@ -99,13 +99,13 @@ def kept_steps(
     if training is None:
         return None
     epochs = training.epochs[: config.epochs]
-    best = max(epochs, key=lambda epoch: (told(epoch.standings[0], exact), epoch.epoch))
+    best = max(epochs, key=lambda epoch: (reported_accuracy(epoch.standings[0], exact), epoch.epoch))
     model = TraceModel(trained_in, training, best.epoch)
-    end = EpochEnd(1, told(model.standing_in(stream.windows[window]), exact), 0.0, lambda: model)
+    end = EpochEnd(1, reported_accuracy(model.standing_in(stream.windows[window]), exact), 0.0, lambda: model)
     return iter([TrainingStep(0.0, lambda: end)])
 
 
-def told(standing: Standing, exact: bool) -> float:
+def reported_accuracy(standing: Standing, exact: bool) -> float:
     """Returns the accuracy to report of a model: on validation, or for an oracle the true one."""
     return standing.served_accuracy if exact else standing.validation_accuracy
 

@@ -41,7 +41,7 @@ from ekya.simulation.trace.stream import (
     kept_steps,
     labelled_histogram,
     recorded_steps,
-    told,
+    reported_accuracy,
     training_for,
 )
 
@@ -182,7 +182,7 @@ class TraceWorld:
         window, stream = self._window_of(step.stream), self._streams[step.stream]
         match step:
             case LabelStep():
-                accuracy = told(stream.standing(window.window), self._estimates.exact)
+                accuracy = reported_accuracy(stream.standing(window.window), self._estimates.exact)
                 can_train = min(window.training_crops, window.validation_crops) > 0
                 labelled[step.stream] = Labelled(accuracy, can_train)
                 return ev.LabelsReady(
