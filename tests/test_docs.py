@@ -21,15 +21,8 @@ from ekya.core.units import StreamId
 from ekya.fleet.servers_file import ServersSpec
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.health import Health, WindowHealth
-from ekya.results.metrics.summary import (
-    HostFacts,
-    RunFacts,
-    SampledAccuracy,
-    StreamFacts,
-    WarningTold,
-    WindowOutcome,
-    build_summary,
-)
+from ekya.results.metrics.run_history import WindowOutcome, summarize
+from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -218,13 +211,9 @@ def an_eventful_summary() -> dict[str, object]:
         gpus=1,
         window_s=16,
         streams=(StreamFacts(cam),),
-        retrainings_started=1,
-        retrainings_finished=1,
-        retrainings_failed=0,
-        profiling_gpu_s=1.0,
-        labelling_gpu_s=1.0,
+        history=summarize([]),
         health={cam: (WindowHealth(0, Health()),)},
-        warnings=(WarningTold("text", ("scheduler",)),),
+        warnings={"text": ("scheduler",)},
     )
     facts = replace(facts, host=HostFacts(planning_ms=(1.0,), swap_ms=(1.0,), swap_delay_ms=(1.0,)))
     score = StreamScore(

@@ -16,7 +16,7 @@ from typer.main import get_command
 from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.servers_file import ServersSpec
-from ekya.runtime.metrics import RunMetrics
+from ekya.runtime.observers import RunMetrics
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 

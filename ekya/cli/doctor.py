@@ -128,19 +128,13 @@ def examine(
 def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
     if device == "cpu" and inventory.gpus:
         yield "the GPU stays idle, since no backend can share it here"
-    memory = read_host_memory()
-    if memory is not None:
-        yield (
-            f"memory is enough for about {memory.free_bytes // ACTOR_BYTES} actors "
-            f"at {ACTOR_BYTES / 1e9:.1f} GB"
-        )
+    actors = read_host_memory().free_bytes // ACTOR_BYTES
+    yield f"memory is enough for about {actors} actors at {ACTOR_BYTES / 1e9:.1f} GB"
 
 
 def _memory() -> Finding:
-    memory = read_host_memory()
-    if memory is None:
-        return Finding("Memory", "the system does not say")
-    return Finding("Memory", f"{memory.free_bytes / 1e9:.1f} GB free", memory.free_bytes > 4 * ACTOR_BYTES)
+    free = read_host_memory().free_bytes
+    return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
 
 
 def _shared_memory() -> Finding:

@@ -72,7 +72,7 @@ class NvmlReader:
     """
 
     def __init__(
-        self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory | None] = read_host_memory
+        self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory] = read_host_memory
     ) -> None:
         nvml.nvmlInit()
         self._nvml = nvml
@@ -134,9 +134,8 @@ class NvmlReader:
             return bool(error.value == pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def _memory(self) -> HostMemory:
-        system = self._system() if self._shares_memory else None
-        if system is not None:
-            return system
+        if self._shares_memory:
+            return self._system()
         own = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
         return HostMemory(int(own.total), int(own.free))
 

@@ -20,13 +20,13 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Question
 from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.proposer import Proposer
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
-from ekya.models.training.trainer import Retraining
-from ekya.pipeline.inference import Proposer
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.streams.ingest.camera import ASSUMED_FPS
-from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 
@@ -103,10 +103,10 @@ def sample_sources(
         different.setdefault(_name(spec), spec)
     looked: dict[str, SampledSource] = {}
     with ExitStack() as stack:
-        opened: dict[str, LiveLook | SourceProcess] = {}
+        opened: dict[str, LiveSample | SourceProcess] = {}
         for name, spec in islice(different.items(), LOOKED_AT):
             if spec.live:
-                opened[name] = stack.enter_context(LiveLook(spec, _LIVE_LOOK_S))
+                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_LOOK_S))
             else:
                 opened[name] = stack.enter_context(SourceProcess(spec, classes))
         for name, source in opened.items():
@@ -114,7 +114,7 @@ def sample_sources(
     return {stream: looked[_name(spec)] for stream, spec in specs.items() if _name(spec) in looked}
 
 
-def _first_frames(source: LiveLook | SourceProcess) -> SampledSource:
+def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
     """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
     grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
     try:
@@ -185,12 +185,14 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
         return Retraining(
             model,
             config,
-            _labelled(trained, side, len(model.classes)),
-            _labelled(validation, side, len(model.classes)),
-            memory=ExemplarMemory(),
-            classes=model.classes,
-            seed=0,
-            device=device,
+            RetrainingData(
+                _labelled(trained, side, len(model.classes)),
+                _labelled(validation, side, len(model.classes)),
+                model.classes,
+                memory=ExemplarMemory(),
+                seed=0,
+            ),
+            Compute(device=device),
         )
 
     unprepared = iter([made(), made()])

@@ -12,7 +12,7 @@ from fake_mps import SHORT, wait_until
 from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
 from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
 from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
-from ekya.system.processes import find_process, send_signal, still_runs
+from ekya.system.processes import find_process, is_own, send_signal, started_s, still_runs
 
 UUID = "GPU-0f5e"
 
@@ -47,7 +47,7 @@ def test_daemon_start_uses_private_folder_and_gpu_uuid(fake_mps, folder, monkeyp
     daemon = start(fake_mps, folder)
     assert folder.root.stat().st_mode & 0o777 == 0o700
     (call,) = fake_mps.daemons()
-    assert (call["daemon"], daemon.user) == (daemon.pid, os.getuid())
+    assert (call["daemon"], is_own(daemon)) == (daemon.pid, True)
     assert call["environment"] == {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe),
         "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
@@ -127,20 +127,22 @@ def test_daemon_older_process_of_pid_file_is_ignored(fake_mps, folder):
 
 
 def test_daemon_record_of_reused_pid_is_ignored(fake_mps, folder, sleeper):
-    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_ticks": 1}))
+    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_s": 0.01}))
     assert find_daemon(folder) is None
     end(fake_mps, folder)
     assert sleeper.poll() is None
     assert not folder.root.exists()
 
 
-def test_process_reused_pid_gets_no_signal(sleeper):
-    now = find_process(sleeper.pid)
-    assert not send_signal(replace(now, started_ticks=now.started_ticks - 1), 9)
-    assert sleeper.poll() is None
-    assert send_signal(now, 9)
+def test_process_ended_is_not_found_and_gets_no_signal(sleeper):
+    found = find_process(sleeper.pid)
+    assert 0 < started_s(found) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert send_signal(found, 9)
+    wait_until(lambda: not still_runs(found))
+    assert find_process(sleeper.pid) is None, "a zombie does not run"
     assert sleeper.wait() == -9
-    assert find_process(sleeper.pid) is None
+    assert not send_signal(found, 9)
+    assert not still_runs(found)
 
 
 @pytest.mark.parametrize("ways", [{"quits": False}, {"quits": False, "stubborn": True}, {"deaf": True}])

@@ -1,7 +1,9 @@
 """Resources that containers, services and batch jobs leave to a process."""
 
 import os
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from fake_cgroups import FakeCgroups, write_group
 
@@ -100,16 +102,12 @@ def test_memory_version_1_without_limit_is_ignored(cgroups, no_limit):
     assert cgroups.groups.memory_free_bytes() is None
 
 
-def test_memory_free_is_minimum_of_machine_and_group(cgroups, tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:    2000000 kB\n")
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
+def test_memory_free_is_minimum_of_machine_and_group(cgroups, monkeypatch):
+    machine = SimpleNamespace(total=8 * GB, available=2 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, 2 * GB)
     mount = cgroups.v2("/job")
     write_group(mount, memory_max=3 * GB, memory_current=0)
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, 2 * GB)
     write_group(mount / "job", memory_max=GB, memory_current=0)
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, GB)
-
-
-def test_memory_unknown_machine_is_not_refused(cgroups, tmp_path):
-    assert read_host_memory(tmp_path / "none", cgroups.groups) is None
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, GB)

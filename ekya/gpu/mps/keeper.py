@@ -1,10 +1,10 @@
 """Keeper process of one MPS daemon: starts it, restarts it if it dies, and ends it when its owner ends.
 
 Started by ``ekya.gpu.mps.service`` as ``python -m ekya.gpu.mps.keeper``; imports neither ray nor torch.
-Standard input carries one JSON object, the keeper's config. Its end of file means that the owner no longer
-needs the daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon.
-Standard output carries one JSON object per line: the result of the start, then restarts of a daemon that
-died, and at last processes that could not be ended.
+Standard input carries one JSON object, the config. Its end of file means that the owner no longer needs the
+daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon. Standard output
+carries one JSON object per line: the result of the start, then restarts of a daemon that died, and at last
+processes that could not be ended.
 """
 
 import json
@@ -14,10 +14,12 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 from ekya.gpu.mps.control import MpsControl, MpsError
 from ekya.gpu.mps.daemon import DaemonLimits, end_daemon, restart_daemon, start_daemon
 from ekya.gpu.mps.folder import DaemonFolder, held
-from ekya.system.processes import Process, still_runs
+from ekya.system.processes import still_runs
 
 _POLL_S = 0.5
 """Interval of checks that the daemon is alive; jobs wait for a restart."""
@@ -57,14 +59,14 @@ class KeeperConfig:
     @staticmethod
     def from_json(text: str) -> "KeeperConfig":
         """Returns the config that ``to_json`` wrote."""
-        raw = json.loads(text)
+        told = json.loads(text)
         return KeeperConfig(
-            Path(raw["program"]), Path(raw["root"]), raw["gpu_uuid"], DaemonLimits(**raw["limits"])
+            Path(told["program"]), Path(told["root"]), told["gpu_uuid"], DaemonLimits(**told["limits"])
         )
 
 
 def main() -> None:
-    """Keeps a daemon as configured on standard input."""
+    """Keeps a daemon as ordered on standard input."""
     # A daemon is ended by ending its owner. A signal that a terminal or a service manager sends to all
     # processes together must not take the daemon away from jobs that are still ending.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +86,7 @@ def main() -> None:
             _end(config)
 
 
-def _watch_daemon(config: KeeperConfig, daemon: Process) -> None:
+def _watch_daemon(config: KeeperConfig, daemon: psutil.Process) -> None:
     """Keeps the daemon until its owner no longer needs it; restarts it in its folder if it dies."""
     named, most = f"the MPS daemon at {config.folder.pipe}", config.limits.max_restarts
     for started in range(1, most + 1):
@@ -101,7 +103,7 @@ def _watch_daemon(config: KeeperConfig, daemon: Process) -> None:
         sys.stdin.read()
 
 
-def _dies_before_owner(daemon: Process) -> bool:
+def _dies_before_owner(daemon: psutil.Process) -> bool:
     """Waits until the daemon or the owner ends; returns whether it was the daemon."""
     while not select.select([sys.stdin], [], [], _POLL_S)[0]:
         if not still_runs(daemon):

@@ -1,4 +1,4 @@
-"""Tests of the retraining actor's side of a hand-over: over CUDA IPC first, then through the object store."""
+"""Tests of the trainer's end of a transfer: over CUDA IPC first, then through the object store."""
 
 import time
 from functools import cache
@@ -22,11 +22,11 @@ from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.models.edge.model import build_edge_model
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
-from ekya.runtime.cuda_ipc_transfer import LOAN_S, borrow
+from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, receive
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
 
-JOB, ONE = JobId(7), ModelVersion(1)
+CAM, JOB, ONE = "cam-1", JobId(7), ModelVersion(1)
 
 
 @cache
@@ -77,36 +77,47 @@ def process(monkeypatch):
 @pytest.fixture
 def waited(monkeypatch):
     """Fake of ``ray.wait``; returns its calls."""
-    asked = []
+    calls = []
     monkeypatch.setattr(
-        module, "ray", SimpleNamespace(wait=lambda *waited, **limits: asked.append((waited, limits)))
+        module, "ray", SimpleNamespace(wait=lambda *waited, **limits: calls.append((waited, limits)))
     )
-    return asked
+    return calls
+
+
+class NoMemory:
+    """Exemplar memory that keeps nothing."""
+
+    def update(self, _model, _crops):
+        return self
 
 
 @pytest.fixture
-def actor(trainer, process, waited, monkeypatch, tmp_path):
+def folder(tmp_path):
+    return RunFolder.create(tmp_path, "run")
+
+
+@pytest.fixture
+def mailbox():
+    return Mailbox()
+
+
+@pytest.fixture
+def actor(trainer, process, waited, monkeypatch, folder, mailbox):
+    """Retraining whose first epoch is done."""
+    monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    folder = RunFolder.create(tmp_path, "run")
     common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    made = StreamRetraining(StreamActorConfig(common, 0, ModelVersion(0)), Mailbox(), MemoryPeaks())
-    made._memory = SimpleNamespace(update=lambda *_: made._memory)
+    made = StreamRetraining(StreamActorConfig(common, 0, ModelVersion(0)), mailbox, MemoryPeaks())
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
-    config = RetrainConfig(2, 8, 0, 0, 1.0)
-    made.start(
-        StartRetraining(made._stream.id, JOB, 3, config, 1000, 0.5, 1.0),
-        to_bytes(model_of(0)),
-        labels,
-        None,
-        1,
-    )
-    epoch_done(made)
+    command = StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 1000, 0.5, 1.0)
+    made.start(command, to_bytes(model_of(0)), labels, None, 1)
+    wait_for_epoch(mailbox)
     return made
 
 
-def epoch_done(actor):
+def wait_for_epoch(mailbox):
     until_s = time.monotonic() + 5
-    while not any(isinstance(event, ev.RetrainProgress) for event in actor._mailbox.take(0.1)):
+    while not any(isinstance(event, ev.RetrainProgress) for event in mailbox.take(0.1)):
         assert time.monotonic() < until_s
 
 
@@ -115,48 +126,55 @@ def same(one, other):
     return all(torch.equal(own, its) for own, its in pairs)
 
 
-def test_what_was_lent_is_what_is_kept_although_the_retraining_has_gone_on(actor, trainer, process, waited):
-    lent, accuracy = actor.lend(JOB, ONE)
+def test_send_after_share_returns_the_weights_that_were_shared(
+    actor, trainer, process, waited, mailbox, folder
+):
+    shared, accuracy = actor.share(JOB, ONE)
     assert accuracy == 0.1
-    assert same(borrow(process.gpu.process().ipc(), lent, "cpu"), model_of(1))
+    assert same(receive(process.gpu.process().ipc(), shared, "cpu"), model_of(1))
     trainer.wanted = 2
-    epoch_done(actor)
-    weights, accuracy = actor.hand_over(JOB, ONE, ["taken"])
-    assert waited == [((["taken"],), {"num_returns": 1, "timeout": LOAN_S})]
-    assert process.memory == {}, "what was taken is freed"
+    wait_for_epoch(mailbox)
+    weights, accuracy = actor.send(JOB, ONE, ["received"])
+    assert waited == [((["received"],), {"num_returns": 1, "timeout": RECEIVE_TIMEOUT_S})]
+    assert process.memory == {}, "shared memory is freed"
     assert accuracy == 0.1
     assert same(from_bytes(weights), model_of(1))
     actor.end()
-    kept = load_model(actor._orders.common.folder.model(actor._stream.id, ONE))
-    assert torch.allclose(kept.head.weight, model_of(1).head.weight, atol=1e-3)
+    saved = load_model(folder.model(CAM, ONE))
+    assert torch.allclose(saved.head.weight, model_of(1).head.weight, atol=1e-3)
 
 
-def test_a_taker_that_never_answers_has_no_memory_for_ever(actor, process, waited):
-    lent, _ = actor.lend(JOB, ONE)
+def test_send_frees_the_memory_of_a_receiver_that_never_answers(actor, process, waited):
+    shared, _ = actor.share(JOB, ONE)
     assert len(process.memory) == 1
-    actor.hand_over(JOB, ONE, ["never answered: the wait ends by its limit"])
-    assert waited[0][1]["timeout"] == LOAN_S
+    actor.send(JOB, ONE, ["never answered: the wait ends by its timeout"])
+    assert waited[0][1]["timeout"] == RECEIVE_TIMEOUT_S
     assert process.memory == {}
     with pytest.raises(SmDriverError):
-        borrow(process.gpu.process().ipc(), lent, "cpu")
+        receive(process.gpu.process().ipc(), shared, "cpu")
 
 
-def test_what_cannot_be_lent_is_handed_over_all_the_same(actor, process):
+def test_send_after_a_failed_share_returns_the_weights(actor, process):
     process.fails["cuMemAlloc"] = "no"
     with pytest.raises(SmDriverError, match="cuMemAlloc"):
-        actor.lend(JOB, ONE)
-    weights, accuracy = actor.hand_over(JOB, ONE, ["an error by now"])
+        actor.share(JOB, ONE)
+    weights, accuracy = actor.send(JOB, ONE, ["an error by now"])
     assert (same(from_bytes(weights), model_of(1)), accuracy) == (True, 0.1)
 
 
-def test_without_a_loan_nobody_is_waited_for(actor, process, waited):
-    weights, _ = actor.hand_over(JOB, ONE)
+def test_send_without_share_waits_for_nothing(actor, process, waited):
+    weights, _ = actor.send(JOB, ONE)
     assert same(from_bytes(weights), model_of(1))
     assert (waited, process.calls) == ([], [])
 
 
-def test_before_a_run_the_first_weights_are_lent_and_freed(actor, process):
-    lent = actor.lend_first(to_bytes(model_of(0)))
-    assert same(borrow(process.gpu.process().ipc(), lent, "cpu"), model_of(0))
-    actor.end_loan(ModelVersion(0), ["taken"])
+def test_send_of_another_job_raises(actor):
+    with pytest.raises(LookupError, match="retraining 8 of cam-1 has no weights to send"):
+        actor.send(JobId(8), ONE)
+
+
+def test_first_weights_are_shared_and_freed_before_a_run(actor, process):
+    shared = actor.share_first(to_bytes(model_of(0)))
+    assert same(receive(process.gpu.process().ipc(), shared, "cpu"), model_of(0))
+    actor.stop_sharing(ModelVersion(0), ["received"])
     assert process.memory == {}

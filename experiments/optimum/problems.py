@@ -3,28 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.trace import Origin, StreamTrace, Trace
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.simulation.trace.generate import (
     DEFAULT_PARAMETERS,
-    MEASURED_SPEED,
+    SPEEDS,
     GeneratorParameters,
+    SpeedName,
     generate_trace,
 )
 from ekya.system.files import user_errors
-
-SpeedName = Literal["linear", "measured"]
-
-SPEEDS: dict[SpeedName, SpeedCurve] = {"linear": LINEAR, "measured": MEASURED_SPEED}
-"""Speed of a retraining at a share: linear, or as on a V100."""
 
 _WINDOW = 2
 """First window that starts from a retrained model."""
