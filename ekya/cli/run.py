@@ -18,7 +18,7 @@ from ekya.core.errors import UnwellRunError, UserError
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
     from ekya.config.run_options import RunOptions
-    from ekya.results.metrics.cues import CueTold
+    from ekya.results.metrics.cues import OccurredCue
     from ekya.results.storage.run_folder import RunFolder
 
 _WITH_RESUME = frozenset(
@@ -116,7 +116,7 @@ def world_of(clock: Clock) -> "Callable[[FleetConfig, RunOptions, Console], Path
     return run_emulated
 
 
-def report_run(path: Path, output: Output, events: "Sequence[CueTold] | None" = None) -> dict[str, Any]:
+def report_run(path: Path, output: Output, events: "Sequence[OccurredCue] | None" = None) -> dict[str, Any]:
     """Reports the result of a run and returns its summary.
 
     Args:

@@ -176,7 +176,7 @@ class ShareChanges:
         self._send(self._ledger.answer(command, now_us))
 
     def _call(self, command: ShareCommand) -> Any:
-        """Sends an command to the actor of its holder."""
+        """Sends a command to the actor of its holder."""
         holder, begin = command.holder, self._begin.pop(command.holder, None)
         if begin is not None:
             return begin(command.share_milli, command.serial)

@@ -42,26 +42,26 @@ def worth(a_job, accuracy=0.5, now_us=150 * S, delay_us=S // 2):
     return worth_serving(stream, a_job, now_us, END_US, replace(OPTIONS, checkpoint_delay_us=delay_us))
 
 
-def test_the_law_at_its_border():
+def test_worth_serving_at_break_even_is_strict():
     """Gain 0.1 for the 18 s that 9 epochs take at half a GPU; the delay costs 0.8 while it lasts."""
     assert worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) - 1)
     assert not worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
 
 
-def test_the_windows_end_cuts_what_a_checkpoint_brings():
+def test_worth_serving_counts_until_window_end():
     delay_us = round(0.1 * 5 / 0.8 * S)
     assert worth(job(), now_us=END_US - 5 * S - 100, delay_us=delay_us)
     assert not worth(job(), now_us=END_US - 5 * S + 100, delay_us=delay_us)
 
 
-def test_a_slower_retraining_is_worth_a_checkpoint_sooner():
+def test_worth_serving_sooner_for_slow_retraining():
     delay_us = round(0.1 * 30 / 0.8 * S)
     assert not worth(job(share_milli=500), delay_us=delay_us)
     assert worth(job(share_milli=250), delay_us=delay_us)
     assert worth(job(share_milli=0), delay_us=delay_us), "a paused one brings nothing else in this window"
 
 
-def test_a_better_best_than_expected_makes_the_delay_dearer():
+def test_worth_serving_costs_more_with_better_best():
     """A delay costs the accuracy reached so far, even if the estimate is lower."""
     behind = job(accuracies=(0.6,), expected_accuracy=0.3)
     assert worth(behind, delay_us=round(0.1 * 18 / 0.6 * S) - 1)
@@ -79,7 +79,7 @@ def test_a_better_best_than_expected_makes_the_delay_dearer():
     ],
     ids=["no epoch yet", "no gain", "worse", "the best serves already", "the end comes now"],
 )
-def test_never_worth_it(a_job, accuracy):
+def test_worth_serving_without_gain_is_false(a_job, accuracy):
     assert not worth(a_job, accuracy, delay_us=0)
 
 
@@ -88,23 +88,23 @@ def away(arrives_us, **changes):
     return job(share_milli=0, gpu_s=0.0, elsewhere=Elsewhere(arrives_us), **changes)
 
 
-def test_one_on_other_servers_is_expected_when_its_loan_says():
+def test_worth_serving_remote_until_its_arrival():
     assert worth(away(168 * S), delay_us=round(0.1 * 18 / 0.8 * S) - 1)
     assert not worth(away(168 * S), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
 
 
-def test_of_one_that_is_late_what_is_here_serves_until_the_window_ends():
+def test_worth_serving_late_remote_until_window_end():
     assert worth(away(149 * S), delay_us=round(0.1 * 50 / 0.8 * S) - 1)
     assert not worth(away(149 * S), delay_us=round(0.1 * 50 / 0.8 * S) + 1)
 
 
-def test_what_is_left_of_one_on_other_servers_follows_from_its_epochs():
+def test_gpu_s_left_remote_follows_epochs():
     assert gpu_s_left(away(168 * S, accuracies=())) == 10.0
     assert gpu_s_left(away(168 * S, accuracies=(0.0, 0.6))) == pytest.approx(8.0)
     assert gpu_s_left(away(168 * S, accuracies=(0.6,) * 10)) == 0.0
 
 
-def test_of_several_epochs_the_best_counts():
+def test_worth_serving_takes_best_epoch():
     assert worth(job(accuracies=(0.7, 0.5)), accuracy=0.6)
 
 
@@ -116,7 +116,7 @@ def test_of_several_epochs_the_best_counts():
     st.integers(100 * S, END_US),
     st.integers(100 * S, END_US),
 )
-def test_less_delay_and_more_time_never_hurt(best, now, delay_a, delay_b, at_a, at_b):
+def test_worth_serving_grows_with_time_and_less_delay(best, now, delay_a, delay_b, at_a, at_b):
     less, more = sorted((delay_a, delay_b))
     sooner, later = sorted((at_a, at_b))
     a_job = job(accuracies=(best / 100,))
@@ -125,7 +125,7 @@ def test_less_delay_and_more_time_never_hurt(best, now, delay_a, delay_b, at_a, 
         assert best > now
 
 
-def test_gpu_seconds_left_by_its_own_pace():
+def test_gpu_s_left_follows_own_pace():
     assert gpu_s_left(job(accuracies=(), gpu_s=4.0)) == 6.0
     assert gpu_s_left(job(accuracies=(), gpu_s=25.0)) == 0.0
     assert gpu_s_left(job(accuracies=(0.5,), gpu_s=4.0)) == 6.0, "as it was profiled: no pace yet"
@@ -133,7 +133,7 @@ def test_gpu_seconds_left_by_its_own_pace():
     assert gpu_s_left(job(accuracies=(0.5,) * 10, gpu_s=6.0)) == 0.0
 
 
-def test_a_quick_retraining_with_a_long_preparation_is_nearly_done_after_its_first_epoch():
+def test_gpu_s_left_excludes_long_preparation():
     """Only the head trains: nine tenths of its time are preparation, and no checkpoint is worth it."""
     head_only = job(accuracies=(0.6,), gpu_s=0.9, expected_gpu_s=1.0, first_epoch_gpu_s=0.9)
     assert gpu_s_left(head_only) == pytest.approx(0.1)
@@ -147,12 +147,12 @@ def early(option=RISING, accuracy=0.5, delay_us=0):
     return early_part(option, accuracy, replace(OPTIONS, checkpoint_delay_us=delay_us))
 
 
-def test_checkpoints_bring_what_the_epoch_before_has_reached():
+def test_early_part_lags_by_one_epoch():
     assert early() == pytest.approx(part_in_steps(bend_of(0.7), LONG.epochs))
     assert early() < 0.7
 
 
-def test_a_checkpoint_that_costs_brings_less_and_a_dear_one_nothing():
+def test_early_part_falls_with_checkpoint_cost():
     """Nine delays of 0.5 s would cost 0.9 for 4.5 s, more than the gain of 0.4 brings in 10 s."""
     free, cheap, dear = (early(delay_us=delay_us) for delay_us in (0, S // 100, S // 2))
     assert free > cheap == pytest.approx(free - 9 * 0.01 * 0.9 / (0.4 * 10))
@@ -171,5 +171,5 @@ def test_a_checkpoint_that_costs_brings_less_and_a_dear_one_nothing():
     ],
     ids=["says nothing", "no gain", "one epoch", "no work"],
 )
-def test_what_has_no_checkpoints_brings_nothing_early(option):
+def test_early_part_without_checkpoints_is_zero(option):
     assert early(option) == 0.0

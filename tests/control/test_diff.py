@@ -41,12 +41,12 @@ def given_to(name, inference_milli, retrain_milli=0, gamma=None, config=EVERY):
     return Assignment(StreamId(name), gamma, retrain_milli, config, inference_milli, False, "so")
 
 
-def test_what_is_as_planned_is_left_alone():
+def test_diff_of_matching_state_is_empty():
     state = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job(share_milli=400)))
     assert asked(state, given_to(A, 300, 400, LONG)) == ()
 
 
-def test_only_what_changes_is_asked_for():
+def test_diff_commands_only_changes():
     state = fleet(
         stream(A, inference=EVERY, inference_share_milli=300, job=job(share_milli=400)),
         stream(B, inference=EVERY, inference_share_milli=300),
@@ -59,7 +59,7 @@ def test_only_what_changes_is_asked_for():
     )
 
 
-def test_who_lets_go_comes_before_who_takes_and_a_start_comes_last():
+def test_diff_orders_shrink_grow_start():
     state = fleet(
         stream(A, inference=EVERY, inference_share_milli=100),
         stream(B, inference=EVERY, inference_share_milli=900, job=job(share_milli=900)),
@@ -70,7 +70,7 @@ def test_who_lets_go_comes_before_who_takes_and_a_start_comes_last():
     assert commands[3] == cmd.StartRetraining(A, JobId(7), 1, SHORT, 400, 0.5, pytest.approx(2.25))
 
 
-def test_a_preparation_takes_its_share_once_others_have_let_go_of_theirs():
+def test_diff_puts_preparation_after_shrinks():
     state = fleet(
         stream(A, inference=EVERY, inference_share_milli=100),
         stream(B, inference=EVERY, inference_share_milli=1000),
@@ -81,7 +81,7 @@ def test_a_preparation_takes_its_share_once_others_have_let_go_of_theirs():
     assert commands == (cmd.SetInference(B, EVERY, 300), begin, cmd.SetInference(A, EVERY, 700))
 
 
-def test_jobs_are_numbered_on():
+def test_diff_numbers_jobs_consecutively():
     state = fleet(stream(A), stream(B))
     commands = asked(state, given_to(A, 0, 200, SHORT), given_to(B, 0, 300, LONG))
     starts = [command for command in commands if isinstance(command, cmd.StartRetraining)]
@@ -91,14 +91,14 @@ def test_jobs_are_numbered_on():
     assert state.next_job == 9
 
 
-def test_a_running_retraining_keeps_its_gamma_whatever_the_plan_says():
+def test_diff_keeps_running_gamma():
     state = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job(config=LONG)))
     commands = asked(state, given_to(A, 300, 600, SHORT))
     assert commands == (cmd.ResizeRetraining(A, JobId(1), 600),)
     assert after_command(state, commands[0]).stream(A).job.config == LONG
 
 
-def test_no_share_pauses_what_runs_and_starts_nothing():
+def test_diff_with_zero_share_pauses_and_starts_nothing():
     running = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job()))
     assert asked(running, given_to(A, 300, 0, LONG)) == (cmd.ResizeRetraining(A, JobId(1), 0),)
     idle = fleet(stream(A, inference=EVERY, inference_share_milli=300))
@@ -106,12 +106,12 @@ def test_no_share_pauses_what_runs_and_starts_nothing():
 
 
 @pytest.mark.parametrize("status", [one for one in Status if one is not Status.SERVING])
-def test_a_stream_that_does_not_serve_is_told_nothing(status):
+def test_diff_ignores_streams_not_serving(status):
     state = fleet(stream(A, faults=FAULTS[status]))
     assert diff(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
 
 
-def test_a_retraining_that_was_not_offered_is_a_mistake_that_is_named():
+def test_diff_of_unoffered_retraining_raises():
     unknown = replace(LONG, epochs=99)
     with pytest.raises(ValueError, match="not offered"):
         asked(fleet(stream(A)), given_to(A, 0, 100, unknown))
@@ -146,7 +146,7 @@ def held_milli(state):
 
 @settings(max_examples=60)
 @given(situations())
-def test_shares_fit_after_every_single_command(situation):
+def test_diff_keeps_shares_within_capacity(situation):
     state, assignments = situation
     for command in asked(state, *assignments):
         state = after_command(state, command)
@@ -155,7 +155,7 @@ def test_shares_fit_after_every_single_command(situation):
 
 @settings(max_examples=60)
 @given(situations())
-def test_commands_reach_the_plan_and_the_same_plan_again_asks_for_nothing(situation):
+def test_diff_reaches_plan_and_then_is_empty(situation):
     state, assignments = situation
     commands = asked(state, *assignments)
     assert len({(type(command), command.stream) for command in commands}) == len(commands)

@@ -20,22 +20,22 @@ def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
     return FleetState(streams, index, opened_us, opened_us + 100 * S, preparing)
 
 
-def test_a_run_begins_with_window_0():
+def test_due_before_first_window_opens_it():
     assert due(FleetState(), 0, OPTIONS) == (ev.WindowOpened(0, 0, 100 * S),)
 
 
-def test_inside_a_window_nothing_is_due():
+def test_due_inside_window_is_empty():
     assert due(window(1), 200 * S - 1, OPTIONS) == ()
     assert next_due_us(window(1), OPTIONS) == 200 * S
 
 
-def test_windows_follow_each_other_without_a_gap_however_late_the_loop_is():
+def test_due_opens_windows_without_gap():
     expected = (ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
     assert due(window(1), 200 * S, OPTIONS) == expected
     assert due(window(1), 207 * S, OPTIONS) == expected
 
 
-def test_after_the_last_window_none_opens():
+def test_due_after_last_window_only_closes():
     closed = due(window(2), 300 * S, OPTIONS)
     assert closed == (ev.WindowClosed(300 * S, 2),)
     assert closes_run(Batch(300 * S, closed))
@@ -44,7 +44,7 @@ def test_after_the_last_window_none_opens():
 
 
 @pytest.mark.parametrize("gone", OVER)
-def test_a_run_without_streams_ends_with_its_window(gone):
+def test_due_without_streams_ends_run(gone):
     endless = replace(OPTIONS, windows=None)
     assert due(window(7, statuses=(gone, gone)), 800 * S, endless) == (ev.WindowClosed(800 * S, 7),)
     for status in (Status.SERVING, Status.RESTARTING, Status.LOST):
@@ -52,13 +52,13 @@ def test_a_run_without_streams_ends_with_its_window(gone):
 
 
 @pytest.mark.parametrize("gone", OVER)
-def test_a_run_without_streams_waits_for_those_that_are_still_to_join(gone):
+def test_due_without_streams_waits_for_joiners(gone):
     waits = replace(OPTIONS, windows=None, last_join_us=850 * S)
     assert len(due(window(7, statuses=(gone, gone)), 800 * S, waits)) == 2
     assert due(window(8, statuses=(gone, gone)), 900 * S, waits) == (ev.WindowClosed(900 * S, 8),)
 
 
-def test_preparation_has_a_deadline():
+def test_due_ends_preparation_at_its_limit():
     preparing = window(1, preparing=True)
     assert next_due_us(preparing, OPTIONS) == 115 * S
     assert due(preparing, 115 * S - 1, OPTIONS) == ()
@@ -66,5 +66,5 @@ def test_preparation_has_a_deadline():
     assert due(preparing, 116 * S, OPTIONS) == (ev.PreparationEnded(116 * S, 1),)
 
 
-def test_a_preparation_longer_than_the_window_ends_with_it():
+def test_due_preparation_limit_is_cut_by_window():
     assert next_due_us(window(1, preparing=True), replace(OPTIONS, preparation_us=500 * S)) == 200 * S

@@ -37,7 +37,7 @@ def prepared(monkeypatch, name="reuse") -> Scheduled:
     return hand
 
 
-def test_a_kept_model_is_asked_for_once_and_serves_even_where_it_is_worse(monkeypatch):
+def test_cached_model_is_requested_once_and_always_serves(monkeypatch):
     hand = prepared(monkeypatch)
     turn = hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
     started = [c for c in turn.commands if isinstance(c, cmd.StartRetraining)]
@@ -53,7 +53,7 @@ def test_a_kept_model_is_asked_for_once_and_serves_even_where_it_is_worse(monkey
     assert not [c for c in again.commands if isinstance(c, cmd.StartRetraining)]
 
 
-def test_nothing_is_kept_from_a_stream_before_its_labels_are_there(monkeypatch):
+def test_cached_model_before_labels_is_not_offered(monkeypatch):
     hand = prepared(monkeypatch)
     hand.give(106 * S, ev.StreamBack(106 * S, B))
     assert [bool(one.cached) for one in hand.views[-1].streams] == [False, False]
@@ -62,7 +62,7 @@ def test_nothing_is_kept_from_a_stream_before_its_labels_are_there(monkeypatch):
     assert [one.histogram for one in hand.views[-1].streams] == [(6, 2), ()]
 
 
-def test_the_cloud_needs_no_labels_and_keeps_to_its_times(monkeypatch):
+def test_cloud_needs_no_labels_and_keeps_arrival(monkeypatch):
     monkeypatch.setattr(Scheduled, "name", "cloud")
     hand = Scheduled(needs=make_scheduler("cloud").needs)
     hand.state = opened_1(needs=hand.needs).state
@@ -83,7 +83,7 @@ def test_the_cloud_needs_no_labels_and_keeps_to_its_times(monkeypatch):
     assert hand.stream().accuracy == 0.4
 
 
-def test_what_comes_as_a_whole_from_the_cloud_is_served_once_even_before_its_time(monkeypatch):
+def test_cloud_model_is_served_once_even_early(monkeypatch):
     monkeypatch.setattr(Scheduled, "name", "cloud")
     hand = Scheduled(needs=make_scheduler("cloud").needs)
     hand.state = opened_1(needs=hand.needs).state
@@ -113,7 +113,7 @@ def about_job_1(turn):
     return [command for command in turn.commands if isinstance(command, kinds)]
 
 
-def test_an_epoch_that_came_home_serves_where_it_is_worth_it_and_nothing_is_planned_anew():
+def test_remote_epoch_worth_it_serves_without_new_plan():
     hand = lent()
     turn = home(hand, 120 * S, 1, 0.6)
     assert (turn.commands, turn.plan) == ((cmd.ServeModel(A, JobId(1), 1),), None)
@@ -123,7 +123,7 @@ def test_an_epoch_that_came_home_serves_where_it_is_worth_it_and_nothing_is_plan
     assert home(hand, 148 * S, 3, 0.61).commands == ()
 
 
-def test_of_epochs_that_came_home_together_only_the_best_is_made_ready():
+def test_remote_epochs_together_serve_only_the_best():
     hand = lent()
     told = [
         ev.RetrainProgress(120 * S, A, JobId(1), epoch, accuracy, 0.0)
@@ -132,7 +132,7 @@ def test_of_epochs_that_came_home_together_only_the_best_is_made_ready():
     assert hand.give(120 * S, *told).commands == (cmd.ServeModel(A, JobId(1), 4),)
 
 
-def test_epochs_whose_weights_stayed_away_are_counted_and_never_served():
+def test_remote_epochs_without_weights_count_but_never_serve():
     hand = lent()
     assert home(hand, 120 * S, 4, 0.6).commands == (cmd.ServeModel(A, JobId(1), 4),)
     assert hand.stream().job.accuracies == (0.0, 0.0, 0.0, 0.6)
@@ -142,14 +142,14 @@ def closed(hand):
     return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
 
 
-def test_of_one_that_is_not_in_time_the_best_that_is_home_serves_from_the_next_window_on():
+def test_remote_late_retraining_serves_best_epoch_next_window():
     hand = lent()
     assert home(hand, 149 * S, 2, 0.505).commands == ()
     serve, stop = cmd.ServeModel(A, JobId(1), 2), cmd.StopRetraining(A, JobId(1))
     assert about_job_1(closed(hand)) == [serve, stop]
 
 
-def test_nothing_is_left_to_serve_of_one_that_is_not_in_time_where_the_best_serves_already():
+def test_remote_late_retraining_already_served_leaves_nothing():
     hand = lent()
     home(hand, 120 * S, 1, 0.7)
     served(hand, 120 * S, 0.7)
@@ -160,14 +160,14 @@ def test_nothing_is_left_to_serve_of_one_that_is_not_in_time_where_the_best_serv
 @pytest.mark.parametrize(
     ("accuracy", "answer"), [(0.505, cmd.ServeModel), (0.2, cmd.KeepServing)], ids=["not worse", "worse"]
 )
-def test_of_one_whose_host_is_gone_the_best_that_is_home_goes_through_the_gate(accuracy, answer):
+def test_remote_lost_host_passes_best_through_gate(accuracy, answer):
     hand = lent()
     home(hand, 149 * S, 1, accuracy)
     failed = hand.give(149 * S, ev.RetrainFailed(149 * S, A, JobId(1), "south died"))
     assert [type(command) for command in about_job_1(failed)] == [answer]
 
 
-def test_one_whose_host_is_gone_before_an_epoch_came_home_leaves_nothing():
+def test_remote_lost_host_without_epochs_leaves_nothing():
     hand = lent()
     assert about_job_1(hand.give(115 * S, ev.RetrainFailed(115 * S, A, JobId(1), "south died"))) == []
 
@@ -179,5 +179,5 @@ def test_one_whose_host_is_gone_before_an_epoch_came_home_leaves_nothing():
         cmd.StartRetraining(A, JobId(1), 1, SHORT, 0, 0.5, 0.0, Elsewhere(7, 3)),
     ],
 )
-def test_the_journal_keeps_them(fact):
+def test_remote_retrainings_are_in_the_journal(fact):
     assert decode(encode(fact)) == fact

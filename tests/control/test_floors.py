@@ -23,7 +23,7 @@ def given(hand):
 
 
 @pytest.mark.parametrize("homes", [(), (0, 1, 1), (1, 0, 0), (0, 0, 0)])
-def test_every_stream_has_its_floor_whatever_was_planned(homes):
+def test_step_keeps_floors_under_any_plan(homes):
     at_home = tuple(StreamHome(stream, gpu) for stream, gpu in zip((A, B, C), homes, strict=False))
     capacity_milli = 2000 if homes else 1000
     options = replace(OPTIONS, quantum_milli=50, capacity_milli=capacity_milli, homes=at_home)
@@ -35,7 +35,7 @@ def test_every_stream_has_its_floor_whatever_was_planned(homes):
         assert shares[A] == 700
 
 
-def test_a_scheduler_that_fixes_its_shares_is_left_alone():
+def test_step_leaves_fixed_shares_below_floors():
     shares = given(Hand(needs=NEEDS))
     assert shares[A] == 1000
     assert shares.get(B, 0) == shares.get(C, 0) == 0

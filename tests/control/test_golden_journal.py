@@ -47,7 +47,7 @@ def lines_of(path):
         yield json.dumps(rounded(json.loads(line)), separators=(",", ":"))
 
 
-def test_the_run_is_the_recorded_one(tmp_path):
+def test_golden_run_is_reproduced(tmp_path):
     path = tmp_path / "journal.jsonl"
     run("thief", cameras=cameras(), misfortunes=MISFORTUNES, path=path)
     told = "\n".join(lines_of(path)) + "\n"
@@ -61,7 +61,7 @@ def test_the_run_is_the_recorded_one(tmp_path):
     assert told == kept
 
 
-def test_the_recorded_events_give_the_recorded_commands():
+def test_golden_events_give_golden_commands():
     """The golden journal is an ordinary journal: an old run, decided by the loop as it is now.
 
     Steps are compared here and not by `replay`, to which a rounded number is another number.
@@ -78,7 +78,7 @@ def test_the_recorded_events_give_the_recorded_commands():
         state = turn.state
 
 
-def test_the_recording_shows_what_matters():
+def test_golden_journal_covers_command_kinds():
     """A golden run with few kinds of commands guards little."""
     _, _, turns = read_journal(GOLDEN)
     commands = {type(command).__name__ for turn in turns for command in turn.commands}

@@ -29,35 +29,35 @@ WINDOW_END_US = serving().window_end_us
 LATER_US = WINDOW_END_US + 1
 
 
-def test_where_jobs_can_move_all_is_lent_but_the_next_preparation_and_a_quantum_for_each():
+def test_lendable_in_a_pool_keeps_preparation_and_quanta():
     assert lendable_milli(serving(), TWO_GPUS, LATER_US) == 2000 - 300 - 2 * 100
     assert lendable_milli(serving(lent_milli=700), TWO_GPUS, LATER_US) == 800
 
 
-def test_who_leaves_before_the_next_preparation_may_have_its_share():
+def test_lendable_before_preparation_includes_its_share():
     assert lendable_milli(serving(), TWO_GPUS, WINDOW_END_US) == 2000 - 2 * 100
     at_home = replace(APART, capacity_milli=1500)
     assert lendable_milli(serving(), at_home, WINDOW_END_US) == 1000 - 100
 
 
-def test_where_they_cannot_one_gpu_is_lent_but_a_quantum_for_each_that_lives_there():
+def test_lendable_with_homes_is_of_one_gpu():
     assert lendable_milli(serving(), APART, LATER_US) == 1000 - 100
     assert lendable_milli(serving(lent_milli=700), APART, LATER_US) == 200
     assert lendable_milli(serving(lent_milli=950), APART, LATER_US) == -50
 
 
-def test_on_a_gpu_and_a_part_of_one_guests_leave_the_preparation_its_own():
+def test_lendable_on_partial_gpu_keeps_preparation():
     assert lendable_milli(serving(), replace(APART, capacity_milli=1500), LATER_US) == 1000 - 100 - 300
 
 
 @pytest.mark.parametrize("homes", [(), (StreamHome(A, 0), StreamHome(B, 0))])
 @pytest.mark.parametrize(("capacity", "lent"), [(1000, 0), (1000, 400), (600, 200)])
-def test_with_one_gpu_it_is_the_same_whether_jobs_can_move(homes, capacity, lent):
+def test_lendable_on_one_gpu_ignores_homes(homes, capacity, lent):
     options = replace(TWO_GPUS, capacity_milli=capacity, homes=homes)
     assert lendable_milli(serving(lent_milli=lent), options, LATER_US) == capacity - lent - 300 - 200
 
 
-def test_who_keeps_a_share_while_its_camera_is_lost_keeps_it_from_guests():
+def test_lendable_excludes_share_of_lost_camera():
     state = serving()
     job = RetrainJob(1, LONG, 1, 250, 0.9, 0.9, 10.0)
     gone = replace(state.stream(B), job=job, faults=Faults(lost="no signal"))
@@ -178,7 +178,7 @@ STEPS = st.one_of(
     wishes=st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=7, max_size=7),
     steps=st.lists(STEPS, min_size=4, max_size=12),
 )
-def test_no_gpu_is_given_more_than_it_has_guests_included(packing, gpus_milli, streams, wishes, steps):
+def test_step_never_overfills_gpu_with_guests(packing, gpus_milli, streams, wishes, steps):
     town = Town(gpus_milli, streams, packing, wishes)
     town.open_window()
     town.end_preparation()

@@ -37,12 +37,12 @@ def joined(at_us):
     return hand, hand.give(at_us, ev.StreamAdded(at_us, C, LAMBDAS))
 
 
-def test_a_stream_that_joins_is_planned_for_at_once():
+def test_joining_stream_is_planned_immediately():
     _, turn = joined(130 * S)
     assert cmd.SetInference(C, LAMBDAS[1].config, 200, turn.plan.epoch) in turn.commands
 
 
-def test_it_is_prepared_from_the_window_after_and_lambda_is_profiled_then():
+def test_joining_stream_is_prepared_next_window():
     hand, _ = joined(130 * S)
     hand = replace(hand, options=replace(hand.options, windows=9))
     assert asked_in(border(hand, 2)) == {A: False, B: False, C: True}
@@ -52,7 +52,7 @@ def test_it_is_prepared_from_the_window_after_and_lambda_is_profiled_then():
     assert asked_in(border(hand, 6)) == {A: False, B: False, C: True}
 
 
-def test_one_that_joins_as_a_window_opens_has_shown_nothing_to_prepare():
+def test_joining_at_border_is_not_prepared_yet():
     hand = started()
     hand.wishes[C] = Wish(200)
     closed, opened = ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S)
@@ -69,7 +69,7 @@ def shares_in(plan):
 
 
 @pytest.mark.parametrize("scheduler", EVERYBODY)
-def test_a_lost_share_goes_to_the_others_until_the_camera_is_back(scheduler):
+def test_lost_share_goes_to_others_until_camera_returns(scheduler):
     lost, back = ev.StreamLost(36 * S, CAM_1, "no signal"), ev.StreamBack(46 * S, CAM_1)
     done = run(scheduler, misfortunes=(lost, back))
     plans = [(turn.now_us, turn.plan) for turn in done.turns if turn.plan is not None]
@@ -83,7 +83,7 @@ def test_a_lost_share_goes_to_the_others_until_the_camera_is_back(scheduler):
 
 
 @pytest.mark.parametrize("scheduler", EVERYBODY)
-def test_whole_windows_with_a_late_camera_keep_their_shares_and_replay(scheduler, tmp_path):
+def test_run_with_late_camera_keeps_shares_and_replays(scheduler, tmp_path):
     first, second, third = three_cameras()
     options = replace(OPTIONS, last_join_us=40 * S)
     late = replace(third, joins_us=40 * S)
@@ -100,7 +100,7 @@ def test_whole_windows_with_a_late_camera_keep_their_shares_and_replay(scheduler
     assert all(turn.same for turn in replay(turns, constants, chosen.needs, chosen.plan))
 
 
-def test_a_window_without_time_for_all_prepares_them_in_turn_and_profiles_lambda_of_each():
+def test_window_without_time_prepares_streams_alternately():
     hand = opened_1(options=replace(OPTIONS_BY_HAND, windows=9, prepared_streams=1))
     asked = [asked_in(border(hand, window)) for window in range(2, 8)]
     assert asked == [{B: True}, {A: False}, {B: False}, {A: True}, {B: True}, {A: False}]

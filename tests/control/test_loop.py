@@ -55,7 +55,7 @@ def check_turn(done):
 
 @every_scheduler
 @either_luck
-def test_the_loop_and_the_fleet_agree_after_every_turn(name, misfortunes):
+def test_loop_state_agrees_with_fleet_after_each_step(name, misfortunes):
     done = run(name, misfortunes=misfortunes, after_turn=check_turn)
     needs = make_scheduler(name).needs
     trained_here = needs.labels and not needs.kept_models
@@ -78,7 +78,7 @@ OVERLAPPING = (
 
 
 @every_scheduler
-def test_the_loop_and_the_fleet_agree_when_misfortunes_overlap(name):
+def test_loop_state_agrees_under_overlapping_failures(name):
     done = run(name, misfortunes=OVERLAPPING, after_turn=check_turn)
     restarted = [(command.stream, command.role) for command in done.commands(cmd.RestartWorker)]
     assert (CAM_3, ev.Role.INFERENCE) not in restarted
@@ -114,7 +114,7 @@ class Watched:
         self.order.append("observe")
 
 
-def test_everything_is_written_down_before_it_is_acted_on():
+def test_journal_is_written_before_execution():
     watched = Watched()
     needs = make_scheduler("no-retrain").needs
     run_loop(watched, watched, watched.plan, needs, OPTIONS, watched.observe)
@@ -125,7 +125,7 @@ def test_everything_is_written_down_before_it_is_acted_on():
 
 @every_scheduler
 @either_luck
-def test_windows_follow_each_other_and_each_has_a_plan(name, misfortunes):
+def test_windows_are_consecutive_and_planned(name, misfortunes):
     done = run(name, misfortunes=misfortunes)
     opened = done.events(ev.WindowOpened)
     assert [(event.index, event.t_us) for event in opened] == [(k, k * OPTIONS.window_us) for k in range(4)]
@@ -140,7 +140,7 @@ def test_windows_follow_each_other_and_each_has_a_plan(name, misfortunes):
 
 @every_scheduler
 @either_luck
-def test_the_next_plan_of_the_same_moment_would_ask_for_nothing(name, misfortunes):
+def test_plan_repeated_at_same_moment_is_empty(name, misfortunes):
     """Each step carries out its own plan, for every stream that serves."""
 
     def reached(done):
@@ -158,7 +158,7 @@ def test_the_next_plan_of_the_same_moment_would_ask_for_nothing(name, misfortune
 
 @pytest.mark.parametrize("name", ["thief", "uniform"])
 @either_luck
-def test_preparation_begins_with_the_window_and_keeps_its_deadline(name, misfortunes):
+def test_preparation_begins_with_window_and_ends_in_time(name, misfortunes):
     done = run(name, misfortunes=misfortunes)
     assert [command.window for command in done.commands(cmd.BeginPreparation)] == [1, 2, 3]
     assert [command.window for command in done.commands(cmd.EndPreparation)] == [1, 2, 3]
@@ -169,7 +169,7 @@ def test_preparation_begins_with_the_window_and_keeps_its_deadline(name, misfort
     assert set(families) == ({2} if name == "thief" else {0})
 
 
-def test_a_preparation_that_is_cut_off_gives_what_was_ready():
+def test_preparation_cut_off_keeps_finished_parts():
     """The scripted families need more time than there is: the window goes on without some profiles."""
     done = run("thief")
     assert 0 < len(done.events(ev.ProfileReady)) < 2 * 9
@@ -180,7 +180,7 @@ def test_a_preparation_that_is_cut_off_gives_what_was_ready():
         assert any((start.stream, start.window) == known[:2] for known in profiled)
 
 
-def test_a_preparation_with_time_to_spare_ends_when_it_is_done():
+def test_preparation_done_early_ends_early():
     done = run("thief", options=replace(OPTIONS, preparation_us=15 * S))
     assert len(done.events(ev.ProfileReady)) == 2 * 9
     for event in done.events(ev.PreparationEnded):
@@ -195,7 +195,7 @@ def test_no_retrain_prepares_and_retrains_nothing():
     }
 
 
-def test_the_cloud_brings_what_arrives_in_time_and_the_rest_is_given_up():
+def test_cloud_serves_timely_models_and_drops_late_ones():
     """A model takes 23 s down the link: one arrives in each window of 30 s, and serves."""
     done = run("cloud", after_turn=check_turn)
     assert len(done.commands(cmd.StartRetraining)) == 9
@@ -208,7 +208,7 @@ def test_the_cloud_brings_what_arrives_in_time_and_the_rest_is_given_up():
 
 
 @pytest.mark.parametrize("name", ["thief", "uniform"])
-def test_retraining_never_makes_what_serves_worse(name):
+def test_retraining_never_lowers_served_accuracy(name):
     for seed in (1, 2):
         done = run(name, seed)
         assert done.events(ev.RetrainFinished)
@@ -223,7 +223,7 @@ def test_retraining_never_makes_what_serves_worse(name):
 
 
 @pytest.mark.parametrize("name", ["thief", "uniform"])
-def test_every_retraining_has_one_end_and_the_late_ones_are_stopped(name):
+def test_retrainings_end_once_and_late_ones_stop(name):
     late = tuple(replace(camera, slowness=5.0) for camera in three_cameras())
     done = run(name, cameras=late, after_turn=check_turn)
     started = [command.job for command in done.commands(cmd.StartRetraining)]
@@ -238,7 +238,7 @@ def test_every_retraining_has_one_end_and_the_late_ones_are_stopped(name):
             assert any(isinstance(event, ev.WindowClosed) for event in turn.events)
 
 
-def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
+def test_three_deaths_set_stream_aside_others_continue():
     deaths = tuple(ev.WorkerDied(at * S, CAM_1, ev.Role.INFERENCE, "killed") for at in (8, 35, 37))
     done = run("thief", misfortunes=deaths, after_turn=check_turn)
     assert [command.stream for command in done.commands(cmd.SetAside)] == [CAM_1]
@@ -258,13 +258,13 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert freed == OPTIONS.capacity_milli
 
 
-def test_a_run_without_a_number_of_windows_ends_with_its_streams():
+def test_run_without_window_limit_ends_with_streams():
     ends = tuple(ev.StreamEnded(at * S, stream) for at, stream in ((20, CAM_1), (40, CAM_2), (61, CAM_3)))
     done = run("thief", options=replace(OPTIONS, windows=None), misfortunes=ends)
     assert done.turns[-1].events == (ev.WindowClosed(3 * OPTIONS.window_us, 2),)
 
 
-def test_estimates_that_change_are_planned_on_in_the_middle_of_a_retraining():
+def test_changed_estimate_replans_mid_retraining():
     done = run("thief")
     for turn in done.turns:
         if turn.plan is not None and {type(event) for event in turn.events} == {ev.RetrainProgress}:
@@ -273,14 +273,14 @@ def test_estimates_that_change_are_planned_on_in_the_middle_of_a_retraining():
 
 
 @every_scheduler
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(name):
+def test_same_seed_repeats_and_other_seed_differs(name):
     first, again = run(name, 1), run(name, 1)
     assert first.turns == again.turns
     if name not in ("no-retrain", "reuse"):
         assert first.turns != run(name, 2).turns
 
 
-def test_labels_are_told_to_the_scheduler_as_they_are():
+def test_labels_reach_scheduler_unchanged():
     done = run("thief")
     for turn, view in zip(done.turns, done.views, strict=True):
         for event in turn.events:

@@ -31,7 +31,7 @@ def close(hand):
     return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
 
 
-def test_a_dead_worker_is_started_again_and_the_others_get_its_share_meanwhile():
+def test_dead_worker_restarts_and_others_get_its_share():
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     died = hand.give(10 * S, ev.WorkerDied(10 * S, A, INFERENCE, "killed"))
     assert died.commands == (cmd.RestartWorker(A, INFERENCE),)
@@ -40,13 +40,13 @@ def test_a_dead_worker_is_started_again_and_the_others_get_its_share_meanwhile()
     assert back.commands == (cmd.SetInference(A, LAMBDAS[0].config, 1000, plan_epoch=3),)
 
 
-def test_what_a_silent_streams_job_holds_is_not_given_to_others():
+def test_job_of_lost_stream_keeps_its_share():
     hand = retraining(share_milli=400)
     hand.give(120 * S, ev.WorkerDied(120 * S, A, INFERENCE, "killed"))
     assert hand.views[-1].capacity_milli == 1600
 
 
-def test_a_dead_retraining_is_not_tried_again_in_this_window():
+def test_dead_retraining_is_not_retried_in_window():
     hand = retraining()
     turn = hand.give(120 * S, ev.WorkerDied(120 * S, A, RETRAINING, "killed"))
     assert turn.commands == (cmd.RestartWorker(A, RETRAINING),)
@@ -57,7 +57,7 @@ def test_a_dead_retraining_is_not_tried_again_in_this_window():
     )
 
 
-def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_has_died_twice():
+def test_deaths_together_count_once():
     """The MPS daemon of a GPU dies with all processes on that GPU; the stream is not at fault."""
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     for round_s in (10, 30):
@@ -70,7 +70,7 @@ def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_h
     assert hand.stream().faults.set_aside is not None
 
 
-def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
+def test_three_deaths_set_stream_aside():
     hand = retraining()
     hand.give(120 * S, progress(120 * S, 1, 0.4))
     for number in range(2):
@@ -94,7 +94,7 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
 
 
-def test_a_camera_that_loses_a_worker_now_and_then_is_never_set_aside():
+def test_rare_deaths_never_set_stream_aside():
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     for number in range(1, 8):
         at_us = number * DEATHS_WITHIN_US // 2
@@ -105,14 +105,14 @@ def test_a_camera_that_loses_a_worker_now_and_then_is_never_set_aside():
 
 
 @pytest.mark.parametrize("role", [INFERENCE, RETRAINING])
-def test_the_dead_worker_of_a_stream_that_has_ended_is_left_alone(role):
+def test_dead_worker_of_ended_stream_is_ignored(role):
     hand = started()
     hand.give(10 * S, ev.StreamEnded(10 * S, A))
     assert hand.give(11 * S, ev.WorkerDied(11 * S, A, role, "killed")).commands == ()
     assert hand.stream().status is Status.ENDED
 
 
-def test_a_lost_camera_is_neither_restarted_nor_prepared():
+def test_lost_camera_is_neither_restarted_nor_prepared():
     hand = started()
     lost = hand.give(10 * S, ev.StreamLost(10 * S, A, "no signal"))
     assert lost.commands == ()
@@ -120,7 +120,7 @@ def test_a_lost_camera_is_neither_restarted_nor_prepared():
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
 
 
-def test_the_retraining_of_a_stream_that_has_ended_stops_and_others_get_its_share():
+def test_ended_stream_stops_retraining_and_frees_share():
     hand = retraining(share_milli=400)
     hand.give(120 * S, progress(120 * S, 1, 0.501))
     turn = hand.give(121 * S, ev.StreamEnded(121 * S, A))
@@ -138,7 +138,7 @@ def unlabelled():
     return hand
 
 
-def test_a_window_that_opened_without_the_micro_profiler_is_prepared_when_that_is_back():
+def test_window_without_profiler_is_prepared_on_return():
     hand = unlabelled()
     back = hand.give(140 * S, ev.ProfilerBack(140 * S))
     (begun,) = only(cmd.BeginPreparation, back)
@@ -153,7 +153,7 @@ def test_a_window_that_opened_without_the_micro_profiler_is_prepared_when_that_i
     assert next_due_us(turn.state.fleet, hand.options) == 215 * S
 
 
-def test_a_micro_profiler_that_is_back_prepares_nothing_that_is_labelled_or_too_late():
+def test_returned_profiler_skips_labelled_or_late_window():
     for hand, back_us in ((started(), 20 * S), (retraining(), 140 * S), (unlabelled(), 185 * S)):
         assert only(cmd.BeginPreparation, hand.give(back_us, ev.ProfilerBack(back_us))) == []
     preparing = opened_1()

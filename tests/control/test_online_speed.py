@@ -36,17 +36,17 @@ def epochs(*at_s):
     return [progress(at * S, number, 0.4) for number, at in enumerate(at_s, start=1)]
 
 
-def test_the_first_epoch_of_a_job_prepares_it_and_is_left_out():
+def test_first_epoch_gives_no_pace():
     paces = told(retraining(), at_share(110, 400), *epochs(119, 121, 124))
     assert paces == (Pace(1, 400, 2.0), Pace(1, 400, 3.0))
 
 
-def test_what_counts_is_the_share_that_the_job_says_it_has():
+def test_pace_uses_reported_share():
     paces = told(retraining(), at_share(110, 363), *epochs(119, 121))
     assert paces == (Pace(1, 363, 2.0),)
 
 
-def test_an_epoch_in_which_the_share_changed_is_left_out_and_so_is_all_until_it_has():
+def test_epoch_with_share_change_gives_no_pace():
     hand = retraining()
     first, second, third, fourth, fifth = epochs(112, 114, 117, 119, 121)
     told(hand, at_share(110, 400), first, second)
@@ -55,7 +55,7 @@ def test_an_epoch_in_which_the_share_changed_is_left_out_and_so_is_all_until_it_
     assert told(hand, third, at_share(118, 600), fourth, fifth) == (Pace(1, 400, 2.0), Pace(1, 600, 2.0))
 
 
-def test_an_epoch_in_which_a_checkpoint_is_taken_is_left_out():
+def test_epoch_with_checkpoint_gives_no_pace():
     hand = retraining()
     told(hand, at_share(110, 400), progress(112 * S, 1, 0.1))
     turn = hand.give(114 * S, progress(114 * S, 2, 0.9))
@@ -65,7 +65,7 @@ def test_an_epoch_in_which_a_checkpoint_is_taken_is_left_out():
     assert paces == (Pace(1, 400, 2.0), Pace(1, 400, 2.0))
 
 
-def test_of_other_jobs_and_of_other_windows_nothing_is_taken():
+def test_paces_of_other_jobs_and_windows_are_ignored():
     hand = retraining()
     assert told(hand, at_share(110, 400, job=7), *epochs(112, 114)) == ()
     told(hand, at_share(115, 400), *epochs(116, 118))
@@ -87,12 +87,12 @@ def corrected(tmp_path_factory):
     return run("thief", options=options, misfortunes=MISFORTUNES, tells_shares=True, path=path), path
 
 
-def test_a_wrong_curve_comes_nearer_to_the_truth_while_a_run_lasts(corrected):
+def test_wrong_curve_approaches_truth_during_run(corrected):
     done, _ = corrected
     assert error(done.states[-1].training_speed) < 0.75 * error(GUESS)
 
 
-def test_a_window_is_planned_with_one_curve_and_its_preparation_and_retrainings_are_told_it(corrected):
+def test_window_uses_one_curve_in_all_commands(corrected):
     done, _ = corrected
     of_window: dict[int, set[SpeedCurve]] = {}
     for turn, state, view in zip(done.turns, done.states, done.views, strict=True):
@@ -107,7 +107,7 @@ def test_a_window_is_planned_with_one_curve_and_its_preparation_and_retrainings_
     assert len(set.union(*of_window.values())) > 2
 
 
-def test_such_a_run_replays_from_its_journal(corrected):
+def test_run_with_refined_curve_replays(corrected):
     done, path = corrected
     _, options, turns = read_journal(path)
     chosen = make_scheduler("thief")
@@ -116,7 +116,7 @@ def test_such_a_run_replays_from_its_journal(corrected):
     assert again[-1].state == done.states[-1]
 
 
-def test_where_nothing_was_measured_the_line_stays_straight():
+def test_linear_curve_without_measurement_stays():
     options = replace(OPTIONS, training_speed=LINEAR)
     done = run("thief", options=options, misfortunes=MISFORTUNES, tells_shares=True)
     assert any(stream.paces for state in done.states for stream in state.fleet.streams)

@@ -32,7 +32,7 @@ def fail(hand, at_s=120):
     )
 
 
-def test_a_smaller_gamma_is_planned_in_the_same_turn():
+def test_smaller_gamma_is_planned_in_same_step():
     hand = retraining(LONG)
     hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=300)
     turn = fail(hand)
@@ -41,7 +41,7 @@ def test_a_smaller_gamma_is_planned_in_the_same_turn():
     assert hand.stream().job.job == JobId(2)
 
 
-def test_what_needs_as_much_is_not_offered_and_the_others_go_on():
+def test_larger_gammas_are_no_longer_offered():
     hand = retraining(SHORT)
     hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=300)
     turn = fail(hand)
@@ -51,7 +51,7 @@ def test_what_needs_as_much_is_not_offered_and_the_others_go_on():
     assert hand.views[-1].capacity_milli == 2000
 
 
-def test_one_that_had_trained_before_is_the_windows_retraining():
+def test_failure_after_training_ends_windows_retraining():
     """It fitted before: another process took the memory, and half a retraining is paid for."""
     hand = retraining(LONG)
     hand.give(115 * S, progress(115 * S, 1, 0.6))
@@ -61,13 +61,13 @@ def test_one_that_had_trained_before_is_the_windows_retraining():
     assert hand.stream().finished is not None
 
 
-def test_without_word_of_memory_nothing_else_is_tried():
+def test_failure_without_memory_event_tries_nothing_else():
     hand = retraining(LONG)
     hand.give(120 * S, ev.RetrainFailed(120 * S, A, JobId(1), "a bug"))
     assert offered(hand) == []
 
 
-def test_a_micro_profile_that_did_not_fit_takes_its_family_away():
+def test_profile_that_did_not_fit_excludes_family():
     hand = opened_1()
     did_not_fit = DidNotFit(family_of(LONG), 0.0)
     hand.give(104 * S, ev.MemoryShort(104 * S, A, 1, did_not_fit, "it did not fit"))
@@ -77,7 +77,7 @@ def test_a_micro_profile_that_did_not_fit_takes_its_family_away():
 
 
 @pytest.mark.parametrize("window", [0, 2])
-def test_word_of_another_window_means_nothing(window):
+def test_memory_event_of_other_window_is_ignored(window):
     hand = opened_1()
     hand.give(104 * S, short_of_memory(104 * S, SHORT, window))
     hand.give(105 * S, labels(105 * S, A), labels(105 * S, B))
@@ -85,7 +85,7 @@ def test_word_of_another_window_means_nothing(window):
     assert offered(hand) == [SHORT, LONG]
 
 
-def test_the_next_window_tries_again():
+def test_next_window_tries_again():
     hand = retraining(LONG)
     fail(hand)
     hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
@@ -96,7 +96,7 @@ def test_the_next_window_tries_again():
 
 
 @pytest.mark.parametrize("name", ["thief", "serial", "exact", "ekya", "uniform"])
-def test_whole_runs_go_on_with_what_fits(name):
+def test_whole_runs_continue_with_what_fits(name):
     """No stream can retrain a block: heads are trained, and nothing is tried twice."""
     done = run(name, after_turn=_blocks_do_not_fit)
     failed = [event.job for event in done.events(ev.RetrainFailed)]

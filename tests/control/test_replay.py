@@ -29,7 +29,7 @@ def first_difference(turns, options=OPTIONS):
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
-def test_a_journal_that_was_read_back_gives_the_same_commands(name, tmp_path):
+def test_replay_of_read_journal_gives_same_commands(name, tmp_path):
     path = tmp_path / "journal.jsonl"
     done = run(name, misfortunes=MISFORTUNES, path=path)
     scheduler, options, turns = read_journal(path)
@@ -74,14 +74,14 @@ def other_epoch(event):
 
 
 @pytest.mark.parametrize("change", [worse_profile, lower_accuracy, other_epoch])
-def test_a_tampered_event_is_noticed_and_not_before_its_turn(change):
+def test_replay_of_tampered_event_differs_at_its_step(change):
     turns, changed_at = tampered(run("thief").turns, change)
     different = first_difference(turns)
     assert different is not None
     assert different >= changed_at
 
 
-def test_a_tampered_command_is_noticed_where_it_stands():
+def test_replay_of_tampered_command_differs_there():
     turns = run("thief").turns
     number = next(
         n for n, t in enumerate(turns) if any(isinstance(c, cmd.StartRetraining) for c in t.commands)
@@ -90,18 +90,18 @@ def test_a_tampered_command_is_noticed_where_it_stands():
     assert first_difference(turns) == number
 
 
-def test_other_options_give_other_commands():
+def test_replay_with_other_options_differs():
     assert first_difference(run("thief").turns, replace(OPTIONS, capacity_milli=1000)) == 0
 
 
-def test_the_state_after_a_part_of_a_run_is_the_state_it_had_then():
+def test_replay_state_of_partial_run_matches():
     """A crashed controller recovers its state in this way."""
     done = run("thief", misfortunes=MISFORTUNES)
     half = len(done.turns) // 2
     assert list(replayed(done.turns[:half]))[-1].state == done.states[half - 1]
 
 
-def test_a_journal_from_before_plans_had_numbers_gives_its_commands():
+def test_replay_of_journal_without_plan_numbers_matches():
     done = run("thief", misfortunes=MISFORTUNES)
     old = [
         replace(
@@ -115,7 +115,7 @@ def test_a_journal_from_before_plans_had_numbers_gives_its_commands():
     assert first_difference(old) is None
 
 
-def test_another_number_is_another_command():
+def test_replay_with_other_plan_number_differs():
     turns = run("thief").turns
     number = next(n for n, turn in enumerate(turns) if turn.plan is not None and turn.plan.epoch > 1)
     commands = tuple(cmd.of_plan(command, 1) for command in turns[number].commands)

@@ -28,14 +28,14 @@ def holding(ledger, **shares_milli):
     return ledger
 
 
-def test_what_is_free_is_given_at_once():
+def test_free_share_is_granted_immediately():
     ledger = one_pool()
     assert asked(ledger.aim(inference_holder(A), 400, 1, 0)) == [(inference_holder(A), 400)]
     assert asked(ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)) == [(retraining_holder(A, JOB_1), 600)]
     assert ledger.free_milli(0) == 0
 
 
-def test_who_grows_waits_for_the_answer_of_who_lets_go():
+def test_grower_waits_for_shrinkers_confirmation():
     ledger = holding(one_pool(), a=800, b=200)
     (shrink,) = ledger.aim(inference_holder(A), 300, 2, 10)
     assert ledger.aim(inference_holder(B), 700, 2, 10) == []
@@ -44,20 +44,20 @@ def test_who_grows_waits_for_the_answer_of_who_lets_go():
     assert ledger.next_due_us(30) is None
 
 
-def test_who_fits_beside_everybody_waits_for_nobody():
+def test_fitting_holder_waits_for_nobody():
     ledger = holding(one_pool(), a=600, b=200)
     ledger.aim(inference_holder(A), 300, 2, 10)
     assert asked(ledger.aim(inference_holder(B), 400, 2, 10)) == [(inference_holder(B), 400)]
 
 
-def test_a_pool_does_not_wait_for_another():
+def test_pools_do_not_wait_for_each_other():
     ledger = ShareLedger((1000, 1000), lambda holder: int(holder.stream == B), PATIENCE)
     holding(ledger, a=1000, b=500)
     ledger.aim(inference_holder(A), 100, 2, 10)
     assert asked(ledger.aim(inference_holder(B), 1000, 2, 10)) == [(inference_holder(B), 1000)]
 
 
-def test_growers_that_have_waited_long_enough_get_what_is_free_and_the_rest_when_it_is():
+def test_growers_after_timeout_get_free_share_then_rest():
     ledger = holding(one_pool(step_milli=100), a=750, b=100)
     (shrink,) = ledger.aim(inference_holder(A), 200, 2, 0)
     assert ledger.aim(inference_holder(B), 800, 2, 0) == []
@@ -68,7 +68,7 @@ def test_growers_that_have_waited_long_enough_get_what_is_free_and_the_rest_when
     assert asked(ledger.answer(shrink, 150)) == [(inference_holder(B), 800)]
 
 
-def test_who_does_not_answer_is_told_of_once_and_counts_until_it_is_gone():
+def test_overdue_holder_is_reported_once_and_counts():
     ledger = holding(one_pool(), a=1000)
     ledger.aim(inference_holder(A), 200, 2, 0)
     ledger.aim(inference_holder(B), 800, 2, 0)
@@ -80,14 +80,14 @@ def test_who_does_not_answer_is_told_of_once_and_counts_until_it_is_gone():
     assert asked(ledger.gone([inference_holder(A)], 2100)) == [(inference_holder(B), 800)]
 
 
-def test_another_plan_gives_who_owes_an_answer_no_more_time_for_it():
+def test_new_plan_does_not_extend_timeout():
     ledger = holding(one_pool(), a=1000)
     ledger.aim(inference_holder(A), 600, 2, 0)
     ledger.aim(inference_holder(A), 300, 3, 900)
     assert ledger.pass_time(1000)[0] == [Overdue(inference_holder(A), 3, 1000)]
 
 
-def test_the_late_answer_to_an_overtaken_order_changes_nothing():
+def test_late_reply_to_superseded_command_is_ignored():
     ledger = holding(one_pool(), a=1000)
     (first,) = ledger.aim(inference_holder(A), 600, 2, 0)
     (second,) = ledger.aim(inference_holder(A), 300, 3, 10)
@@ -98,7 +98,7 @@ def test_the_late_answer_to_an_overtaken_order_changes_nothing():
     assert asked(ledger.answer(second, 30)) == [(inference_holder(B), 400)]
 
 
-def test_who_was_asked_to_let_go_and_need_not_any_more_is_told_so():
+def test_revoked_shrink_sends_new_command():
     ledger = holding(one_pool(), a=800)
     (shrink,) = ledger.aim(inference_holder(A), 300, 2, 0)
     (keep,) = ledger.aim(inference_holder(A), 800, 3, 10)
@@ -108,13 +108,13 @@ def test_who_was_asked_to_let_go_and_need_not_any_more_is_told_so():
     assert ledger.pass_time(5000) == ([], [])
 
 
-def test_an_inference_hears_of_the_same_share_again_for_its_configuration_may_be_another():
+def test_inference_with_same_share_gets_command_for_config():
     ledger = holding(one_pool(), a=800)
     (again,) = ledger.aim(inference_holder(A), 800, 2, 0)
     assert (again.share_milli, again.changes) == (800, False)
 
 
-def test_a_retraining_that_ends_gives_its_share_back_when_it_has_answered():
+def test_ended_retraining_frees_share_on_reply():
     ledger = holding(one_pool(), a=400)
     ledger.aim(retraining_holder(A, JOB_1), 600, 2, 0)
     (end,) = ledger.leave(retraining_holder(A, JOB_1), 10)
@@ -125,7 +125,7 @@ def test_a_retraining_that_ends_gives_its_share_back_when_it_has_answered():
     assert retraining_holder(A, JOB_1) not in ledger.holders
 
 
-def test_a_retraining_that_was_paused_is_told_to_end_as_well():
+def test_paused_retraining_gets_command_to_end():
     ledger = one_pool()
     ledger.aim(retraining_holder(A, JOB_1), 600, 1, 0)
     (pause,) = ledger.aim(retraining_holder(A, JOB_1), 0, 2, 10)
@@ -134,7 +134,7 @@ def test_a_retraining_that_was_paused_is_told_to_end_as_well():
     assert end.leaves
 
 
-def test_a_job_that_waits_for_its_first_share_is_forgotten_without_a_word():
+def test_waiting_job_without_command_is_removed():
     ledger = holding(one_pool(), a=1000)
     ledger.aim(inference_holder(A), 200, 2, 0)
     assert ledger.aim(preparation_holder(1), 500, 2, 0) == []
@@ -143,7 +143,7 @@ def test_a_job_that_waits_for_its_first_share_is_forgotten_without_a_word():
     assert preparation_holder(1) not in ledger.holders
 
 
-def test_what_nobody_knows_has_nothing_to_give_back():
+def test_unknown_holder_has_no_effect():
     ledger = one_pool()
     assert ledger.leave(preparation_holder(1), 10) == []
     assert ledger.gone([inference_holder(A)], 10) == []

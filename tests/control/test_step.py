@@ -48,7 +48,7 @@ def only(kind, turn):
 # Planning
 
 
-def test_plans_are_numbered_and_what_comes_of_them_carries_the_number():
+def test_step_numbers_plans_and_their_commands():
     hand = started()
     assert hand.state.epoch == 1
     nothing = hand.give(10 * S, ev.ShareMeasured(10 * S, A, ev.Role.INFERENCE, 300))
@@ -66,20 +66,20 @@ def test_plans_are_numbered_and_what_comes_of_them_carries_the_number():
         ev.ShareOverdue(10 * S, inference_holder(A), 1, 10 * S),
     ],
 )
-def test_how_shares_changed_hands_plans_nothing(told):
+def test_step_on_share_changes_plans_nothing(told):
     hand = started()
     turn = hand.give(10 * S, told)
     assert (turn.plan, turn.commands) == (None, ())
 
 
-def test_the_first_window_serves_the_base_model_and_prepares_nothing():
+def test_step_in_first_window_serves_base_without_preparation():
     hand = Hand()
     turn = hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
     assert turn.commands == (cmd.SetInference(A, LAMBDAS[0].config, 300, plan_epoch=1),)
     assert hand.views[0].streams[0].retrain_options == ()
 
 
-def test_what_other_servers_jobs_hold_is_planned_without():
+def test_step_plans_without_lent_capacity():
     hand = started()
     before = hand.views[-1].capacity_milli
     hand.give(10 * S, ev.CapacityLent(10 * S, 200))
@@ -88,7 +88,7 @@ def test_what_other_servers_jobs_hold_is_planned_without():
     assert hand.views[-1].capacity_milli == before
 
 
-def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
+def test_step_with_homes_never_plans_a_gpu_twice():
     both_on_0 = (StreamHome(A, 0), StreamHome(B, 0))
     hand = started(options=replace(OPTIONS, homes=both_on_0), wishes={A: Wish(800), B: Wish(800)})
     (first,) = hand.state.phases
@@ -104,14 +104,14 @@ def test_where_streams_are_at_home_a_gpu_is_not_planned_twice():
     assert shares == {A: 800, B: 700}  # And guests' shares are not planned with on the last GPU.
 
 
-def test_training_is_granted_whole_groups_of_multiprocessors_and_inference_is_not():
+def test_step_grants_training_whole_sm_groups():
     hand = retraining(share_milli=230, options=replace(OPTIONS, training_groups=GpuGroups(8, 132)))
     (planned,) = (one for one in hand.state.phases[0].assignments if one.stream == A)
     assert (planned.retrain_share_milli, planned.inference_share_milli) == (182, 300)
     assert hand.stream().job.share_milli == 182
 
 
-def test_a_scheduler_sees_the_objective_and_what_streams_were_promised():
+def test_step_view_has_objective_and_terms():
     promised_b = StreamTerms(B, weight=3.0, max_age_us=400_000)
     hand = started(options=replace(OPTIONS, objective=Objective.MAX_MIN, terms=(promised_b,)))
     assert hand.views[-1].objective is Objective.MAX_MIN
@@ -144,12 +144,12 @@ def name_of(event):
 
 
 @pytest.mark.parametrize("event", MATTERS, ids=name_of)
-def test_events_that_matter_are_planned_on(event):
+def test_step_on_replanning_event_plans(event):
     assert retraining().give(120 * S, event).plan is not None
 
 
 @pytest.mark.parametrize("event", DOES_NOT, ids=name_of)
-def test_events_that_do_not_matter_are_not(event):
+def test_step_on_other_event_plans_nothing(event):
     assert retraining().give(120 * S, event).plan is None
 
 
@@ -157,7 +157,7 @@ def needs(t_us, share_milli):
     return ev.NeedMeasured(t_us, A, EVERY, share_milli)
 
 
-def test_inference_that_no_longer_keeps_up_is_planned_for_once():
+def test_step_on_falling_behind_plans_once():
     """Streams hold 300: enough for 19 of 20 frames as long as all frames take no more than 315."""
     hand = started()
     assert hand.give(10 * S, needs(10 * S, 314)).plan is None
@@ -168,7 +168,7 @@ def test_inference_that_no_longer_keeps_up_is_planned_for_once():
     assert hand.give(20 * S, needs(20 * S, 430)).plan is None
 
 
-def test_what_inference_needs_stays_known_when_it_is_profiled_again():
+def test_step_keeps_measured_need_after_profile():
     hand = retraining()
     hand.give(115 * S, needs(115 * S, 270))
     hand.give(120 * S, ev.InferenceProfiled(120 * S, A, 1, LAMBDAS[:1], 0.2))
@@ -177,12 +177,12 @@ def test_what_inference_needs_stays_known_when_it_is_profiled_again():
     assert [option.ample_milli for option in view.inference_options] == [311]
 
 
-def test_nothing_is_planned_on_nothing():
+def test_step_before_first_window_plans_nothing():
     turn = retraining().give(120 * S)
     assert (turn.plan, turn.commands) == (None, ())
 
 
-def test_everything_at_once_is_planned_once():
+def test_step_with_many_events_plans_once():
     """The helper asserts a single call of the planner, which sees the effect of all events."""
     hand = retraining()
     turn = hand.give(120 * S, *DOES_NOT, ev.StreamLost(120 * S, B, "why"), *MATTERS[1:2])
@@ -191,14 +191,14 @@ def test_everything_at_once_is_planned_once():
     assert hand.views[-1].streams[0].accuracy == 0.7
 
 
-def test_the_order_in_which_a_batch_came_does_not_matter_across_kinds():
+def test_step_ignores_order_of_kinds_in_batch():
     events = [ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S), progress(200 * S, 1, 0.9)]
     hands = [retraining(), retraining()]
     turns = [hand.give(200 * S, *order) for hand, order in zip(hands, (events, events[::-1]), strict=True)]
     assert turns[0] == turns[1]
 
 
-def test_a_turn_leaves_the_state_that_it_was_given_alone():
+def test_step_leaves_given_state_unchanged():
     hand = retraining()
     before, held = hand.state, copy.deepcopy(hand.state)
     hand.give(120 * S, *MATTERS)
@@ -206,27 +206,27 @@ def test_a_turn_leaves_the_state_that_it_was_given_alone():
     assert hand.state != held
 
 
-def test_the_same_plan_again_asks_for_nothing():
+def test_step_with_same_plan_issues_no_commands():
     hand = retraining()
     turn = hand.give(120 * S, ev.StreamBack(120 * S, B))
     assert turn.plan is not None
     assert turn.commands == ()
 
 
-def test_a_window_that_is_over_already_is_not_planned():
+def test_step_after_window_end_plans_nothing():
     """The loop is late: the batch holds only the old window's end, or comes after the new one's."""
     assert retraining().give(200 * S, ev.RetrainFinished(199 * S, A, JobId(1), 9.0)).plan is None
     late = opened_1()
     assert late.give(350 * S, ev.WindowOpened(200 * S, 2, 300 * S)).plan is None
 
 
-def test_a_fleet_without_a_serving_stream_is_not_planned():
+def test_step_without_serving_stream_plans_nothing():
     hand = started()
     hand.give(10 * S, ev.StreamLost(10 * S, A, "why"))
     assert hand.give(11 * S, ev.StreamEnded(11 * S, B)).plan is None
 
 
-def test_shares_are_granted_in_the_steps_of_the_backend():
+def test_step_grants_shares_in_backend_steps():
     hand = started(options=replace(OPTIONS, share_step_milli=125), wishes={A: Wish(300), B: Wish(130)})
     assert (hand.stream(A).inference_share_milli, hand.stream(B).inference_share_milli) == (250, 125)
 
@@ -234,7 +234,7 @@ def test_shares_are_granted_in_the_steps_of_the_backend():
 # Borders of windows
 
 
-def test_a_window_begins_with_the_preparation_of_what_serves():
+def test_step_at_window_start_prepares_serving_streams():
     hand = started()
     hand.give(50 * S, ev.StreamLost(50 * S, B, "why"))
     turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
@@ -247,7 +247,7 @@ def test_a_window_begins_with_the_preparation_of_what_serves():
     assert hand.state.fleet.preparing
 
 
-def test_inference_makes_room_before_the_preparation_begins():
+def test_step_shrinks_inference_before_preparation():
     hand = started(wishes={A: Wish(1000), B: Wish(1000)})
     hand.wishes = {A: Wish(700), B: Wish(800)}
     turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
@@ -258,14 +258,14 @@ def test_inference_makes_room_before_the_preparation_begins():
     ]
 
 
-def test_a_window_that_is_over_when_it_opens_is_not_prepared():
+def test_step_on_late_window_does_not_prepare():
     hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
     hand.needs = NEEDS
     assert hand.give(350 * S, ev.WindowOpened(200 * S, 2, 300 * S)).commands == ()
     assert not hand.state.fleet.preparing
 
 
-def test_a_scheduler_gets_the_preparation_that_it_needs():
+def test_step_prepares_what_scheduler_needs():
     hand = opened_1(needs=Needs(labels=False, inference_profile=False, micro_profile=False))
     assert not hand.state.fleet.preparing
     assert hand.views[-1].capacity_milli == 2000
@@ -276,7 +276,7 @@ def test_a_scheduler_gets_the_preparation_that_it_needs():
     assert all(len(asked.families) == 2 for asked in begun.streams)
 
 
-def test_nothing_is_retrained_before_the_preparation_ends_and_then_what_has_labels_is():
+def test_step_retrains_only_after_preparation():
     hand = opened_1(wishes={A: Wish(retrain=SHORT, retrain_milli=200), B: Wish(retrain=SHORT)})
     hand.give(103 * S, labels(103 * S, A))
     hand.give(104 * S, ev.WorkerBack(104 * S, A, INFERENCE))
@@ -289,14 +289,14 @@ def test_nothing_is_retrained_before_the_preparation_ends_and_then_what_has_labe
     assert [start.stream for start in only(cmd.StartRetraining, turn)] == [A]
 
 
-def test_the_end_of_a_preparation_is_asked_for_once():
+def test_step_ends_preparation_once():
     hand = opened_1()
     twice = hand.give(115 * S, ev.PreparationEnded(115 * S, 1), ev.PreparationEnded(115 * S, 1))
     assert len(only(cmd.EndPreparation, twice)) == 1
     assert only(cmd.EndPreparation, hand.give(116 * S, ev.PreparationEnded(116 * S, 1))) == []
 
 
-def test_a_window_that_closes_ends_its_preparation_and_begins_the_next():
+def test_step_at_border_ends_and_begins_preparation():
     hand = opened_1()
     turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
     assert [command.window for command in only(cmd.EndPreparation, turn)] == [1]
@@ -304,7 +304,7 @@ def test_a_window_that_closes_ends_its_preparation_and_begins_the_next():
     assert turn.commands[0] == cmd.EndPreparation(1)
 
 
-def test_a_preparation_of_an_old_window_ends_nothing():
+def test_step_ignores_end_of_old_preparation():
     hand = opened_1()
     assert only(cmd.EndPreparation, hand.give(101 * S, ev.PreparationEnded(101 * S, 0))) == []
     assert hand.state.fleet.preparing
@@ -319,7 +319,7 @@ def about_job_1(turn):
     return [command for command in turn.commands if isinstance(command, kinds)]
 
 
-def test_what_is_unfinished_stops_and_its_best_weights_serve_if_they_are_better():
+def test_step_at_window_end_serves_better_unfinished_weights():
     hand = retraining(accuracy=0.5)
     for epoch, accuracy in enumerate((0.40, 0.505, 0.45), start=1):
         hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
@@ -328,11 +328,11 @@ def test_what_is_unfinished_stops_and_its_best_weights_serve_if_they_are_better(
     assert hand.stream().job is None
 
 
-def test_what_has_no_epoch_yet_only_stops():
+def test_step_at_window_end_stops_job_without_epochs():
     assert about_job_1(close(retraining(accuracy=0.5))) == [cmd.StopRetraining(A, JobId(1))]
 
 
-def test_what_is_unfinished_and_worse_stops_and_the_journal_says_why_it_does_not_serve():
+def test_step_at_window_end_keeps_serving_with_reason():
     hand = retraining(accuracy=0.5)
     for epoch, accuracy in enumerate((0.3, 0.49), start=1):
         hand.give((190 + epoch) * S, progress((190 + epoch) * S, epoch, accuracy))
@@ -343,7 +343,7 @@ def test_what_is_unfinished_and_worse_stops_and_the_journal_says_why_it_does_not
     assert "50.0%" in kept.reason
 
 
-def test_a_checkpoint_that_serves_already_is_not_served_again():
+def test_step_never_serves_a_checkpoint_twice():
     hand = retraining(accuracy=0.5)
     turn = hand.give(120 * S, progress(120 * S, 1, 0.7))
     assert turn.commands == (cmd.ServeModel(A, JobId(1), 1),)
@@ -352,7 +352,7 @@ def test_a_checkpoint_that_serves_already_is_not_served_again():
     assert about_job_1(close(hand)) == [cmd.StopRetraining(A, JobId(1))]
 
 
-def test_the_next_window_begins_free_of_the_last_ones_jobs():
+def test_step_in_next_window_forgets_jobs():
     hand = retraining()
     close(hand)
     assert hand.views[-1].streams[0].running is None
@@ -364,7 +364,7 @@ def test_the_next_window_begins_free_of_the_last_ones_jobs():
 # A retraining from start to end
 
 
-def test_gamma_is_locked_while_it_runs_and_not_offered_again_afterwards():
+def test_step_locks_gamma_and_offers_none_afterwards():
     hand = retraining(gamma=LONG)
     hand.wishes[A] = Wish(retrain=SHORT, retrain_milli=900)
     turn = hand.give(120 * S, ev.StreamBack(120 * S, B))
@@ -377,7 +377,7 @@ def test_gamma_is_locked_while_it_runs_and_not_offered_again_afterwards():
     assert hand.views[-1].streams[0].retrain_options == ()
 
 
-def test_finished_weights_serve_and_the_plan_knows_it_already():
+def test_step_serves_finished_weights_and_plans_with_them():
     hand = retraining(accuracy=0.5)
     epochs = [progress(150 * S, epoch, 0.4 + 0.04 * epoch) for epoch in range(1, 11)]
     turn = hand.give(150 * S, *epochs, ev.RetrainFinished(150 * S, A, JobId(1), 10.0))
@@ -385,7 +385,7 @@ def test_finished_weights_serve_and_the_plan_knows_it_already():
     assert hand.views[-1].streams[0].accuracy == 0.8
 
 
-def test_finished_weights_that_are_worse_do_not_serve():
+def test_step_refuses_worse_finished_weights():
     hand = retraining(accuracy=0.5)
     hand.give(150 * S, progress(150 * S, 10, 0.4))
     (kept,) = about_job_1(hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0)))
@@ -393,7 +393,7 @@ def test_finished_weights_that_are_worse_do_not_serve():
     assert hand.stream().accuracy == 0.5
 
 
-def test_the_margin_lets_weights_serve_that_are_a_little_worse():
+def test_step_with_margin_serves_slightly_worse_weights():
     hand = retraining(accuracy=0.5, options=replace(OPTIONS, serve_margin=0.15))
     hand.give(150 * S, progress(150 * S, 1, 0.4))
     turn = hand.give(151 * S, ev.RetrainFinished(151 * S, A, JobId(1), 9.0))
@@ -404,7 +404,7 @@ def compared(t_us, new, old, window=1):
     return replace(labels(t_us, A, window), compared=Compared(new, old, 16))
 
 
-def test_weights_that_do_worse_on_new_labels_go_back_with_the_reason_in_the_journal():
+def test_step_rolls_back_worse_weights_with_reason():
     hand = opened_1()
     (command,) = hand.give(105 * S, compared(105 * S, 0.5, 0.7)).commands
     assert (type(command), command.stream) == (cmd.RollBack, A)
@@ -413,28 +413,28 @@ def test_weights_that_do_worse_on_new_labels_go_back_with_the_reason_in_the_jour
     assert hand.stream().version == 3
 
 
-def test_weights_that_do_no_worse_than_by_the_margin_stay():
+def test_step_keeps_weights_within_roll_back_margin():
     assert opened_1().give(105 * S, compared(105 * S, 0.7, 0.7)).commands == ()
     assert opened_1().give(105 * S, compared(105 * S, 0.6, 0.7)).commands == ()
     never = replace(OPTIONS, roll_back_margin=1.0)
     assert opened_1(options=never).give(105 * S, compared(105 * S, 0.0, 1.0)).commands == ()
 
 
-def test_labels_of_a_window_that_is_over_and_cameras_that_are_gone_send_nothing_back():
+def test_step_ignores_old_labels_and_ended_cameras():
     hand = opened_1()
     assert hand.give(105 * S, compared(105 * S, 0.1, 0.9, window=0)).commands == ()
     hand.give(106 * S, ev.StreamEnded(106 * S, A))
     assert only(cmd.RollBack, hand.give(107 * S, compared(107 * S, 0.1, 0.9))) == []
 
 
-def test_the_best_of_a_failed_retraining_serves_and_nothing_starts_again():
+def test_step_serves_best_of_failed_retraining():
     hand = retraining(accuracy=0.5)
     hand.give(195 * S, progress(195 * S, 1, 0.501))
     turn = hand.give(196 * S, ev.RetrainFailed(196 * S, A, JobId(1), "no memory"))
     assert turn.commands == (cmd.ServeModel(A, JobId(1), 1),)
 
 
-def test_an_estimate_that_changes_is_planned_on():
+def test_step_on_changed_estimate_plans():
     """The profile promised 0.8 after epoch 10, which the first two epochs do not suggest."""
     hand = retraining(accuracy=0.5)
     promised(hand, 0.8)
@@ -448,7 +448,7 @@ def test_an_estimate_that_changes_is_planned_on():
     assert hand.stream().job.promised_accuracy == 0.8
 
 
-def test_an_estimate_that_holds_is_not_planned_on():
+def test_step_on_stable_estimate_plans_nothing():
     hand = retraining(accuracy=0.5)
     promised(hand, 0.52)
     hand.give(120 * S, progress(120 * S, 1, 0.50))
@@ -456,7 +456,7 @@ def test_an_estimate_that_holds_is_not_planned_on():
     assert hand.stream().job.expected_accuracy == 0.52
 
 
-def test_a_job_that_outdoes_its_promise_is_not_paused():
+def test_step_keeps_job_that_exceeds_promise_running():
     """Its best epoch serves already; a lower estimate of its end would make further epochs look harmful."""
     hand = retraining(accuracy=0.5)
     promised(hand, 0.6)
@@ -472,7 +472,7 @@ def test_a_job_that_outdoes_its_promise_is_not_paused():
     assert phase.assignments[0].retrain_share_milli > 0
 
 
-def test_inference_options_as_they_were_measured_are_planned_with():
+def test_step_plans_with_profiled_lambdas():
     hand = opened_1()
     measured = (InferenceOption(LAMBDAS[0].config, 1.0, 777), InferenceOption(LAMBDAS[1].config, 0.9, 444))
     hand.give(103 * S, ev.InferenceProfiled(103 * S, A, 1, measured, 0.1))
@@ -480,6 +480,6 @@ def test_inference_options_as_they_were_measured_are_planned_with():
     assert hand.views[-1].streams[0].inference_options == measured
 
 
-def test_an_unknown_stream_is_a_mistake():
+def test_step_with_unknown_stream_raises():
     with pytest.raises(KeyError):
         step(first_state(), Batch(0, (ev.StreamBack(0, A),)), OPTIONS, NEEDS, Hand().plan)

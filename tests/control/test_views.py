@@ -30,36 +30,36 @@ def seen(needs=TOLD, **changes):
     return window_view(state, 120 * S, OPTIONS, needs, {}).streams[0]
 
 
-def test_an_estimate_is_shown_with_what_its_checkpoints_bring():
+def test_view_option_has_net_early_part():
     (option,) = seen().retrain_options
     assert option.early_part == early_part(PROFILED, 0.5, OPTIONS) > 0.0
 
 
-def test_who_plans_as_the_paper_does_is_told_nothing():
+def test_view_for_paper_planners_has_no_early_part():
     (option,) = seen(replace(TOLD, early_parts=False)).retrain_options
     assert option == replace(PROFILED, early_part=0.0)
 
 
-def test_a_fitted_curve_says_what_its_family_reaches_on_the_way():
+def test_view_of_fitted_curve_has_early_part():
     options = seen(profiles=WindowProfiles((CURVE,))).retrain_options
     assert [option.config for option in options] == [SHORT]
     free = replace(OPTIONS, checkpoint_delay_us=0)
     assert 0.0 <= early_part(options[0], 0.4, free) < 1.0
 
 
-def test_of_a_retraining_in_progress_only_what_is_left_is_early():
+def test_view_of_running_job_has_remaining_early_part():
     running = seen(job=JOB).running.option
     assert (running.gpu_s, running.accuracy_after) == (16.0, 0.9)
     assert running.early_part == pytest.approx(early_part_left(0.7, 16.0 / 20.0))
 
 
-def test_what_a_checkpoint_has_brought_is_the_accuracy_by_now():
+def test_view_accuracy_follows_served_checkpoint():
     before, since = (seen(job=replace(JOB, served_epoch=epoch), profiles=MEASURED) for epoch in (0, 2))
     assert (before.accuracy, since.accuracy) == (0.4, 0.5)
     assert seen(finished=JOB, profiles=MEASURED).accuracy == 0.5
 
 
-def test_who_was_not_tried_in_time_is_offered_what_is_usual():
+def test_view_of_untried_stream_offers_usual_options():
     """With labels and no curve, each γ costs what the cost card says and promises the usual accuracy."""
     options = seen(profiles=WindowProfiles()).retrain_options
     by_card = seen(replace(TOLD, micro_profile=False), profiles=WindowProfiles()).retrain_options
@@ -72,7 +72,7 @@ def test_who_was_not_tried_in_time_is_offered_what_is_usual():
     assert seen(profiles=WindowProfiles(), labels=WindowLabels(80, 0)).retrain_options == ()
 
 
-def test_the_better_what_serves_the_more_is_usual():
+def test_view_of_untried_stream_rises_with_accuracy():
     low, high = (
         seen(profiles=WindowProfiles(), accuracy=accuracy).retrain_options for accuracy in (0.2, 0.85)
     )

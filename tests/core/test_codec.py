@@ -61,7 +61,7 @@ def values_of(hint):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=8)
 @given(data=st.data())
-def test_every_kind_comes_back_as_it_went(kind, data):
+def test_decode_of_encoded_fact_is_equal(kind, data):
     fact = data.draw(values_of(kind))
     back = decode(json.loads(json.dumps(encode(fact))))
     assert back == fact
@@ -69,23 +69,23 @@ def test_every_kind_comes_back_as_it_went(kind, data):
     assert repr(back) == repr(fact)
 
 
-def test_names_of_kinds_are_unique():
+def test_kinds_have_unique_names():
     assert len({kind.__name__ for kind in KINDS}) == len(KINDS)
 
 
-def test_json_holds_plain_values_and_the_kind():
+def test_encode_gives_plain_json_with_kind():
     event = ev.ShareMeasured(5, StreamId("cam"), ev.Role.RETRAINING, 250)
     expected = {"kind": "ShareMeasured", "t_us": 5, "stream": "cam", "role": "retraining", "share_milli": 250}
     assert encode(event) == expected
 
 
 @pytest.mark.parametrize("name", ["InferenceConfig", "RetrainJob", "os.system", "", None, 3])
-def test_an_unknown_kind_is_refused(name):
+def test_decode_unknown_kind_raises(name):
     with pytest.raises(ValueError, match="unknown kind"):
         decode({"kind": name, "t_us": 0})
 
 
-def test_a_fact_without_a_kind_is_refused():
+def test_decode_without_kind_raises():
     with pytest.raises(ValueError, match="unknown kind"):
         decode({"t_us": 0, "index": 1})
 
@@ -99,7 +99,7 @@ def test_a_fact_without_a_kind_is_refused():
         {"kind": "WorkerBack", "t_us": 0, "stream": "cam", "role": "cook"},
     ],
 )
-def test_values_that_do_not_fit_are_refused(values):
+def test_decode_invalid_values_raises(values):
     with pytest.raises(ValueError, match="validation error"):
         decode(values)
 
@@ -107,12 +107,12 @@ def test_values_that_do_not_fit_are_refused(values):
 @pytest.mark.parametrize(
     "thing", [InferenceConfig(1, 32), FleetState(), FamilyCurve(8, 0, 0, 1, (), 0.0, 0.0), "WindowClosed"]
 )
-def test_only_facts_of_a_journal_are_written(thing):
+def test_encode_of_other_type_raises(thing):
     with pytest.raises(TypeError, match="not a kind"):
         encode(thing)
 
 
-def test_decoding_leaves_its_input_alone():
+def test_decode_leaves_input_unchanged():
     values = encode(ev.WindowClosed(7, 2))
     decode(values)
     assert values["kind"] == "WindowClosed"

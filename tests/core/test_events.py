@@ -51,7 +51,7 @@ def one_of_each(t_us):
     )
 
 
-def test_every_kind_has_a_place_in_the_order():
+def test_event_order_covers_every_kind():
     assert {type(event) for event in one_of_each(0)} == set(get_args(Event))
     assert len(in_order(one_of_each(0))) == len(get_args(Event))
 
@@ -61,7 +61,7 @@ def kinds(events):
 
 
 @given(st.permutations(one_of_each(4)))
-def test_at_one_instant_the_old_window_ends_before_the_new_one_begins(events):
+def test_in_order_closes_old_window_before_new(events):
     ordered = kinds(in_order(events))
     assert ordered[-2:] == [ev.WindowClosed, ev.WindowOpened]
     assert ordered[0] is ev.StreamAdded
@@ -70,13 +70,13 @@ def test_at_one_instant_the_old_window_ends_before_the_new_one_begins(events):
     assert ordered.index(ev.LabelsReady) < ordered.index(ev.PreparationEnded)
 
 
-def test_time_comes_before_kind():
+def test_in_order_sorts_by_time_before_kind():
     opened, progress = ev.WindowOpened(10, 1, 20), ev.RetrainProgress(11, A, JobId(1), 1, 0.5, 0.5)
     assert in_order([progress, opened]) == (opened, progress)
 
 
 @given(st.lists(st.sampled_from([A, B]), max_size=8), st.lists(st.integers(0, 2), min_size=8, max_size=8))
-def test_equals_keep_the_order_in_which_they_came(streams, times):
+def test_in_order_is_stable(streams, times):
     """A serial number in the reason distinguishes equal events."""
     given_events = [
         ev.StreamLost(t_us, stream, str(number))

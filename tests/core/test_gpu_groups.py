@@ -11,7 +11,7 @@ SHARES = st.integers(0, 1000)
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108), GpuGroups(4, 144)])
 
 
-def test_an_h200_has_sixteen_groups_of_sixty_and_a_half_thousandths():
+def test_groups_of_h200_are_sixteen_of_60_5_milli():
     h200 = GpuGroups(8, 132)
     assert [h200.share_milli(groups) for groups in (1, 2, 3, 16)] == [61, 122, 182, 970]
     assert [h200.down(share) for share in (0, 30, 60, 61, 230, 969, 1000)] == [0, 30, 60, 61, 182, 910, 970]
@@ -19,7 +19,7 @@ def test_an_h200_has_sixteen_groups_of_sixty_and_a_half_thousandths():
 
 
 @given(GPUS, SHARES)
-def test_a_share_is_rounded_to_its_neighbours(gpu, share):
+def test_groups_round_to_neighbours(gpu, share):
     down, up = gpu.down(share), gpu.up(share)
     assert down <= share <= up
     assert gpu.down(down) == gpu.up(down) == down
@@ -29,14 +29,14 @@ def test_a_share_is_rounded_to_its_neighbours(gpu, share):
 
 
 @given(GPUS, SHARES, SHARES)
-def test_more_is_never_rounded_to_less(gpu, one, other):
+def test_groups_rounding_is_monotonic(gpu, one, other):
     less, more = sorted((one, other))
     assert gpu.down(less) <= gpu.down(more)
     assert gpu.up(less) <= gpu.up(more)
 
 
 @given(GPUS, st.lists(st.integers(0, 400), max_size=20))
-def test_shares_that_fit_a_gpu_pay_for_no_more_multiprocessors_than_it_has(gpu, asked):
+def test_groups_that_fit_pay_for_available_sms(gpu, asked):
     granted = []
     for share in asked:
         granted.append(gpu.down(min(share, 1000 - sum(granted))))

@@ -35,17 +35,17 @@ gammas = st.builds(
         ({"data_fraction": 0.25, "trainable_blocks": 3}, False),
     ],
 )
-def test_what_needs_as_much_is_ruled_out_and_what_needs_less_of_anything_is_not(change, ruled_out):
+def test_did_not_fit_rules_out_same_or_larger_gamma(change, ruled_out):
     assert DidNotFit.of(GAMMA).rules_out(replace(GAMMA, **change)) is ruled_out
 
 
-def test_a_micro_profile_rules_its_family_out_whatever_the_data():
+def test_did_not_fit_of_profile_rules_out_family():
     tried = DidNotFit(Family(2, 64, 16), 0.0)
     assert tried.rules_out(replace(GAMMA, data_fraction=0.01))
     assert not tried.rules_out(replace(GAMMA, trainable_blocks=1))
 
 
 @given(gammas, gammas, gammas)
-def test_ruling_out_goes_on_from_one_to_the_next(small, middle, large):
+def test_did_not_fit_is_transitive(small, middle, large):
     if DidNotFit.of(small).rules_out(middle) and DidNotFit.of(middle).rules_out(large):
         assert DidNotFit.of(small).rules_out(large)

@@ -57,7 +57,7 @@ def after(state, *events) -> StreamState:
     return state.stream(A)
 
 
-def test_streams_are_kept_in_the_order_of_their_ids():
+def test_streams_are_sorted_by_id():
     state = apply(apply(FleetState(), ev.StreamAdded(0, B, OPTIONS)), ev.StreamAdded(0, A, OPTIONS))
     assert [stream.stream for stream in state.streams] == [A, B]
     assert state.stream(A).version == BASE_VERSION
@@ -66,7 +66,7 @@ def test_streams_are_kept_in_the_order_of_their_ids():
         state.stream(StreamId("c"))
 
 
-def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
+def test_opened_window_resets_labels_profiles_and_jobs():
     state = apply(
         in_window_2(finished=JOB, labels=WindowLabels(80, 20, new_classes=True)), ev.WindowOpened(30, 3, 40)
     )
@@ -93,11 +93,11 @@ def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_events_about_what_is_over_or_that_tell_nothing_change_nothing(event):
+def test_outdated_events_change_nothing(event):
     assert apply(in_window_2(), event) == in_window_2()
 
 
-def test_labels_and_profiles_of_this_window_count():
+def test_labels_and_profiles_of_open_window_count():
     stream = after(
         in_window_2(),
         ev.LabelsReady(21, A, 2, 50, 12, 0.45, True, 0.2),
@@ -111,18 +111,18 @@ def test_labels_and_profiles_of_this_window_count():
     assert stream.inference_options[0].share_needed_milli == 250
 
 
-def test_a_window_with_nothing_to_validate_with_says_nothing_of_the_model():
+def test_labels_without_validation_keep_accuracy():
     before = in_window_2().stream(A)
     stream = after(in_window_2(), ev.LabelsReady(21, A, 2, 50, 0, 0.0, False, 0.2))
     assert stream.labels == WindowLabels(50, 0)
     assert stream.accuracy == before.accuracy is not None
 
 
-def test_the_end_of_this_windows_preparation():
+def test_preparation_ended_of_open_window_counts():
     assert not apply(in_window_2(), ev.PreparationEnded(21, 2)).preparing
 
 
-def test_progress_belongs_to_the_running_job():
+def test_progress_counts_for_running_job_only():
     stream = after(in_window_2(), ev.RetrainProgress(21, A, JobId(3), 3, 0.65, 6.0))
     assert stream.job is not None
     assert stream.job.accuracies == (0.5, 0.7, 0.65)
@@ -131,38 +131,38 @@ def test_progress_belongs_to_the_running_job():
     assert stream.accuracy == 0.6
 
 
-def test_of_epochs_that_measure_alike_the_last_is_the_best():
+def test_best_epoch_of_equals_is_the_last():
     assert replace(JOB, accuracies=(0.5, 0.7, 0.7, 0.6)).best_epoch == 3
     assert (replace(JOB, accuracies=()).best_epoch, replace(JOB, accuracies=()).best_accuracy) == (0, 0.0)
 
 
-def test_epochs_whose_weights_never_came_count_and_are_not_the_best():
+def test_skipped_epochs_count_but_are_never_best():
     stream = after(in_window_2(), ev.RetrainProgress(21, A, JobId(3), 5, 0.65, 0.0))
     assert stream.job.accuracies == (*JOB.accuracies, *(0.0,) * (4 - len(JOB.accuracies)), 0.65)
 
 
-def test_a_finished_retraining_counts_with_its_best_epoch():
+def test_finished_retraining_sets_best_accuracy():
     stream = after(in_window_2(), ev.RetrainFinished(21, A, JobId(3), 8.0))
     assert stream.job is None
     assert stream.finished == replace(JOB, gpu_s=8.0)
     assert stream.accuracy == 0.7
 
 
-def test_a_finished_retraining_that_is_worse_leaves_the_accuracy():
+def test_finished_worse_retraining_keeps_accuracy():
     assert after(in_window_2(accuracy=0.9), ev.RetrainFinished(21, A, JobId(3), 8.0)).accuracy == 0.9
 
 
-def test_a_failed_retraining_is_not_tried_again_and_brings_nothing():
+def test_failed_retraining_blocks_another():
     stream = after(in_window_2(), ev.RetrainFailed(21, A, JobId(3), "no memory"))
     assert (stream.job, stream.finished, stream.accuracy) == (None, JOB, 0.6)
 
 
-def test_a_swap_counts_from_its_own_event():
+def test_swapped_model_sets_version_and_accuracy():
     stream = after(in_window_2(), ev.ModelSwapped(21, A, ModelVersion(4), JobId(3), 0.72, 900))
     assert (stream.version, stream.accuracy) == (4, 0.72)
 
 
-def test_what_inference_needed_last_is_known_whatever_it_was_told():
+def test_need_measured_keeps_the_latest():
     first, last = (ev.NeedMeasured(t_us, A, LAMBDA, 100 + t_us) for t_us in (21, 26))
     assert (in_window_2().stream(A).need, after(in_window_2(), first, last).need) == (None, last)
 
@@ -171,7 +171,7 @@ def died(role=ev.Role.INFERENCE, reason="out of memory", t_us=21):
     return ev.WorkerDied(t_us, A, role, reason)
 
 
-def test_a_dead_inference_serves_nothing_until_it_is_back():
+def test_dead_inference_stops_serving_until_back():
     stream = after(in_window_2(), died())
     assert (stream.status, stream.reason, stream.faults.deaths_us) == (
         Status.RESTARTING,
@@ -184,20 +184,20 @@ def test_a_dead_inference_serves_nothing_until_it_is_back():
     assert (back.status, back.reason, back.faults.deaths_us) == (Status.SERVING, "", (21,))
 
 
-def test_a_dead_retraining_takes_its_job_along_and_leaves_inference_alone():
+def test_dead_retraining_loses_job_keeps_inference():
     stream = after(in_window_2(), died(ev.Role.RETRAINING))
     assert stream.status is Status.SERVING
     assert (stream.job, stream.finished) == (None, JOB)
     assert (stream.inference, stream.inference_share_milli) == (LAMBDA, 300)
 
 
-def test_a_retraining_worker_that_dies_idle_does_not_undo_what_finished():
+def test_dead_idle_retraining_keeps_finished_job():
     state = in_window_2(job=None, finished=JOB)
     assert after(state, died(ev.Role.RETRAINING)).finished == JOB
 
 
 @pytest.mark.parametrize("last", list(ev.Role))
-def test_two_deaths_are_forgiven_and_the_third_is_not(last):
+def test_third_death_sets_aside(last):
     back = ev.WorkerBack(22, A, ev.Role.INFERENCE)
     twice = [died(), back, died(ev.Role.RETRAINING, t_us=2 * TOGETHER_US), back]
     assert after(in_window_2(), *twice).status is Status.SERVING
@@ -210,7 +210,7 @@ def test_two_deaths_are_forgiven_and_the_third_is_not(last):
 
 
 @given(st.lists(st.integers(1, 1500).map(lambda s: s * US_PER_S), max_size=12).map(sorted))
-def test_a_stream_is_set_aside_exactly_when_three_deaths_fall_within_ten_minutes(times_us):
+def test_three_deaths_within_ten_minutes_set_aside(times_us):
     events = [died(t_us=t_us) for t_us in times_us]
     too_many = any(
         last_us - first_us < DEATHS_WITHIN_US
@@ -220,13 +220,13 @@ def test_a_stream_is_set_aside_exactly_when_three_deaths_fall_within_ten_minutes
 
 
 @pytest.mark.parametrize("back", [ev.WorkerBack(23, A, ev.Role.INFERENCE), ev.StreamBack(23, A)])
-def test_nobody_comes_back_from_being_set_aside_or_from_the_end(back):
+def test_set_aside_or_ended_stream_never_returns(back):
     aside = after(in_window_2(faults=Faults(deaths_us=(11, 12))), died(), back)
     assert aside.status is Status.SET_ASIDE
     assert after(in_window_2(), ev.StreamEnded(22, A), back).status is Status.ENDED
 
 
-def test_a_lost_camera_frees_its_share_and_may_come_back():
+def test_lost_camera_frees_share_and_may_return():
     lost = after(in_window_2(), ev.StreamLost(21, A, "no signal"))
     assert (lost.status, lost.reason) == (Status.LOST, "no signal")
     assert (lost.inference, lost.inference_share_milli) == (None, 0)
@@ -255,18 +255,18 @@ BOTH_DIED = (died(), died(ev.Role.RETRAINING))
         ((END, died(), died(), died()), Status.ENDED),
     ],
 )
-def test_a_stream_serves_only_with_its_camera_and_its_inference(events, status):
+def test_stream_serves_with_camera_and_inference_only(events, status):
     stream = after(in_window_2(), *events)
     assert stream.status is status
     assert (stream.reason == "") == (status is Status.SERVING)
 
 
-def test_the_reason_is_that_of_what_still_lacks():
+def test_reason_names_the_remaining_fault():
     assert after(in_window_2(), LOST, died(), BACK[ev.Role.INFERENCE]).reason == "no signal"
     assert after(in_window_2(), LOST, died(), FOUND).reason == "out of memory"
 
 
-def test_an_event_touches_its_own_stream_only():
+def test_event_changes_only_its_stream():
     before = in_window_2()
     for event in (died(), ev.StreamLost(21, A, ""), ev.RetrainFinished(21, A, JobId(3), 1.0)):
         assert apply(before, event).stream(B) == before.stream(B)

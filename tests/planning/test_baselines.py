@@ -22,7 +22,7 @@ def view(count=3, capacity=1000):
     return WindowView(0, 60_000_000, capacity, 50, 50, 0.4, streams, LINEAR)
 
 
-def test_uniform_takes_the_most_expensive_gamma_that_its_share_can_finish():
+def test_uniform_without_gamma_takes_dearest_that_finishes():
     rich = make_scheduler("uniform").plan(view(capacity=3000)).phases[0].assignments
     poor = make_scheduler("uniform").plan(view(capacity=600)).phases[0].assignments
     starved = make_scheduler("uniform").plan(view(capacity=300)).phases[0].assignments
@@ -31,7 +31,7 @@ def test_uniform_takes_the_most_expensive_gamma_that_its_share_can_finish():
     assert {a.retrain for a in starved} == {None}
 
 
-def test_uniform_splits_evenly():
+def test_uniform_splits_capacity_evenly():
     assignments = make_scheduler("uniform").plan(view()).phases[0].assignments
     totals = [a.retrain_share_milli + a.inference_share_milli for a in assignments]
     assert totals == [350, 350, 300]
@@ -39,7 +39,7 @@ def test_uniform_splits_evenly():
     assert {a.inference for a in assignments} == {InferenceConfig(5, 32)}
 
 
-def test_uniform_takes_the_gamma_and_the_part_it_was_given():
+def test_uniform_with_options_uses_their_gamma_and_part():
     scheduler = Uniform(inference_part_milli=900, fixed_gamma=CHEAP.config)
     assigned = scheduler.plan(view(1)).phases[0].assignments[0]
     assert (assigned.retrain, assigned.retrain_share_milli, assigned.inference_share_milli) == (
@@ -49,7 +49,7 @@ def test_uniform_takes_the_gamma_and_the_part_it_was_given():
     )
 
 
-def test_uniform_leaves_the_share_of_a_finished_retraining_idle():
+def test_uniform_after_completion_leaves_share_idle():
     base = view(2)
     done = replace(base, streams=(replace(base.streams[0], retrain_options=()), base.streams[1]))
     before = make_scheduler("uniform").plan(base).phases[0].assignments
@@ -59,7 +59,7 @@ def test_uniform_leaves_the_share_of_a_finished_retraining_idle():
     assert "25% of a GPU stays idle" in after[0].reason
 
 
-def test_no_retrain_gives_everything_to_inference():
+def test_no_retrain_gives_all_gpus_to_inference():
     assignments = make_scheduler("no-retrain").plan(view(2)).phases[0].assignments
     assert [(a.retrain, a.inference_share_milli) for a in assignments] == [(None, 500), (None, 500)]
     assert {a.inference for a in assignments} == {InferenceConfig(1, 32)}

@@ -32,7 +32,7 @@ def risen(bend, done):
 
 @few
 @given(early_parts)
-def test_the_bend_is_the_one_with_this_mean(early_part):
+def test_bend_of_early_part_has_this_mean(early_part):
     bend = bend_of(early_part)
     middles = (np.arange(20_000) + 0.5) / 20_000
     assert np.mean(np.expm1(-bend * middles) / np.expm1(-bend)) == pytest.approx(early_part, abs=1e-5)
@@ -42,7 +42,7 @@ def test_the_bend_is_the_one_with_this_mean(early_part):
 
 @few
 @given(early_parts, parts, parts)
-def test_a_piece_is_the_mean_between_its_ends(early_part, one, other):
+def test_mean_part_of_a_piece_is_its_integral(early_part, one, other):
     bend, (start, end) = bend_of(early_part), sorted((one, other))
     middles = start + (end - start) * (np.arange(4000) + 0.5) / 4000
     mean = np.mean(np.expm1(-bend * middles) / np.expm1(-bend))
@@ -55,7 +55,7 @@ def test_a_piece_is_the_mean_between_its_ends(early_part, one, other):
 
 @few
 @given(early_parts, parts, parts)
-def test_what_is_left_goes_on_along_the_same_curve(early_part, first, second):
+def test_early_part_left_continues_the_curve(early_part, first, second):
     """Work done in two parts reaches what it reaches in one."""
     option = RetrainOption(GAMMAS[0], 0.9, 20.0, early_part=early_part)
     once = going_on(option, 0.4, 20.0 * (first + (1.0 - first) * second))
@@ -67,7 +67,7 @@ def test_what_is_left_goes_on_along_the_same_curve(early_part, first, second):
         assert twice[0].early_part == pytest.approx(once[0].early_part, abs=1e-6)
 
 
-def test_without_checkpoints_nothing_is_reached_on_the_way():
+def test_going_on_without_checkpoints_keeps_accuracy():
     option = RetrainOption(GAMMAS[0], 0.9, 20.0)
     assert going_on(option, 0.4, 5.0) == (replace(option, gpu_s=15.0), 0.4)
     assert bend_of(0.0) == early_part_left(0.0, 0.5) == 0.0
@@ -75,7 +75,7 @@ def test_without_checkpoints_nothing_is_reached_on_the_way():
 
 @few
 @given(early_parts, st.integers(1, 40))
-def test_checkpoints_in_steps_are_late_by_a_step(early_part, steps):
+def test_part_in_steps_lags_by_one_step(early_part, steps):
     bend = bend_of(early_part)
     stepped = sum(risen(bend, step / steps) for step in range(steps)) / steps
     assert part_in_steps(bend, steps) == pytest.approx(stepped, abs=1e-5)
@@ -84,7 +84,7 @@ def test_checkpoints_in_steps_are_late_by_a_step(early_part, steps):
 
 @few
 @given(early_parts, st.integers(1, 20), parts)
-def test_steps_above_are_never_below_the_curve(early_part, count, done):
+def test_steps_above_never_fall_below_curve(early_part, count, done):
     at, reached = steps_above(early_part, count)
     assert (at[0], reached[0], at[-1]) == (0.0, 0.0, 1.0)
     assert reached[-1] == pytest.approx(1.0, abs=1e-12)

@@ -57,7 +57,7 @@ def cloud(seen, **options):
     return plan.phases[0].assignments
 
 
-def test_models_arrive_one_after_the_other_and_need_no_share():
+def test_cloud_models_arrive_in_sequence_without_share():
     first, second = cloud(view(stream("a"), stream("b")))
     assert (first.elsewhere, second.elsewhere) == (Elsewhere(120 * S), Elsewhere(130 * S))
     assert [a.retrain_share_milli for a in (first, second)] == [0, 0]
@@ -66,13 +66,13 @@ def test_models_arrive_one_after_the_other_and_need_no_share():
     assert "here after 20 s" in first.reason
 
 
-def test_the_cloud_trains_the_most_thorough_gamma_or_the_one_it_is_told():
+def test_cloud_gamma_is_most_thorough_or_configured():
     assert cloud(view(stream("a")))[0].retrain == GAMMAS[3]
     assert cloud(view(stream("a")), fixed_gamma=GAMMAS[0])[0].retrain == GAMMAS[0]
     assert cloud(view(stream("a")), fixed_gamma=GAMMAS[9])[0].retrain is None
 
 
-def test_what_is_under_way_arrives_when_it_was_to_and_others_queue_behind_it():
+def test_cloud_running_model_keeps_arrival_and_others_queue():
     under_way = RunningRetraining(JobId(1), OFFERED[3], 0, Elsewhere(120 * S))
     seen = view(stream("a", options=(), running=under_way), stream("b"), now_s=110)
     first, second = cloud(seen)
@@ -81,13 +81,13 @@ def test_what_is_under_way_arrives_when_it_was_to_and_others_queue_behind_it():
     assert second.elsewhere == Elsewhere(139 * S)
 
 
-def test_a_model_that_comes_too_late_is_said_to():
+def test_cloud_model_after_window_end_says_so():
     slow = make_scheduler("cloud:up=0.3:down=0.5").plan(view(stream("a"))).phases[0].assignments[0]
     assert slow.elsewhere.arrives_us > 200 * S
     assert "not here before the window ends" in slow.reason
 
 
-def test_an_arrival_is_worth_what_it_serves():
+def test_cloud_arrival_counts_from_its_time():
     """At 50% until 120 s, then 90% for the other 80 of 100 s."""
     seen = view(stream("a", options=(RetrainOption(GAMMAS[0], 0.9, 0.0),)))
     waits = Assignment(
@@ -111,7 +111,7 @@ KEPT = (
 )
 
 
-def test_the_most_similar_mix_is_reused_and_of_equal_ones_the_youngest():
+def test_reuse_picks_most_similar_mix_then_youngest():
     assert closest((7, 3, 0), KEPT).trained_in == 2
     assert closest((0, 1, 5), KEPT).trained_in == 3
     assert closest((0, 0, 0), KEPT) is None
@@ -125,11 +125,11 @@ def test_the_most_similar_mix_is_reused_and_of_equal_ones_the_youngest():
 
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.permutations(KEPT), st.integers(1, 7))
-def test_neither_order_nor_amount_decides(histogram, kept, times):
+def test_closest_ignores_order_and_amount(histogram, kept, times):
     assert closest(histogram, kept) == closest([times * one for one in histogram], KEPT)
 
 
-def test_reuse_serves_it_at_once_and_gives_inference_everything():
+def test_reuse_serves_now_and_gives_all_to_inference():
     plan = make_scheduler("reuse").plan(view(stream("a", histogram=(7, 3, 0), cached=KEPT), stream("b")))
     first, second = plan.phases[0].assignments
     assert first.elsewhere == Elsewhere(100 * S, trained_in=2)
@@ -165,7 +165,7 @@ both = pytest.mark.parametrize("name", ["cloud", "cloud:up=40:down=90", "cloud:o
 @both
 @settings(max_examples=30)
 @given(seen=away_views())
-def test_a_plan_depends_on_no_order_and_is_what_the_objective_says(name, seen):
+def test_plan_ignores_option_order_and_matches_objective(name, seen):
     plan = make_scheduler(name).plan(seen)
     shuffled = [
         replace(stream, cached=stream.cached[::-1], retrain_options=tuple(reversed(stream.retrain_options)))
@@ -178,7 +178,7 @@ def test_a_plan_depends_on_no_order_and_is_what_the_objective_says(name, seen):
 @both
 @settings(max_examples=30)
 @given(seen=away_views())
-def test_nothing_here_is_spent_on_what_comes_and_what_is_coming_comes_when_it_was_to(name, seen):
+def test_plan_of_remote_weights_needs_no_share(name, seen):
     plan = make_scheduler(name).plan(seen)
     for stream, given_to in zip(seen.streams, plan.phases[0].assignments, strict=True):
         assert given_to.retrain_share_milli == 0

@@ -23,7 +23,7 @@ def steps(count, crops=64):
 
 @settings(max_examples=60)
 @given(st.sampled_from(sorted(CURVE_FITS)), accuracies, st.sampled_from([None, 20, 200]))
-def test_any_points_give_a_curve_that_never_falls_and_stays_an_accuracy(name, points, crops):
+def test_any_points_give_a_rising_curve_in_range(name, points, crops):
     curve = CURVE_FITS[name](steps(len(points)), points, validation_crops=crops)
     values = [curve.accuracy_at(x) for x in np.linspace(0, 5000, 60)]
     assert all(0.0 <= value <= 1.0 for value in values)
@@ -32,7 +32,7 @@ def test_any_points_give_a_curve_that_never_falls_and_stays_an_accuracy(name, po
 
 @settings(max_examples=40)
 @given(accuracies, st.sampled_from([None, 20, 200]))
-def test_a_forecast_says_how_little_it_knows_and_less_the_further_it_goes(points, crops):
+def test_fit_mixture_uncertainty_grows_beyond_points(points, crops):
     curve = fit_mixture(steps(len(points)), points, validation_crops=crops)
     assert sum(shape.weight for shape in curve.shapes) == pytest.approx(1.0)
     assert 0.0 <= curve.sd_at(curve.last_x) <= 1.0
@@ -43,7 +43,7 @@ def test_a_forecast_says_how_little_it_knows_and_less_the_further_it_goes(points
 
 @settings(max_examples=30)
 @given(st.sampled_from(sorted(CURVE_FITS)), accuracies, st.sampled_from([0.01, 50.0]))
-def test_the_unit_of_work_does_not_matter(name, points, unit):
+def test_fit_in_other_units_gives_same_curve(name, points, unit):
     plain = CURVE_FITS[name](steps(len(points)), points)
     scaled = CURVE_FITS[name]([x * unit for x in steps(len(points))], points)
     assert scaled.accuracy_at(1000 * unit) == pytest.approx(plain.accuracy_at(1000), abs=1e-6)
@@ -51,7 +51,7 @@ def test_the_unit_of_work_does_not_matter(name, points, unit):
 
 @settings(max_examples=30)
 @given(st.lists(st.floats(0.2, 0.9), min_size=2, max_size=7), st.sampled_from([None, 20]))
-def test_a_doubling_of_the_work_adds_at_most_half_of_what_came_before(points, crops):
+def test_fit_mixture_doubling_adds_at_most_half(points, crops):
     curve = fit_mixture(steps(len(points)), points, validation_crops=crops)
     last = curve.last_x
     seen = max(0.0, curve.accuracy_at(last) - points[0])
@@ -61,44 +61,44 @@ def test_a_doubling_of_the_work_adds_at_most_half_of_what_came_before(points, cr
     )
 
 
-def test_the_plain_fit_meets_points_on_an_inverse_curve_and_continues_them():
+def test_fit_optimus_on_inverse_points_continues_them():
     xs = steps(6, crops=150)
     curve = fit_optimus(xs, [true_curve(x) for x in xs])
     for x in (0, 300, 750, 1500, 3000):
         assert curve.accuracy_at(x) == pytest.approx(true_curve(x), abs=0.01)
 
 
-def test_more_work_is_worth_more_but_not_everything():
+def test_fit_mixture_more_work_gains_within_limits():
     xs = steps(6)
     curve = fit_mixture(xs, [true_curve(x) for x in xs], validation_crops=200)
     assert curve.accuracy_at(320) + 0.03 < curve.accuracy_at(1600) < 0.95
 
 
 @pytest.mark.parametrize("points", [[0.7], [0.7, 0.7], [0.7] * 6, [0.7, 0.69, 0.68, 0.67], [0.9, 0.7, 0.5]])
-def test_what_does_not_rise_is_continued_flat(points):
+def test_fit_mixture_of_falling_points_is_flat(points):
     curve = fit_mixture(steps(len(points)), points)
     assert curve.accuracy_at(10_000) == pytest.approx(curve.accuracy_at(0), abs=1e-9)
     assert min(points) <= curve.accuracy_at(0) <= max(points)
 
 
-def test_a_new_head_begins_below_the_old_one_and_is_judged_by_its_rise():
+def test_fit_mixture_after_dip_skips_first_point():
     points = [0.70, 0.40, 0.50, 0.58, 0.64, 0.68]
     assert fit_mixture(steps(6), points).accuracy_at(1280) > 0.72
 
 
-def test_a_last_point_near_perfection_does_not_outweigh_the_others():
+def test_fit_mixture_near_perfect_last_point_keeps_others():
     """The inverse of its error is 50 times that of the first, and says no more about the curve."""
     points = [0.5, 0.8, 0.88, 0.93, 0.99]
     curve = fit_mixture(steps(5), points)
     assert [curve.accuracy_at(x) for x in steps(4)] == pytest.approx(points[:4], abs=0.05)
 
 
-def test_later_points_count_more():
+def test_fit_mixture_weights_later_points_more():
     early, late = ([0.5, 0.6, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.6])
     assert fit_mixture(steps(5), late).accuracy_at(256) > fit_mixture(steps(5), early).accuracy_at(256) + 0.05
 
 
-def test_few_validation_crops_are_believed_less():
+def test_fit_mixture_with_few_crops_believes_less():
     points = [0.50, 0.56, 0.60, 0.62]
     beyond = {
         crops: (curve := fit_mixture(steps(4), points, validation_crops=crops)).accuracy_at(2000)
@@ -109,13 +109,13 @@ def test_few_validation_crops_are_believed_less():
     assert beyond[10] < 0.5 * beyond[1000]
 
 
-def test_perfect_points_need_no_special_case():
+def test_fit_mixture_of_perfect_points_stays_perfect():
     assert fit_mixture(steps(4), [1.0] * 4).accuracy_at(1000) == pytest.approx(1.0, abs=2e-3)
     assert fit_mixture(steps(4), [0.0] * 4).accuracy_at(1000) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("c", [0.5, 1.0])
-def test_what_falls_slowly_is_told_from_what_falls_fast(c):
+def test_fit_mixture_tells_slow_from_fast_power_laws(c):
     """The best inverse alone overestimates or underestimates a slow power law."""
     xs = [100.0 * k for k in range(1, 7)]
     curve = fit_mixture(xs, [1.0 - 0.6 * (x / 100) ** -c for x in xs])
@@ -127,12 +127,12 @@ def test_what_falls_slowly_is_told_from_what_falls_fast(c):
     ("xs", "points"), [([], []), ([0, 1], [0.5]), ([1, 1], [0.5, 0.5]), ([0], [1.2]), ([-1], [0.5])]
 )
 @pytest.mark.parametrize("name", sorted(CURVE_FITS))
-def test_impossible_points_are_refused(name, xs, points):
+def test_fit_of_impossible_points_raises(name, xs, points):
     with pytest.raises(ValueError, match=r"curve|accuracies"):
         CURVE_FITS[name](xs, points)
 
 
-def test_estimates_miss_by_about_the_noise_of_the_validation_and_hardly_lean():
+def test_fit_mixture_error_is_about_validation_noise():
     """5 epochs on 64 of 160 crops, and 60 validation crops, whose noise alone is 6 points.
 
     The paper reports a median absolute error of 5.8% and little bias (§6.4).
@@ -160,7 +160,7 @@ def measured_curves(folder):
         yield [float(row["progress"]) for row in rows], [float(row["metric"]) for row in rows]
 
 
-def test_the_last_of_100_measured_epochs_is_told_from_the_first_five(data_dir):
+def test_fit_mixture_of_measured_curves_predicts_epoch_100(data_dir):
     """A power law misses by 0.024; ``experiments/profiler_curves.py`` prints all."""
     missed = [
         abs(fit_mixture(xs[:5], ys[:5]).accuracy_at(xs[-1]) - ys[-1]) for xs, ys in measured_curves(data_dir)

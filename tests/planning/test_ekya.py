@@ -19,27 +19,27 @@ few = settings(max_examples=25)
 
 @few
 @given(view=window_views())
-def test_never_below_the_thief(view):
+def test_ekya_is_never_below_thief(view):
     expected = make_scheduler("ekya").plan(view).expected_accuracy
     assert expected >= make_scheduler("thief").plan(view).expected_accuracy - SAME
 
 
 @few
 @given(view=window_views())
-def test_a_window_comes_to_no_less_than_it_was_forecast(view):
+def test_executed_window_is_worth_its_forecast(view):
     if view.window_end_us > view.now_us:
         done = execute(view, make_scheduler("ekya"))
         assert done.score >= done.forecast - 1e-6
 
 
 @pytest.mark.parametrize("curve", ["linear", "measured"])
-def test_where_gpus_are_scarce_windows_come_to_more_than_with_the_thief(curve):
+def test_executed_windows_with_few_gpus_beat_thief(curve):
     view = problem(7000, 6, 2.0, curve)
     ekya, thief = (execute(view, make_scheduler(name)) for name in ("ekya", "thief"))
     assert ekya.score > thief.score + 0.01
 
 
-def test_the_papers_example_comes_to_more_than_the_papers_plan():
+def test_executed_paper_example_beats_paper():
     """The paper's plan gets 73% over both windows (§3.2)."""
     first = execute(paper_view(1, {"A": 0.65, "B": 0.5}, finer_lambdas=True), make_scheduler("ekya"))
     second = execute(paper_view(2, {"A": 0.75, "B": 0.9}, finer_lambdas=True), make_scheduler("ekya"))
@@ -48,7 +48,7 @@ def test_the_papers_example_comes_to_more_than_the_papers_plan():
 
 @few
 @given(view=window_views())
-def test_one_phase_carried_out_is_worth_what_the_objective_says(view):
+def test_executed_single_phase_matches_objective(view):
     """Without completions there is one phase, and nothing to plan again."""
     idle = replace(view, streams=tuple(replace(s, retrain_options=(), running=None) for s in view.streams))
     if view.window_end_us > view.now_us:
@@ -59,7 +59,7 @@ def test_one_phase_carried_out_is_worth_what_the_objective_says(view):
 
 @few
 @given(view=window_views())
-def test_the_rest_of_a_plan_is_worth_what_it_was_when_it_was_made(view):
+def test_remainder_is_worth_what_plan_forecast(view):
     plan = make_scheduler("serial").plan(view)
     remainder = best_remainder(replace(view, previous=plan.phases))
     if view.streams:
@@ -67,7 +67,7 @@ def test_the_rest_of_a_plan_is_worth_what_it_was_when_it_was_made(view):
         assert evaluate(view, remainder.phases).score == remainder.score
 
 
-def test_a_plan_that_fits_no_more_is_not_carried_on():
+def test_remainder_that_no_longer_fits_is_dropped():
     view = problem(7000, 3, 2.0)
     plan = make_scheduler("serial").plan(view)
     assert best_remainder(replace(view, previous=plan.phases)) is not None
@@ -78,7 +78,7 @@ def test_a_plan_that_fits_no_more_is_not_carried_on():
     assert best_remainder(replace(view, previous=other.phases)) is None
 
 
-def test_a_plan_is_carried_on_where_nothing_is_better():
+def test_remainder_without_better_plan_is_kept():
     for curve in (LINEAR, V100):
         view = replace(problem(7001, 5, 2.0), training_speed=curve)
         plan = make_scheduler("ekya").plan(view)

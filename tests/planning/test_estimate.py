@@ -24,14 +24,14 @@ OTHER = replace(SHORT, trainable_blocks=3)
 CURVE = FamilyCurve(16, 0, 1, 64, (0.5, 0.58, 0.63, 0.66), epoch_gpu_s=0.5, prepare_gpu_s=0.2)
 
 
-def test_gpu_seconds_scale_with_crops_and_epochs():
+def test_options_gpu_seconds_scale_with_crops_and_epochs():
     by_config = {o.config: o for o in options([CURVE], [SHORT, LONG, OTHER], 128)}
     assert set(by_config) == {SHORT, LONG}, "a family that was not profiled has no estimate"
     assert by_config[SHORT].gpu_s == pytest.approx(0.2 + 4 * 0.5)
     assert by_config[LONG].gpu_s == pytest.approx(2 * (0.2 + 12 * 0.5))
 
 
-def test_a_steep_curve_has_most_of_its_gain_early_and_none_while_features_are_prepared():
+def test_options_early_part_of_steep_curve_excludes_preparation():
     longer = replace(SHORT, epochs=40)
     steep, (early,) = (options([CURVE], [config], 128) for config in (SHORT, longer))
     assert 0.0 < steep[0].early_part < early.early_part < 1.0
@@ -43,13 +43,13 @@ def test_a_steep_curve_has_most_of_its_gain_early_and_none_while_features_are_pr
     assert flat.early_part == 0.0
 
 
-def test_more_crops_seen_promise_more():
+def test_options_with_more_epochs_promise_more():
     longer = replace(SHORT, epochs=4 * SHORT.epochs)
     few, many = (of.accuracy_after for of in options([CURVE], [SHORT, longer], 128))
     assert few < many < 0.95
 
 
-def test_half_of_the_labels_seen_twice_are_not_all_of_them():
+def test_options_with_half_the_labels_twice_promise_less():
     """The model sees the same number of crops; the error grows by 2^0.35, less the effect of more epochs."""
     half = replace(SHORT, epochs=2 * SHORT.epochs, data_fraction=SHORT.data_fraction / 2)
     by_config = {o.config: o for o in options([CURVE], [SHORT, half], 128)}
@@ -65,7 +65,7 @@ TIMED = FamilyCurve(16, 0, 1, 16, (), 0.5, 0.2, None, 0.3, 0.1)
 """Blocks that were only timed."""
 
 
-def test_a_family_that_was_only_timed_is_judged_by_what_the_others_show():
+def test_options_of_timed_family_follow_other_families():
     head = replace(SHORT, trainable_blocks=0)
     low, high = (
         {o.config: o for o in options([replace(ALL_LABELS, accuracies=points), TIMED], [head, SHORT], 64)}
@@ -77,7 +77,7 @@ def test_a_family_that_was_only_timed_is_judged_by_what_the_others_show():
     assert low[SHORT].gpu_s == pytest.approx(0.3 + 2 * 0.2 + 4 * (0.1 + 2 * 0.5))
 
 
-def test_more_crops_behind_a_curve_leave_less_open():
+def test_options_with_more_crops_have_smaller_sd():
     few, many = (
         options([replace(ALL_LABELS, validation_crops=crops)], [replace(SHORT, trainable_blocks=0)], 64)[0]
         for crops in (16, 1600)
@@ -85,7 +85,7 @@ def test_more_crops_behind_a_curve_leave_less_open():
     assert many.accuracy_sd < few.accuracy_sd
 
 
-def test_blocks_gain_more_on_the_head_where_there_are_more_objects_to_learn_from():
+def test_options_of_blocks_gain_with_more_objects():
     head = replace(SHORT, trainable_blocks=0)
     ratios = []
     for crops in (15, 30, 120):
@@ -96,13 +96,13 @@ def test_blocks_gain_more_on_the_head_where_there_are_more_objects_to_learn_from
     assert ratios[-1] < 0.8 * ratios[0]
 
 
-def test_estimates_that_were_further_off_than_they_said_say_so():
+def test_options_after_surprises_have_larger_sd():
     surprised, confirmed = history(0.4, -0.4, 0.4, -0.4), history(0.0, 0.0, 0.0, 0.0)
     sds = [options([CURVE], [SHORT], 128, history=of)[0].accuracy_sd for of in (confirmed, surprised)]
     assert sds[0] < sds[1]
 
 
-def test_many_objects_leave_less_to_chance_and_the_same_to_gain():
+def test_outcome_sd_shrinks_with_objects_not_gain():
     none, option = history(), RetrainOption(SHORT, 0.6, 1.0)
     sds = [outcome_sd(none, objects) for objects in (5, 15, 60, 6000)]
     assert sds[0] == sds[1] > sds[2] > sds[3] > 0.0
@@ -114,7 +114,7 @@ def test_many_objects_leave_less_to_chance_and_the_same_to_gain():
 
 
 @given(accuracy=st.integers(0, 20), serving=st.integers(0, 20), sd=st.integers(0, 6))
-def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
+def test_served_after_is_at_least_both_accuracies(accuracy, serving, sd):
     """The expected accuracy afterwards is neither below the serving weights' nor below the new weights'."""
     now, none = serving / 20, history()
     option = RetrainOption(SHORT, accuracy / 20, 1.0, accuracy_sd=sd / 20)
@@ -132,7 +132,7 @@ def test_new_weights_serve_only_where_they_are_better(accuracy, serving, sd):
     crops=st.sampled_from([8, 64, None]),
     timed=st.booleans(),
 )
-def test_no_estimate_leaves_the_range_and_more_never_promises_less(points, crops, timed):
+def test_options_stay_in_range_and_rise_with_work(points, crops, timed):
     curve = replace(ALL_LABELS, accuracies=tuple(point / 20 for point in points), validation_crops=crops)
     asked = [
         RetrainConfig(epochs, 16, 0, blocks, part)
@@ -149,7 +149,7 @@ def test_no_estimate_leaves_the_range_and_more_never_promises_less(points, crops
             assert promised[more].accuracy_after >= option.accuracy_after - 1e-9
 
 
-def test_the_plain_version_is_the_curve_and_nothing_else():
+def test_options_of_paper_profiler_are_the_plain_curve():
     """The paper's version: no uncertainty, and no estimate for a family without a curve."""
     promised = options(
         [ALL_LABELS, TIMED], [SHORT, replace(SHORT, trainable_blocks=0)], 64, profiler=Profiler.PAPER
@@ -167,7 +167,7 @@ def history(*errors, config=SHORT):
     return found
 
 
-def test_a_lasting_bias_is_corrected_a_single_surprise_hardly():
+def test_options_correct_lasting_bias_not_one_surprise():
     lasting, single = history(-0.1, -0.1, -0.1, -0.1, -0.1), history(-0.1)
     plain = options([CURVE], [SHORT], 128)[0].accuracy_after
     after_many = options([CURVE], [SHORT], 128, history=lasting)[0].accuracy_after
@@ -176,22 +176,22 @@ def test_a_lasting_bias_is_corrected_a_single_surprise_hardly():
     assert -0.05 < after_one - plain < 0.0
 
 
-def test_one_outlier_among_many_changes_nothing():
+def test_bias_correction_ignores_one_outlier():
     assert bias_correction(history(0.0, 0.0, 0.5, 0.0, 0.0)).of(family_of(SHORT)) == 0.0
 
 
-def test_a_family_without_a_history_gets_what_holds_for_all():
+def test_bias_correction_without_history_uses_all():
     bias = bias_correction(history(-0.1, -0.1, -0.1))
     assert bias.of(family_of(OTHER)) == pytest.approx(-0.05)
     assert bias.of(family_of(SHORT)) < bias.of(family_of(OTHER))
 
 
-def test_two_curves_of_one_family_are_refused():
+def test_options_with_two_curves_of_a_family_raise():
     with pytest.raises(ValueError, match="two curves"):
         options([CURVE, CURVE], [SHORT], 128)
 
 
-def test_a_measurement_replaces_the_profile_of_its_window_and_old_windows_are_forgotten():
+def test_with_observation_replaces_and_forgets_old_windows():
     found = ProfileHistory()
     for window in range(8):
         found = found.with_observation(Observation(window, SHORT, 0.3, 1.0))

@@ -15,8 +15,9 @@ from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
+from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors, largest_share_milli
 from ekya.planning.schedulers.objective import score
+from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import make_scheduler
 
 TINY = 1e-9
@@ -54,7 +55,7 @@ def everything(view):
 
 @settings(max_examples=25)
 @given(window_views().map(small))
-def test_nothing_that_can_be_tried_is_better(view):
+def test_exact_equals_exhaustive_search(view):
     kept, best = everything(view)
     if view.objective is Objective.MAX_MIN:
         assume(kept == len(kept_floors(view, 10**6)))
@@ -89,7 +90,7 @@ def by_milp(view):
 
 @settings(max_examples=12)
 @given(window_views().filter(lambda view: view.streams))
-def test_it_finds_what_an_integer_programme_finds(drawn):
+def test_exact_equals_integer_programme(drawn):
     view = replace(small(drawn, streams=4, quantum=200), objective=Objective.MEAN)
     assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
     assert make_scheduler("exact").plan(view).expected_accuracy == pytest.approx(by_milp(view), abs=1e-7)
@@ -97,7 +98,7 @@ def test_it_finds_what_an_integer_programme_finds(drawn):
 
 @settings(max_examples=40)
 @given(window_views())
-def test_it_never_scores_below_the_thief(view):
+def test_exact_is_never_below_thief(view):
     if view.objective is Objective.MAX_MIN:
         assume(len(kept_floors(view, view.capacity_milli)) == len(kept_floors(view, 10**6)))
     exact, thief = (make_scheduler(name).plan(view).expected_accuracy for name in ("exact", "thief"))
@@ -107,7 +108,15 @@ def test_it_never_scores_below_the_thief(view):
 def rank(view):
     """Returns the number of kept streams and the score, which the plan maximises in this order."""
     usable = view.capacity_milli // view.quantum_milli * view.quantum_milli
-    return len(kept_floors(view, usable)), make_scheduler("exact").plan(view).expected_accuracy
+    kept = {job.stream for job in kept_floors(view, usable)}
+    count = sum(stream.stream in kept and can_be_kept(view, stream) for stream in view.streams)
+    return count, make_scheduler("exact").plan(view).expected_accuracy
+
+
+def can_be_kept(view, stream):
+    """Returns whether some share keeps a_MIN or the latency limit of a stream."""
+    whole = pick_inference(view, stream, largest_share_milli(view.quantum_milli))
+    return not (whole.below_min and (whole.too_old or stream.max_age_us is None))
 
 
 def never_less(richer, poorer):
@@ -116,7 +125,7 @@ def never_less(richer, poorer):
 
 @settings(max_examples=40)
 @given(window_views(), st.integers(1, 1500))
-def test_more_gpus_never_hurt(view, more):
+def test_exact_with_more_gpus_scores_no_less(view, more):
     never_less(rank(replace(view, capacity_milli=view.capacity_milli + more)), rank(view))
 
 
@@ -135,14 +144,14 @@ def better(draw, stream):
 
 @settings(max_examples=30)
 @given(window_views(), st.data())
-def test_better_retrainings_never_hurt(view, data):
+def test_exact_with_better_retrainings_scores_no_less(view, data):
     richer = replace(view, streams=tuple(better(data.draw, stream) for stream in view.streams))
     never_less(rank(richer), rank(view))
 
 
 @settings(max_examples=30)
 @given(window_views(), st.data())
-def test_more_accurate_inference_never_hurts(view, data):
+def test_exact_with_more_accurate_inference_scores_no_less(view, data):
     """Without latency limits, since a stream newly kept together with a_MIN asks for a larger share."""
     ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
     sharper = tuple(
@@ -161,7 +170,7 @@ def _sharper(draw, option):
 
 @settings(max_examples=30)
 @given(window_views(), st.data())
-def test_cheaper_inference_never_hurts(view, data):
+def test_exact_with_cheaper_inference_scores_no_less(view, data):
     """Without latency limits, as above."""
     ageless = tuple(replace(stream, max_age_us=None) for stream in view.streams)
     cheaper = tuple(
@@ -177,7 +186,7 @@ def _cheaper(draw, option):
     return replace(option, share_needed_milli=int(option.share_needed_milli * draw(st.floats(0.0, 1.0))))
 
 
-def test_it_sees_past_a_share_that_gains_nothing_yet():
+def test_exact_crosses_shares_without_gain():
     """A retraining needs 0.7 GPU to finish: no single step towards it gains, so the thief stays."""
     stream = StreamView(
         StreamId("a"),
@@ -195,7 +204,7 @@ def test_it_sees_past_a_share_that_gains_nothing_yet():
     assert exact.expected_accuracy > thief.expected_accuracy + 0.01
 
 
-def test_what_gains_nothing_stays_idle():
+def test_exact_leaves_useless_quanta_idle():
     stream = StreamView(StreamId("a"), 0.9, (), (InferenceOption(InferenceConfig(1, 32), 1.0, 420),))
     view = WindowView(0, 60_000_000, 2000, 50, 50, 0.4, (stream,), LINEAR)
     (assigned,) = make_scheduler("exact").plan(view).phases[0].assignments

@@ -33,7 +33,7 @@ def first(scheduler, seen):
 
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from([300, 500, 900]))
-def test_without_resources_the_shares_are_those_of_uniform(seen, part):
+def test_fixed_res_takes_shares_of_uniform(seen, part):
     """If both retrain a stream, FixedRes also has uniform's share for retraining."""
     ours = {a.stream: a for a in first(FixedRes(part), seen)}
     for uniform in first(Uniform(part), seen):
@@ -42,13 +42,13 @@ def test_without_resources_the_shares_are_those_of_uniform(seen, part):
             assert ours[uniform.stream].retrain_share_milli == uniform.retrain_share_milli
 
 
-def test_without_resources_gamma_is_picked_from_profiles():
+def test_fixed_res_picks_gamma_from_profiles():
     """The dear γ is done in time at a whole GPU, with its 55 GPU-seconds, but not at half a GPU."""
     assert [a.retrain for a in first(FixedRes(), view([0.5, 0.5], 2000))] == [CHEAP.config] * 2
     assert [a.retrain for a in first(FixedRes(), view([0.92, 0.5], 2000))] == [None, CHEAP.config]
 
 
-def test_without_configurations_the_thief_steals_for_the_one_gamma():
+def test_fixed_config_steals_for_one_gamma():
     fixed = first(FixedConfig(fixed_gamma=CHEAP.config), view([0.9, 0.2]))
     assert [a.retrain for a in fixed] == [None, CHEAP.config]
     shares = shares_of(make_scheduler("uniform").plan(view([0.9, 0.2])).phases[0])
@@ -57,7 +57,7 @@ def test_without_configurations_the_thief_steals_for_the_one_gamma():
 
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from(GAMMAS))
-def test_without_configurations_nobody_gets_another_gamma(seen, gamma):
+def test_fixed_config_offers_no_other_gamma(seen, gamma):
     running = {s.stream: s.running.option.config for s in seen.streams if s.running}
     for assigned in first(FixedConfig(fixed_gamma=gamma), seen):
         assert assigned.retrain in (None, running.get(assigned.stream, gamma))

@@ -33,7 +33,7 @@ def granted(name, view):
 
 @settings(max_examples=200)
 @given(st.sampled_from(MAY_STARVE), window_views())
-def test_while_the_floors_fit_nobody_has_less_and_where_they_do_not_all_lack_alike(name, view):
+def test_floors_are_kept_or_lowered_equally(name, view):
     floors = inference_floors(view)
     shares = shares_of(granted(name, view).phases[0])
     quanta, total = view.capacity_milli // view.quantum_milli, sum(floors.values())
@@ -46,7 +46,7 @@ def test_while_the_floors_fit_nobody_has_less_and_where_they_do_not_all_lack_ali
 
 
 @given(window_views(), st.randoms(use_true_random=False))
-def test_shares_that_are_above_their_floors_stay_as_they_are(view, draw):
+def test_with_floors_keeps_shares_above_floors(view, draw):
     shares = {
         job: floor + draw.randrange(3) * view.quantum_milli for job, floor in inference_floors(view).items()
     }
@@ -66,7 +66,7 @@ def overloaded(*streams, capacity_milli=1000):
     return WindowView(0, 60_000_000, capacity_milli, 50, 100, 0.4, streams, LINEAR)
 
 
-def test_under_overload_one_camera_does_not_get_the_whole_machine():
+def test_ekya_under_overload_feeds_every_camera():
     names = ("cam-1", "cam-2", "cam-3", "cam-4")
     # Only the first camera reaches the minimum accuracy, and it needs the whole machine for that.
     streams = camera("cam-1", 0.95), *(camera(name, 0.3) for name in names[1:])
@@ -83,21 +83,21 @@ def test_under_overload_one_camera_does_not_get_the_whole_machine():
         assert reasons[stream].endswith("so that one frame a second is analysed, which every camera keeps")
 
 
-def test_where_the_floors_do_not_fit_either_all_cameras_lack_the_same():
+def test_ekya_with_floors_too_large_lowers_all_alike():
     names = ("cam-1", "cam-2", "cam-3", "cam-4")
     view = overloaded(*(camera(name, 0.9 - 0.1 * number, 500) for number, name in enumerate(names)))
     shares = shares_of(granted("ekya", view).phases[0])
     assert {share for job, share in shares.items() if job.work is Work.INFERENCE} == {250}
 
 
-def test_a_lambda_whose_age_nobody_knows_has_no_floor():
+def test_inference_floor_without_ages_is_zero():
     stream = camera("cam-1", 0.5)
     ageless = tuple(replace(option, age_us=0) for option in stream.inference_options)
     view = overloaded(replace(stream, inference_options=ageless))
     assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 0}
 
 
-def test_a_floor_is_ample_once_it_is_known_what_frames_take():
+def test_inference_floor_with_ample_share_uses_it():
     stream = camera("cam-1", 0.5)
     measured = tuple(
         replace(option, ample_milli=option.share_needed_milli * 6 // 5) for option in stream.inference_options
@@ -106,7 +106,7 @@ def test_a_floor_is_ample_once_it_is_known_what_frames_take():
     assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 250}
 
 
-def test_where_every_lambda_is_old_the_cheapest_is_kept():
+def test_inference_floor_with_old_lambdas_is_the_cheapest():
     stream = camera("cam-1", 0.5)
     old = tuple(replace(option, age_us=9_000_000) for option in stream.inference_options)
     view = overloaded(replace(stream, inference_options=old))

@@ -8,20 +8,20 @@ part = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
 
 
 @given(part, part, part)
-def test_only_what_is_worse_by_more_than_the_margin_is_kept_back(
-    new: float, old: float, margin: float
-) -> None:
+def test_why_not_beyond_margin_refuses(new: float, old: float, margin: float) -> None:
     kept_back = why_not(new, old, margin) is not None
     assert kept_back == (new == 0.0 or new < old - margin)
 
 
 @given(part, part, part, part)
-def test_a_wider_margin_keeps_back_no_more(new: float, old: float, margin: float, more: float) -> None:
+def test_why_not_with_wider_margin_refuses_no_more(
+    new: float, old: float, margin: float, more: float
+) -> None:
     if why_not(new, old, margin) is None:
         assert why_not(new, old, margin + more) is None
 
 
-def test_the_reason_tells_both_accuracies_and_the_margin_that_was_passed() -> None:
+def test_why_not_names_accuracies_and_margin() -> None:
     assert why_not(0.5, 0.75, 0.0) == (
         "the new weights get 50.0% of the newest labels right, and those that serve 75.0%"
     )
@@ -30,14 +30,14 @@ def test_the_reason_tells_both_accuracies_and_the_margin_that_was_passed() -> No
 
 
 @given(part, part, part, st.integers(0, 20))
-def test_weights_go_back_only_where_enough_objects_show_them_worse_by_more_than_the_margin(
+def test_why_back_needs_enough_objects_and_margin(
     new: float, old: float, margin: float, objects: int
 ) -> None:
     goes_back = why_back(Compared(new, old, objects), margin) is not None
     assert goes_back == (objects >= LEAST_OBJECTS and new < old - margin)
 
 
-def test_the_reason_to_go_back_tells_on_what_and_by_how_much() -> None:
+def test_why_back_names_objects_and_accuracies() -> None:
     assert why_back(Compared(0.25, 0.75, 16), 0.1) == (
         "of 16 objects labelled since, the new weights get 25.0% right, and those before them 75.0%"
     )

@@ -24,21 +24,21 @@ GAMMA = RetrainConfig(5, 16, 0, 1, 0.5)
 HEAD, BLOCK = Family(0, 0, 16), Family(1, 0, 16)
 
 
-def test_a_large_batch_is_what_counts_where_there_are_few_crops():
+def test_retraining_bytes_of_few_crops_follow_batch():
     """9 crops of 4 bytes are kept, a batch of 16 takes 50 + 20 bytes each, and 100 bytes have state twice."""
     assert retraining_bytes(FOOTPRINT, GAMMA, JobCrops(10, 4)) == 1000 + 9 * 4 + 16 * 70 + 200
 
 
-def test_the_preparation_is_what_counts_where_there_are_many():
+def test_retraining_bytes_of_many_crops_follow_preparation():
     crops = JobCrops(1000, 100, exemplars=20)
     assert retraining_bytes(FOOTPRINT, GAMMA, crops) == 1000 + 620 * (2 * 10 + 2 * 4) + 2 * 20 + 100
 
 
-def test_inference_has_room_for_the_model_that_comes_next():
+def test_inference_bytes_hold_the_next_model():
     assert inference_bytes(FOOTPRINT) == 2000 + 2 * (20 + 20)
 
 
-def test_weights_that_are_lent_on_the_gpu_stay_there_as_they_came():
+def test_inference_bytes_of_shared_weights_hold_copies():
     assert inference_bytes(FOOTPRINT, shared=True) == 4000 + 2 * (20 + 20)
 
 
@@ -53,34 +53,34 @@ gammas = st.builds(
 
 
 @given(gammas, gammas, st.integers(0, 400))
-def test_a_gamma_that_is_ruled_out_by_another_never_needs_less(one, other, training):
+def test_did_not_fit_never_rules_out_smaller_gamma(one, other, training):
     crops = JobCrops(training, 10)
     if DidNotFit.of(one).rules_out(other):
         assert retraining_bytes(FOOTPRINT, one, crops) <= retraining_bytes(FOOTPRINT, other, crops)
 
 
 @given(gammas, st.integers(0, 400), st.integers(0, 100))
-def test_more_epochs_need_no_more(gamma, training, validation):
+def test_retraining_bytes_ignore_epochs(gamma, training, validation):
     crops = JobCrops(training, validation)
     longer = replace(gamma, epochs=gamma.epochs + 3)
     assert retraining_bytes(FOOTPRINT, gamma, crops) == retraining_bytes(FOOTPRINT, longer, crops)
 
 
-def test_without_marks_an_estimate_stands():
+def test_marks_empty_keep_estimate():
     assert MemoryMarks().refined(HEAD, 1000) == 1000
 
 
-def test_a_familys_own_mark_corrects_it_up_and_down():
+def test_marks_of_own_family_correct_both_ways():
     marks = MemoryMarks().with_mark(HEAD, 1000, 500).with_mark(BLOCK, 1000, 1500)
     assert marks.refined(HEAD, 2000) == 1000
     assert marks.refined(BLOCK, 2000) == 3000
 
 
-def test_the_highest_mark_of_a_family_stands():
+def test_marks_keep_highest_ratio():
     marks = MemoryMarks().with_mark(HEAD, 1000, 800).with_mark(HEAD, 1000, 300)
     assert marks.refined(HEAD, 1000) == 800
 
 
 @pytest.mark.parametrize(("measured", "expected"), [(500, 1000), (1500, 1500)])
-def test_others_marks_warn_and_never_promise(measured, expected):
+def test_marks_of_other_families_only_raise(measured, expected):
     assert MemoryMarks().with_mark(HEAD, 1000, measured).refined(BLOCK, 1000) == expected

@@ -28,9 +28,7 @@ def assert_whole_groups(gpu, grants, asked):
 @every_packing
 @few
 @given(GPUS, ASKED, st.integers(0, 2500), st.lists(st.integers(1, 800), max_size=2))
-def test_grants_are_whole_groups_never_above_what_was_asked_or_is_there(
-    packing, gpu, asked, capacity_milli, held
-):
+def test_grants_of_groups_are_whole_and_fit(packing, gpu, asked, capacity_milli, held):
     grants = pack(packing, asked, capacity_milli=capacity_milli, held_milli=held, steps=steps(gpu))
     assert_whole_groups(gpu, grants, asked)
     assert all(0 <= grants.share_milli(job) <= asked[job] for job in asked)
@@ -46,7 +44,7 @@ def test_grants_are_whole_groups_never_above_what_was_asked_or_is_there(
 @every_packing
 @few
 @given(GPUS, ASKED, st.integers(1, 1000))
-def test_a_share_grows_by_whole_groups(packing, gpu, asked, wanted):
+def test_grants_of_groups_grow_by_whole_groups(packing, gpu, asked, wanted):
     grants = AtHome(packing, asked, lambda job: job % 3 % 2, (1000, 600), steps(gpu))
     for job in asked:
         share = grants.fitting_milli(job, wanted)
@@ -58,7 +56,7 @@ def test_a_share_grows_by_whole_groups(packing, gpu, asked, wanted):
         assert sum(grants.share_milli(one) for one in asked) + grants.spare_milli <= 1600
 
 
-def test_what_is_over_is_left_for_others():
+def test_grants_of_groups_leave_rest_to_others():
     grants = pack(
         Packing.BEST_FIT, {0: 230, 1: 300}, capacity_milli=1000, held_milli=(), steps=steps(GpuGroups(8, 132))
     )

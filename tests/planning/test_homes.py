@@ -30,7 +30,7 @@ def assert_in_place(grants, asked, rooms, step):
 @pytest.mark.parametrize("packing", list(Packing))
 @few
 @given(asked=JOBS, rooms=ROOMS, step=st.sampled_from([1, 10, 125]))
-def test_a_gpu_gives_its_own_jobs_what_it_would_give_them_alone(packing, asked, rooms, step):
+def test_at_home_grants_as_each_gpu_would_alone(packing, asked, rooms, step):
     grants = at_home(packing, asked, rooms, step)
     assert_in_place(grants, asked, rooms, step)
     for gpu, room in enumerate(rooms):
@@ -42,7 +42,7 @@ def test_a_gpu_gives_its_own_jobs_what_it_would_give_them_alone(packing, asked, 
 @pytest.mark.parametrize("packing", list(Packing))
 @few
 @given(asked=JOBS, rooms=ROOMS, wanted=st.integers(1, 1000))
-def test_a_share_grows_at_home_and_nobody_loses_by_it(packing, asked, rooms, wanted):
+def test_at_home_share_grows_without_loss_of_others(packing, asked, rooms, wanted):
     grants = at_home(packing, asked, rooms)
     for job in list(asked)[:4]:
         share = grants.fitting_milli(job, wanted)
@@ -55,7 +55,7 @@ def test_a_share_grows_at_home_and_nobody_loses_by_it(packing, asked, rooms, wan
         assert_in_place(grants, asked, rooms, 1)
 
 
-def test_room_on_another_gpu_helps_nobody():
+def test_at_home_ignores_spare_on_other_gpus():
     grants = at_home(Packing.POOL, {0: 800, 2: 800, 1: 100}, [1000, 1000])
     assert grants.share_milli(0) + grants.share_milli(2) == 1000
     assert grants.fitting_milli(0, 900) is None
@@ -63,14 +63,14 @@ def test_room_on_another_gpu_helps_nobody():
     assert grants.spare_milli == 900
 
 
-def test_a_gpu_cannot_have_more_than_itself():
+def test_at_home_gpu_above_1000_raises():
     with pytest.raises(ValueError, match="more than 1000"):
         at_home(Packing.POOL, {}, [2000])
 
 
 @few
 @given(streams=st.integers(0, 30), capacity=st.integers(0, 4000))
-def test_streams_are_dealt_so_that_no_gpu_is_fuller_than_one_stream_must_make_it(streams, capacity):
+def test_deal_balances_streams_over_gpus(streams, capacity):
     homes = deal(streams, capacity)
     assert len(homes) == streams
     rooms = [1000] * (capacity // 1000) + [capacity % 1000] * (capacity % 1000 > 0) or [1]
@@ -83,12 +83,12 @@ def test_streams_are_dealt_so_that_no_gpu_is_fuller_than_one_stream_must_make_it
             )
 
 
-def test_streams_take_turns_on_equal_gpus_and_a_part_of_one_gets_fewer():
+def test_deal_alternates_and_favours_whole_gpus():
     assert deal(5, 2000) == (0, 1, 0, 1, 0)
     assert deal(6, 1500) == (0, 0, 1, 0, 0, 1)
 
 
-def test_guests_are_at_home_on_the_last_gpu_that_has_as_much_as_any():
+def test_guests_gpu_is_the_last_of_the_largest():
     assert [guests_gpu(capacity) for capacity in (0, 350, 1000, 1500, 2000, 2500, 3000)] == [
         0,
         0,

@@ -10,7 +10,7 @@ values = st.lists(st.integers(0, 20).map(lambda tenth: tenth / 10), min_size=2, 
 
 
 @given(values=values, data=st.data())
-def test_a_hull_gets_flatter_touches_the_values_and_lies_above_them(values, data):
+def test_hulls_are_concave_and_touch_values(values, data):
     floor = data.draw(st.integers(0, len(values) - 1))
     found = hulls(np.array([values]), np.array([floor]))
     rises = [rise for rise in found.rise[0] if rise > 0]

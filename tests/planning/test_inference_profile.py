@@ -50,18 +50,18 @@ def every(k, side=32):
     return InferenceConfig(k, side)
 
 
-def test_a_still_street_loses_nothing_by_leaving_frames_out():
+def test_still_scene_loses_nothing_by_skipping():
     burst = [frame((0, 1, 1), (100, 2, 2))] * 6
     assert relative(burst, every(1), every(2), every(5)) == [1.0, 1.0, 1.0]
 
 
-def test_an_object_that_moves_by_its_own_size_is_only_right_where_it_was_looked_at():
+def test_moving_object_is_right_only_where_analysed():
     """Every second frame is right, from either start: 6 frames give 3 of 6 and 3 of 5."""
     burst = [frame((at * SIDE, 1, 1)) for at in range(6)]
     assert relative(burst, every(2)) == [pytest.approx(6 / 11)]
 
 
-def test_overlap_has_to_be_half():
+def test_overlap_below_half_counts_as_lost():
     """Two boxes a third of their width apart overlap at exactly 1/2, and boxes further apart by less."""
     third = [frame((at * SIDE / 3, 1, 1)) for at in range(2)]
     more = [frame((at * SIDE / 2.9, 1, 1)) for at in range(2)]
@@ -69,42 +69,42 @@ def test_overlap_has_to_be_half():
     assert relative(more, every(2)) == [pytest.approx(2 / 3)]
 
 
-def test_an_object_that_appears_between_looks_is_missed_until_the_next():
+def test_object_that_appears_is_missed_until_next_frame():
     burst = [frame((0, 1, 1)), frame((0, 1, 1), (100, 2, 2))]
     assert relative(burst, every(1), every(2)) == [1.0, pytest.approx(4 / 5)]
 
 
-def test_it_is_relative_to_what_the_most_demanding_reaches():
+def test_most_demanding_lambda_is_one():
     """The model is wrong about the second object in every frame."""
     burst = [frame((0, 1, 1), (100, 2, 0))] * 4
     assert relative(burst, every(1), every(2)) == [1.0, 1.0]
 
 
-def test_a_coarse_look_costs_what_it_calls_otherwise():
+def test_coarse_resolution_loses_changed_classes():
     burst = [frame((0, 1, 1), (100, 2, 2), seen_16=[1, 0])] * 3
     assert relative(burst, every(1), every(1, 16), every(2, 16)) == [1.0, 0.5, 0.5]
 
 
-def test_a_coarse_look_is_not_excused_by_a_model_that_is_wrong_anyway():
+def test_coarse_resolution_with_wrong_model_still_loses():
     """Otherwise a drifted model would analyse at a low resolution, and so would its successor."""
     burst = [frame((0, 1, 0), (100, 2, 0), seen_16=[3, 0])] * 3
     assert relative(burst, every(1), every(1, 16)) == [1.0, 0.5]
 
 
-def test_a_model_that_is_always_wrong_still_shows_what_leaving_frames_out_costs():
+def test_always_wrong_model_still_shows_skipping_loss():
     """Positions of objects count, not luck: a wrong model and a right one give the same."""
     wrong = [frame((at * SIDE, 1, 0)) for at in range(6)]
     right = [frame((at * SIDE, 1, 1)) for at in range(6)]
     assert relative(wrong, every(1), every(2)) == relative(right, every(1), every(2)) == [1.0, 6 / 11]
 
 
-def test_the_right_class_in_the_wrong_place_is_wrong():
+def test_right_class_in_wrong_place_is_wrong():
     burst = [frame((0, 1, 1), (100, 2, 2)), frame((0, 2, 2), (100, 1, 1))]
     assert relative(burst, every(2)) == [pytest.approx(4 / 6)]
 
 
 @pytest.mark.parametrize("burst", [[], [frame()] * 3], ids=["no burst", "no objects"])
-def test_without_a_measure_there_is_a_guess(burst):
+def test_without_burst_prior_is_used(burst):
     configs = (every(1), every(2), every(10), every(2, 16))
     guesses = offered(burst, *configs)
     assert guesses == [prior_relative_accuracy(config, 32) for config in configs]
@@ -113,7 +113,7 @@ def test_without_a_measure_there_is_a_guess(burst):
     assert guesses[3] < guesses[1]
 
 
-def test_few_objects_are_mixed_with_a_guess_and_many_speak_for_themselves():
+def test_few_objects_are_mixed_with_prior():
     guess = prior_relative_accuracy(every(5), 32)
 
     def still(count):
@@ -124,33 +124,33 @@ def test_few_objects_are_mixed_with_a_guess_and_many_speak_for_themselves():
     assert guess < still(1) < still(2) < still(20) < 1.0
 
 
-def test_a_short_burst_shows_short_gaps_only_and_the_rest_is_guessed():
+def test_short_burst_extrapolates_long_gaps():
     burst = [frame((0, 1, 1))] * 3
     lost = prior_relative_accuracy(every(10), 32) / prior_relative_accuracy(every(3), 32)
     assert relative(burst, every(2), every(3), every(10)) == [1.0, 1.0, pytest.approx(lost)]
 
 
 @pytest.mark.parametrize(("config", "needed"), [(every(1), 115), (every(2), 58), (every(10, 16), 5)])
-def test_the_share_that_keeps_up(config, needed):
+def test_needed_share_keeps_up(config, needed):
     """10 frames a second of 10 ms are a tenth of a GPU; headroom is added, and the sum is rounded up."""
     (option,) = inference_options([every(1), config], [], COSTS, FPS)[1:]
     exact = COSTS[config.resolution] * FPS / config.every * HEADROOM * 1000
     assert exact <= option.share_needed_milli == needed < exact + 1
 
 
-def test_a_result_stands_until_the_next_analysed_frame_has_one():
+def test_result_age_spans_to_next_analysed_frame():
     """Every fifth of 10 frames a second is half a second; a frame takes its GPU time at the 8% it needs."""
     (option,) = inference_options([every(5)], [], {32: 0.04 / HEADROOM}, FPS)
     assert option.share_needed_milli == 80
     assert option.age_us == pytest.approx(500_000 + 0.04 / HEADROOM / 0.08 * 1e6, abs=1)
 
 
-def test_what_costs_nothing_is_as_old_as_the_frames_are_apart():
+def test_result_age_without_cost_is_frame_distance():
     (option,) = inference_options([every(2)], [], {32: 0.0}, FPS)
     assert (option.share_needed_milli, option.age_us) == (0, 200_000)
 
 
-def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
+def test_camera_beyond_one_gpu_needs_more_than_1000():
     (option,) = inference_options([every(1)], [], {32: 0.2}, FPS)
     assert option.share_needed_milli > 1000
 
@@ -159,13 +159,13 @@ def test_a_camera_that_one_gpu_cannot_follow_needs_more_than_one():
 @given(
     st.lists(st.lists(st.integers(0, 8), max_size=3, unique=True), min_size=1, max_size=8), st.integers(1, 10)
 )
-def test_relative_accuracy_is_a_part_and_never_beats_every_frame(places, k):
+def test_relative_accuracy_stays_at_most_one(places, k):
     burst = [frame(*((place * SIDE, place % 3, place % 3) for place in at)) for at in places]
     first, other = offered(burst, every(1), every(k))
     assert 0.0 <= other <= first == 1.0
 
 
-def test_a_measured_curve_says_what_share_a_lambda_needs_and_how_old_its_results_get():
+def test_measured_speed_sets_needed_share_and_age():
     """A frame of 20 ms at 10 a second needs 0.23 of full speed, which 150 thousandths of this device give."""
     bent = SpeedCurve(((0, 0.0), (100, 0.2), (200, 0.26), (1000, 1.0)))
     config = InferenceConfig(1, 32)
@@ -179,7 +179,7 @@ def needs(options):
     return [option.share_needed_milli for option in options]
 
 
-def test_frames_that_took_longer_than_alone_do_so_at_every_lambda():
+def test_measured_use_scales_every_lambda():
     """Alone a frame takes 10 ms, and now 15: 150 thousandths, of which 142 analyse 19 of 20 frames."""
     options = inference_options((every(1), every(2), every(1, 16)), (), COSTS, FPS)
     assert needs(options) == [115, 58, 46]
@@ -192,13 +192,13 @@ def test_frames_that_took_longer_than_alone_do_so_at_every_lambda():
     ]
 
 
-def test_what_was_seen_of_a_lambda_that_is_not_offered_says_nothing():
+def test_measured_use_of_unknown_lambda_changes_nothing():
     options = inference_options((every(1),), (), COSTS, FPS)
     assert at_measured_use(options, every(5), 900) is options
 
 
 @given(st.floats(0.01, 0.2), st.floats(0.2, 4.0))
-def test_what_is_ample_is_what_a_profile_of_those_frames_would_have_said(alone_gpu_s, times):
+def test_measured_use_sets_ample_share_with_headroom(alone_gpu_s, times):
     """Also on curves that are not linear, where a thousandth is up to 0.0036 of full speed."""
     lambdas = (every(1), every(2), every(5))
     for speed in (LINEAR, SpeedCurve(((0, 0.0), (100, 0.36), (500, 0.83), (1000, 1.0)))):

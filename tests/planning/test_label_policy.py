@@ -22,9 +22,7 @@ def candidates(draw: st.DrawFn) -> Candidates:
 @pytest.mark.parametrize("name", LABEL_POLICIES)
 @settings(max_examples=30)
 @given(candidates(), st.integers(0, 3))
-def test_every_object_has_one_place_and_the_same_draw_gives_the_same(
-    name: str, given_: Candidates, seed: int
-) -> None:
+def test_order_holds_every_object_once_and_repeats(name: str, given_: Candidates, seed: int) -> None:
     policy = LABEL_POLICIES[name]
     order = policy.order(given_, np.random.default_rng(seed))
     again = policy.order(given_, np.random.default_rng(seed))
@@ -37,14 +35,14 @@ def test_every_object_has_one_place_and_the_same_draw_gives_the_same(
         assert shown[0] == given_.pictures[order.rows[0]]
 
 
-def test_the_uniform_order_is_the_generators_own() -> None:
+def test_uniform_order_is_a_permutation() -> None:
     nobody_asked = Candidates(np.zeros(9, np.int64), np.zeros(9, np.float32), np.zeros((9, 0), np.float32))
     order = LABEL_POLICIES["uniform"].order(nobody_asked, np.random.default_rng(4))
     assert order.rows.tolist() == np.random.default_rng(4).permutation(9).tolist()
     assert order.by_chance.all()
 
 
-def test_unsure_and_new_objects_come_first_and_chance_has_every_second_place() -> None:
+def test_uncertain_alternates_chance_and_informative() -> None:
     features = np.tile(np.array([[1.0, 0.0, 0.0]], np.float32), (40, 1))
     features[30] = [0, 1, 0]  # new
     features[31] = [0, 0, 1]  # new, and unsure
@@ -62,7 +60,7 @@ def test_unsure_and_new_objects_come_first_and_chance_has_every_second_place() -
 
 
 @given(st.floats(0.01, 10), st.integers(1, 50), st.integers(0, 60))
-def test_a_budget_holds_what_fits_and_no_more(one_gpu_s: float, count: int, most: int) -> None:
+def test_affordable_is_what_fits_the_budget(one_gpu_s: float, count: int, most: int) -> None:
     fit = affordable(one_gpu_s * count, one_gpu_s, most)
     assert fit == min(count, most)
     assert affordable(one_gpu_s * (count - 0.5), one_gpu_s, most) == min(count - 1, most)

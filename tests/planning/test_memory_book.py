@@ -10,7 +10,7 @@ jobs = st.lists(st.tuples(GPUS, st.integers(0, 50)), max_size=8)
 
 
 @given(jobs, st.integers(0, 100))
-def test_what_is_let_in_never_adds_up_to_more_than_was_free(asked, free_bytes):
+def test_memory_book_never_promises_more_than_free(asked, free_bytes):
     book = MemoryBook()
     for job, (gpu, size_bytes) in enumerate(asked):
         if book.fits(gpu, size_bytes, free_bytes):
@@ -18,7 +18,7 @@ def test_what_is_let_in_never_adds_up_to_more_than_was_free(asked, free_bytes):
     assert all(book.promised_bytes(gpu) <= free_bytes for gpu in (0, 1))
 
 
-def test_a_claim_that_is_given_up_leaves_its_room():
+def test_memory_book_without_claim_frees_it():
     book = MemoryBook().with_claim(Claim("a", 0, 60)).with_claim(Claim("b", 0, 30))
     assert not book.fits(0, 20, 100)
     assert book.fits(1, 20, 100)

@@ -15,26 +15,26 @@ orders = st.sampled_from(list(LinkOrder))
 transfers = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 50)), max_size=6)
 
 
-def test_the_papers_example_takes_432_seconds():
+def test_paper_example_takes_432_seconds():
     """§6.5: eight streams, 400 s, 160 Mb each up over 5.1 Mbps and 398 Mb each down over 17.5 Mbps."""
     assert sample_megabits(400) == pytest.approx(160)
     cellular = Network(CELLULAR.uplink_mbps, CELLULAR.downlink_mbps, LinkOrder.SHARED)
     assert arrivals_s(cellular, [160.0] * 8) == pytest.approx([432.9] * 8, abs=0.1)
 
 
-def test_in_turn_the_first_models_come_down_while_the_last_videos_go_up():
+def test_in_turn_downloads_overlap_uploads():
     done = arrivals_s(CELLULAR, [160.0] * 8)
     one_up, one_down = 160 / 5.1, 398 / 17.5
     assert done == pytest.approx([(place + 1) * one_up + one_down for place in range(8)])
     assert done[-1] < 400
 
 
-def test_more_bandwidth_is_sooner():
+def test_more_bandwidth_is_never_later():
     last = [max(arrivals_s(net, [160.0] * 8)) for net in (CELLULAR, Network(8.5, 15.0), Network(10.2, 35.0))]
     assert last == sorted(last, reverse=True)
 
 
-def test_who_joins_shares_from_then_on():
+def test_shared_link_splits_from_joining_on():
     """Alone for 2 of its 4 s, then at half the rate for 4 s; the other has 1 of its 3 s left then."""
     assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.SHARED) == pytest.approx((6, 7))
     assert transfers_done_s([0, 2], [4, 3], 1.0, LinkOrder.IN_TURN) == pytest.approx((4, 7))
@@ -42,7 +42,7 @@ def test_who_joins_shares_from_then_on():
 
 
 @given(transfers, st.integers(1, 9), orders)
-def test_the_link_carries_no_more_than_it_can_and_never_rests_while_it_need_not(jobs, mbps, order):
+def test_link_is_never_overloaded_nor_idle(jobs, mbps, order):
     ready, sizes = [one for one, _ in jobs], [two for _, two in jobs]
     done = transfers_done_s(ready, sizes, mbps, order)
     busy_until = 0.0
@@ -57,7 +57,7 @@ def test_the_link_carries_no_more_than_it_can_and_never_rests_while_it_need_not(
 
 
 @given(transfers, st.integers(1, 9))
-def test_in_turn_is_no_later_on_average_where_all_are_alike(jobs, mbps):
+def test_in_turn_equal_transfers_are_sooner_on_average(jobs, mbps):
     ready = [one for one, _ in jobs]
     means = [
         sum(transfers_done_s(ready, [10.0] * len(ready), mbps, order))

@@ -32,38 +32,38 @@ def phase(retrain_share, inference_share, retrain=GAMMAS[0]):
     return Phase((assigned,))
 
 
-def test_a_retraining_pays_from_its_completion_on():
+def test_evaluate_counts_retraining_from_completion():
     view = one_stream()
     found = evaluate(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
     assert found.mean == pytest.approx(0.8 * (0.2 * 0.5 + 0.8 * 0.9))
 
 
-def test_what_it_comes_to_when_the_window_ends_is_told_too():
+def test_evaluate_reports_accuracy_at_end():
     assert evaluate(one_stream(), [phase(0, 400, None)]).at_end == pytest.approx(0.5 * 0.8)
     assert evaluate(one_stream(), [phase(500, 400)]).at_end == pytest.approx(0.9 * 0.8)
     assert evaluate(one_stream(), [phase(500, 400), phase(0, 100)]).at_end == pytest.approx(0.9 * 0.2)
     assert evaluate(one_stream(gpu_s=60.0), [phase(500, 400)]).at_end == pytest.approx(0.5 * 0.8)
 
 
-def test_at_the_end_checkpoints_have_brought_what_the_work_done_says():
+def test_evaluate_at_end_includes_checkpoints():
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
     rising = replace(view, streams=(replace(view.streams[0], retrain_options=(option,)),))
     assert evaluate(rising, [phase(300, 400)]).at_end == pytest.approx(0.8 * (0.5 + 0.4 * 0.5))
 
 
-def test_dropped_frames_cost_in_proportion():
+def test_evaluate_dropped_frames_cost_in_proportion():
     assert evaluate(one_stream(), [phase(0, 100)]).mean == pytest.approx(0.5 * 0.8 * 0.25)
 
 
-def test_what_cannot_finish_gives_nothing():
+def test_evaluate_unfinished_retraining_gains_nothing():
     view = one_stream(gpu_s=60.0)
     assert evaluate(view, [phase(500, 400)]).mean == pytest.approx(0.5 * 0.8)
     assert evaluate(view, [phase(700, 400)]).mean > 0.5 * 0.8
 
 
-def test_what_cannot_finish_gives_what_its_checkpoints_do():
+def test_evaluate_unfinished_retraining_gains_by_checkpoints():
     """Linear: half of the gain on the way; 50 of 60 GPU-seconds reach five sixths of it."""
     view = one_stream(gpu_s=60.0)
     option = replace(view.streams[0].retrain_options[0], early_part=0.5)
@@ -72,7 +72,7 @@ def test_what_cannot_finish_gives_what_its_checkpoints_do():
     assert evaluate(rising, [phase(600, 400)]).mean == pytest.approx(0.8 * (0.5 + 0.4 / 2))
 
 
-def test_a_retraining_that_turns_out_worse_does_not_serve():
+def test_evaluate_worse_retraining_does_not_serve():
     view = one_stream(after=0.3)
     found = evaluate(view, [phase(500, 400)])
     assert found.completions_us == (("a", 20_000_000),)
@@ -83,7 +83,7 @@ def test_a_retraining_that_turns_out_worse_does_not_serve():
     assert value == pytest.approx(0.8 * 0.5)
 
 
-def test_below_its_need_inference_loses_what_it_is_slower():
+def test_evaluate_starved_inference_loses_its_slowdown():
     option = InferenceOption(InferenceConfig(1, 32), 0.8, 400)
     assert analysed_part(option, 200, LINEAR) == 0.8 * 0.5
     assert analysed_part(option, 200, V100) == pytest.approx(0.8 * V100.speed(200) / V100.speed(400))
@@ -93,7 +93,7 @@ def test_below_its_need_inference_loses_what_it_is_slower():
     assert analysed_part(too_much, 1000, V100) == analysed_part(too_much, 1000, LINEAR) == 0.8 * 1000 / 1600
 
 
-def test_a_job_keeps_its_progress_over_phases():
+def test_evaluate_keeps_progress_over_phases():
     """B's completion ends the first phase with half of A done; A then needs half as long again."""
     a = one_stream().streams[0]
     b = replace(a, stream=StreamId("b"), retrain_options=(RetrainOption(GAMMAS[0], 0.6, 5.0),))
@@ -111,7 +111,7 @@ def test_a_job_keeps_its_progress_over_phases():
     assert found.completions_us == (("b", 10_000_000), ("a", 15_000_000))
 
 
-def test_no_time_left_is_the_accuracy_of_the_moment():
+def test_evaluate_without_time_is_current_accuracy():
     assert evaluate(one_stream(window_s=0), [phase(500, 200)]).mean == pytest.approx(0.5 * 0.8 * 0.5)
 
 
@@ -124,12 +124,12 @@ def test_no_time_left_is_the_accuracy_of_the_moment():
         [Phase((replace(phase(0, 0).assignments[0], inference=InferenceConfig(7, 32)),))],
     ],
 )
-def test_what_was_not_offered_is_refused(phases):
+def test_evaluate_of_unoffered_config_raises(phases):
     with pytest.raises(ValueError, match=r"phase|offered"):
         evaluate(one_stream(), phases)
 
 
-def test_a_stream_has_one_gamma_a_window():
+def test_evaluate_of_second_gamma_raises():
     both_offered = replace(
         one_stream().streams[0],
         retrain_options=(RetrainOption(GAMMAS[0], 0.9, 10.0), RetrainOption(GAMMAS[1], 0.9, 50.0)),
@@ -210,7 +210,7 @@ def phased(draw):
 
 @settings(max_examples=30)
 @given(phased())
-def test_the_objective_is_the_integral(case):
+def test_evaluate_equals_the_integral(case):
     view, phases = case
     # Each completion, and the phase after it, is late by at most one step of the integration.
     assert evaluate(view, phases).mean == pytest.approx(integrate(view, phases, 600), abs=6 / 600)
@@ -218,7 +218,7 @@ def test_the_objective_is_the_integral(case):
 
 @settings(max_examples=40)
 @given(phased())
-def test_one_phase_is_the_product_that_schedulers_use(case):
+def test_evaluate_of_one_phase_is_the_product(case):
     view, phases = case
     found = evaluate(view, phases[:1])
     for (name, value), stream in zip(found.per_stream, view.streams, strict=True):
@@ -248,12 +248,12 @@ def both_serve():
     ]
 
 
-def test_the_mean_counts_a_stream_by_its_weight():
+def test_evaluate_weighs_streams_in_mean():
     found = evaluate(two_streams(), both_serve())
     assert found.score == found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)
 
 
-def test_max_min_is_what_the_worst_stream_gets():
+def test_evaluate_max_min_is_the_worst_stream():
     found = evaluate(two_streams(objective=Objective.MAX_MIN), both_serve())
     assert found.score == pytest.approx(0.8 * 0.2)
     assert found.mean == pytest.approx(0.8 * (1 * 0.5 + 3 * 0.2) / 4)

@@ -42,7 +42,7 @@ def assert_in_place(grants, packing, asked, capacity, held, step):
 @every_packing
 @few
 @given(asked=shares, step=steps, capacity=capacities, held=helds)
-def test_nobody_gets_more_than_asked_and_no_gpu_gives_more_than_it_has(packing, asked, step, capacity, held):
+def test_pack_grants_no_more_than_asked_or_free(packing, asked, step, capacity, held):
     grants = packed(packing, asked, capacity, held, step)
     assert all(grants.share_milli(job) <= asked[job] for job in asked)
     assert_in_place(grants, packing, asked, capacity, held, step)
@@ -54,9 +54,7 @@ def test_nobody_gets_more_than_asked_and_no_gpu_gives_more_than_it_has(packing, 
 @every_packing
 @few
 @given(asked=shares, step=steps, capacity=capacities, held=helds, wishes=st.data())
-def test_a_share_grows_to_what_was_offered_and_everything_stays_in_place(
-    packing, asked, step, capacity, held, wishes
-):
+def test_grow_keeps_other_shares_in_place(packing, asked, step, capacity, held, wishes):
     grants = packed(packing, asked, capacity, held, step)
     for job in list(asked)[:4]:
         wanted = wishes.draw(st.integers(1, 1000))
@@ -73,7 +71,7 @@ def test_a_share_grows_to_what_was_offered_and_everything_stays_in_place(
 @every_packing
 @few
 @given(asked=shares, step=steps)
-def test_what_was_granted_once_is_granted_again(packing, asked, step):
+def test_pack_of_granted_shares_repeats_them(packing, asked, step):
     first = packed(packing, asked, 12_000, (), step)
     granted = {job: first.share_milli(job) for job in asked}
     second = packed(packing, granted, 12_000, (), step)
@@ -85,7 +83,7 @@ def test_what_was_granted_once_is_granted_again(packing, asked, step):
     levels=st.lists(st.integers(0, LAST_LEVEL), max_size=40),
     rooms=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
 )
-def test_inverse_powers_are_lost_only_where_no_packing_could_keep_them(levels, rooms):
+def test_halves_lose_only_what_no_packing_fits(levels, rooms):
     """First fit in descending order is perfect: see the proof in `halving`."""
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
     halves = Halves(asked, rooms, Steps(1))
@@ -105,7 +103,7 @@ def test_inverse_powers_are_lost_only_where_no_packing_could_keep_them(levels, r
 
 @few
 @given(levels=st.lists(st.integers(0, 4), min_size=1, max_size=30))
-def test_inverse_powers_fill_whole_gpus_to_the_last_slot(levels):
+def test_halves_fill_gpus_completely(levels):
     sixteenths = sum(16 >> level for level in levels)
     gpus = -(-sixteenths // 16)
     asked = {index: share_of_level(level) for index, level in enumerate(levels)}
@@ -114,14 +112,14 @@ def test_inverse_powers_fill_whole_gpus_to_the_last_slot(levels):
     assert set(halves.gpus.values()) == set(range(gpus))
 
 
-def test_shares_become_inverse_powers_of_two():
+def test_halves_round_down_to_inverse_powers():
     halves = Halves({"a": 1000, "b": 999, "c": 300, "d": 62, "e": 0}, [1000, 1000], Steps(1))
     assert [halves.share_milli(job) for job in "abcde"] == [1000, 500, 250, 62, 0]
     assert halves.gpus == {"a": 0, "b": 1, "c": 1, "d": 1}
     assert halves.spare_milli == 187
 
 
-def test_a_share_may_double_where_the_others_can_still_be_packed():
+def test_halves_double_where_others_fit():
     halves = Halves({"a": 500, "b": 500, "c": 250}, [1000, 1000], Steps(1))
     assert halves.fitting_milli("c", 251) == 500
     assert halves.fitting_milli("c", 501) == 1000
@@ -131,19 +129,19 @@ def test_a_share_may_double_where_the_others_can_still_be_packed():
     assert halves.spare_milli == 0
 
 
-def test_too_much_is_halved_largest_and_last_first():
+def test_halves_reduce_largest_and_last_first():
     halves = Halves({"a": 1000, "b": 1000, "c": 100}, [1000, 1000], Steps(1))
     assert [halves.share_milli(job) for job in "abc"] == [1000, 500, 62]
 
 
-def test_best_fit_leaves_the_emptiest_gpu_to_who_needs_it():
+def test_best_fit_keeps_emptiest_gpu_free():
     packed_ = BestFit({"small": 300, "large": 700, "middle": 600}, [1000, 1000], Steps(1))
     assert packed_.gpus == {"large": 0, "middle": 1, "small": 0}
     assert packed_.fitting_milli("middle", 900) == 900
     assert packed_.fitting_milli("small", 301) == 301
 
 
-def test_a_job_moves_to_grow_and_only_then():
+def test_best_fit_moves_a_job_only_to_grow():
     packed_ = BestFit({"a": 700, "b": 300, "c": 400}, [1000, 1000], Steps(1))
     assert packed_.gpus == {"a": 0, "c": 1, "b": 0}
     packed_.grow("b", 500)
@@ -152,20 +150,20 @@ def test_a_job_moves_to_grow_and_only_then():
     assert packed_.spare_milli == 400
 
 
-def test_no_job_stands_on_two_gpus():
+def test_best_fit_puts_no_job_on_two_gpus():
     packed_ = BestFit({"a": 700, "b": 700, "c": 600}, [1000, 1000], Steps(1))
     assert [packed_.share_milli(job) for job in "abc"] == [700, 700, 300]
     assert packed_.spare_milli == 300
 
 
-def test_what_is_held_leaves_the_other_gpus_whole():
+def test_held_share_leaves_other_gpus_whole():
     assert free_milli_by_gpu(2500, (400,)) == (1000, 1000, 100)
     assert free_milli_by_gpu(2500, (600,)) == (1000, 400, 500)
     assert free_milli_by_gpu(2000, (1500, 200)) == (300, 0)
     assert free_milli_by_gpu(500, (900,)) == (0,)
 
 
-def test_the_largest_give_way():
+def test_round_down_reduces_the_largest():
     assert round_down({"a": 250, "b": 500}, Steps(125), 1000) == {"a": 250, "b": 500}
     assert round_down({"a": 800, "b": 100}, Steps(100), 500) == {"a": 400, "b": 100}
 
@@ -173,7 +171,7 @@ def test_the_largest_give_way():
 @pytest.mark.parametrize(
     ("asked", "step", "capacity"), [({"a": -1}, 10, 1000), ({}, 0, 1000), ({}, 1001, 1000), ({}, 10, -1)]
 )
-def test_what_cannot_be_is_an_error(asked, step, capacity):
+def test_negative_share_raises(asked, step, capacity):
     with pytest.raises(ValueError, match=r"step|negative"):
         round_down(asked, Steps(step), capacity)
     with pytest.raises(ValueError, match="negative"):

@@ -23,7 +23,7 @@ def history(*rows, window=0):
 SEEN = history((CHEAP, 0.10, 1.0), (GOOD, 0.20, 4.0), (WASTE, 0.10, 16.0))
 
 
-def test_the_front_is_at_no_distance_and_the_rest_is_as_far_as_it_must_move():
+def test_pareto_distance_is_zero_on_front():
     distances = pareto_distances([CHEAP, GOOD, WASTE], SEEN)
     assert distances[CHEAP] == distances[GOOD] == 0.0
     # To be as good as CHEAP, WASTE must cost 1/16, the whole spread of costs; to be as good as GOOD,
@@ -31,24 +31,24 @@ def test_the_front_is_at_no_distance_and_the_rest_is_as_far_as_it_must_move():
     assert distances[WASTE] == pytest.approx(1.0)
 
 
-def test_a_far_family_is_left_out_and_gets_another_chance_in_turn():
+def test_select_retries_far_family_every_fourth_window():
     configs = [CHEAP, GOOD, WASTE]
     wasted = [family_of(WASTE) in select(configs, SEEN, window) for window in range(8)]
     assert sum(wasted) == 2
     assert all(family_of(GOOD) in select(configs, SEEN, window) for window in range(8))
 
 
-def test_what_was_never_tried_is_tried_cheapest_first():
+def test_select_of_untried_families_is_cheapest_first():
     families = select([WASTE, GOOD, CHEAP, replace(CHEAP, batch_size=32)], ProfileHistory(), 1)
     assert [(f.trainable_blocks, f.batch_size) for f in families] == [(0, 32), (0, 16), (1, 16), (4, 16)]
 
 
-def test_the_order_follows_the_cost_that_was_measured():
+def test_select_sorts_by_measured_cost():
     dear_head = history((CHEAP, 0.1, 9.0), (GOOD, 0.2, 4.0))
     assert select([CHEAP, GOOD], dear_head, 0)[0] == family_of(GOOD)
 
 
-def test_one_good_gamma_keeps_its_family():
+def test_select_keeps_family_with_one_good_gamma():
     long = replace(WASTE, epochs=12)
     kept = history((CHEAP, 0.1, 1.0), (WASTE, 0.1, 16.0), (long, 0.4, 48.0))
     assert family_of(WASTE) in select([CHEAP, WASTE, long], kept, 2)
@@ -70,7 +70,7 @@ gammas = st.builds(
     st.lists(st.tuples(gammas, st.floats(-0.3, 0.5), st.floats(0.0, 50.0)), max_size=12),
     st.integers(0, 20),
 )
-def test_something_is_always_profiled_and_each_family_comes_up(configs, rows, window):
+def test_select_is_never_empty_and_covers_all(configs, rows, window):
     known = history(*rows)
     chosen = select(configs, known, window)
     assert chosen

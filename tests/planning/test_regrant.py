@@ -39,7 +39,7 @@ def at_grants(view, plan, step, packing, needs):
     st.sampled_from([1, 50, 125, 500]),
     st.sampled_from(list(Packing)),
 )
-def test_granted_shares_are_steps_within_the_capacity_of_each_gpu(name, view, step, packing):
+def test_regrant_shares_are_steps_within_gpus(name, view, step, packing):
     plan, after = granted_plan(name, view, step, packing)
     shares = list(shares_of(after.phases[0]).values())
     assert sum(shares) <= view.capacity_milli
@@ -60,14 +60,14 @@ def test_granted_shares_are_steps_within_the_capacity_of_each_gpu(name, view, st
 
 @settings(max_examples=40)
 @given(window_views())
-def test_what_is_left_over_never_hurts(view):
+def test_regrant_leftovers_never_lower_objective(view):
     before, after = granted_plan("thief", view, view.quantum_milli)
     assert after.expected_accuracy >= before.expected_accuracy - 1e-9
 
 
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from([50, 125, 500]))
-def test_a_static_scheduler_keeps_its_gamma_and_takes_no_more(view, step):
+def test_regrant_of_static_plan_grows_nothing(view, step):
     before, after = granted_plan("uniform", view, step)
     asked, got = shares_of(before.phases[0]), shares_of(after.phases[0])
     assert all(got[job] <= asked[job] for job in asked)
@@ -75,7 +75,7 @@ def test_a_static_scheduler_keeps_its_gamma_and_takes_no_more(view, step):
         assert new.retrain == old.retrain or (new.retrain is None and new.retrain_share_milli == 0)
 
 
-def test_what_the_thief_left_idle_goes_where_it_gains_most():
+def test_regrant_gives_idle_share_where_it_gains():
     """Nothing is worth retraining, so its half of the start is idle; inference needs 700 for every frame."""
     stream = StreamView(
         StreamId("a"),
@@ -102,7 +102,7 @@ def crowded_view(capacity_milli):
 @pytest.mark.parametrize(
     ("capacity_milli", "shares"), [(400, [200, 200]), (470, [250, 200]), (900, [250, 250])]
 )
-def test_what_nobody_gains_from_is_for_crowded_frames(capacity_milli, shares):
+def test_regrant_gives_spare_to_crowded_frames(capacity_milli, shares):
     view = crowded_view(capacity_milli)
     needed = phase_of(view, [200, 200])
     plan = Plan((needed, needed), 0.9)
@@ -118,7 +118,7 @@ def test_what_nobody_gains_from_is_for_crowded_frames(capacity_milli, shares):
     assert (granted.phases[1], granted.expected_accuracy) == (needed, 0.9), "what is forecast stays"
 
 
-def test_fixed_shares_stay_fixed():
+def test_regrant_keeps_fixed_shares():
     view = crowded_view(900)
     plan = Plan((phase_of(view, [200, 200]),), 0.9)
     granted = at_grants(view, plan, 1, Packing.POOL, make_scheduler("uniform").needs)
@@ -166,7 +166,7 @@ def in_turn(view, share_milli, inference_milli=300):
     return Plan(phases, evaluate(view, phases).score)
 
 
-def test_a_plan_that_can_be_granted_as_it_is_keeps_its_phases():
+def test_regrant_of_fitting_plan_keeps_phases():
     view = waiting_view()
     plan = in_turn(view, 1000)
     assert at_grants(view, plan, 50, Packing.POOL, THIEF) == plan
@@ -176,7 +176,7 @@ def test_a_plan_that_can_be_granted_as_it_is_keeps_its_phases():
     assert [(a.retrain_gpu, a.inference_gpu) for a in packed.phases[0].assignments] == [(0, 1), (None, 1)]
 
 
-def test_of_a_plan_in_turns_gamma_stays_and_nobody_starts_out_of_turn():
+def test_regrant_of_phased_plan_keeps_gamma_and_order():
     """Rounded to 500 the γ of ``a`` takes 20 s instead of 17; spare capacity makes it 1000 again."""
     view = waiting_view()
     after = at_grants(view, in_turn(view, 600), 500, Packing.POOL, THIEF)
@@ -186,7 +186,7 @@ def test_of_a_plan_in_turns_gamma_stays_and_nobody_starts_out_of_turn():
     assert len(after.phases) == 1
 
 
-def test_what_rounding_costs_is_said():
+def test_regrant_reports_rounding_cost():
     """Inference needs 300 of each GPU and gets 250: one sixth of the frames is lost."""
     view = replace(waiting_view(), capacity_milli=1000, min_accuracy=0.0)
     plan = make_scheduler("no-retrain").plan(view)
@@ -204,7 +204,7 @@ def test_what_rounding_costs_is_said():
 
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from([50, 125]))
-def test_a_fixed_gamma_stays_where_shares_may_grow(view, step):
+def test_regrant_keeps_fixed_gamma_while_shares_grow(view, step):
     needs = replace(THIEF, fixed_gamma=True)
     plan = make_scheduler("thief").plan(view)
     after = at_grants(view, plan, step, Packing.POOL, needs)

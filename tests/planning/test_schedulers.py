@@ -43,7 +43,7 @@ def moments(draw):
 @every_scheduler
 @few
 @given(view=moments())
-def test_shares_are_quanta_within_the_capacity(name, view):
+def test_plan_shares_are_quanta_within_capacity(name, view):
     for phase in make_scheduler(name).plan(view).phases:
         shares = [
             share for a in phase.assignments for share in (a.retrain_share_milli, a.inference_share_milli)
@@ -56,7 +56,7 @@ def test_shares_are_quanta_within_the_capacity(name, view):
 @every_scheduler
 @few
 @given(view=moments())
-def test_every_stream_has_one_assignment_from_its_own_options(name, view):
+def test_plan_assigns_each_stream_an_offered_option(name, view):
     for index, phase in enumerate(make_scheduler(name).plan(view).phases):
         assert [a.stream for a in phase.assignments] == [s.stream for s in view.streams]
         for assigned, stream in zip(phase.assignments, view.streams, strict=True):
@@ -89,7 +89,7 @@ def test_plan_with_options_reversed_stays_the_same(name, view):
 @every_scheduler
 @some
 @given(view=moments(), other=moments())
-def test_a_view_is_left_alone_and_nothing_is_remembered(name, view, other):
+def test_plan_twice_is_equal_and_view_unchanged(name, view, other):
     scheduler, before = make_scheduler(name), copy.deepcopy(view)
     plan = scheduler.plan(view)
     assert view == before
@@ -100,7 +100,7 @@ def test_a_view_is_left_alone_and_nothing_is_remembered(name, view, other):
 @every_scheduler
 @few
 @given(view=moments())
-def test_what_it_expects_is_the_objective(name, view):
+def test_plan_expects_its_objective(name, view):
     plan = make_scheduler(name).plan(view)
     assert plan.expected_accuracy == evaluate(view, plan.phases).score
 
@@ -108,7 +108,7 @@ def test_what_it_expects_is_the_objective(name, view):
 @every_scheduler
 @few
 @given(view=moments())
-def test_what_is_begun_is_done_before_the_window_ends(name, view):
+def test_plan_completes_what_it_begins(name, view):
     """At most one γ per stream; a running one goes on even if it will not be done, as the cloud's does.
 
     A γ that will not be done must bring something before, by its checkpoints.
@@ -129,14 +129,14 @@ def test_what_is_begun_is_done_before_the_window_ends(name, view):
 @every_scheduler_here
 @some
 @given(view=moments())
-def test_it_scores_no_more_than_the_bound(name, view):
+def test_plan_scores_at_most_upper_bound(name, view):
     assert make_scheduler(name).plan(view).expected_accuracy <= upper_bound(view, **ROUGH) + 1e-9
 
 
 @every_scheduler_that_shares_out
 @few
 @given(view=moments())
-def test_the_minimum_is_kept_for_as_many_streams_as_possible(name, view):
+def test_plan_keeps_minimum_for_most_streams(name, view):
     possible = len(kept_floors(view, usable_milli(view)))
     for phase in make_scheduler(name).plan(view).phases[:1]:
         kept = [
@@ -149,7 +149,7 @@ def test_the_minimum_is_kept_for_as_many_streams_as_possible(name, view):
 @every_scheduler_that_shares_out
 @some
 @given(view=moments())
-def test_it_scores_no_more_than_what_keeps_the_minimum_can(name, view):
+def test_plan_scores_at_most_bound_with_minimum(name, view):
     score = make_scheduler(name).plan(view).expected_accuracy
     assert score <= upper_bound(view, keep_minimum=True, **ROUGH) + 1e-9
 
@@ -167,7 +167,7 @@ def usable_milli(view):
     return min(view.capacity_milli // view.quantum_milli * view.quantum_milli, jobs * each)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_make_scheduler_unknown_name_lists_known():
     with pytest.raises(UserError, match="scheduler: there is no 'theif'; choose one of") as raised:
         make_scheduler("theif")
     assert all(name in str(raised.value) for name in SCHEDULERS)

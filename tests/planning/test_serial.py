@@ -32,7 +32,7 @@ few = settings(max_examples=60)
 
 @few
 @given(view=window_views(), worths=st.lists(st.sampled_from([0.0, 0.001, 0.01, 0.1]), min_size=4, max_size=4))
-def test_a_course_is_worth_what_the_objective_says_of_its_plan(view, worths):
+def test_course_value_equals_objective_of_plan(view, worths):
     if not view.streams or view.window_end_us <= view.now_us:
         return
     arrays = window_arrays_of(view)
@@ -52,7 +52,7 @@ def test_a_course_is_worth_what_the_objective_says_of_its_plan(view, worths):
 
 @few
 @given(view=window_views())
-def test_the_minimum_is_kept_in_every_phase_where_it_can_be_kept(view):
+def test_minimum_is_kept_in_every_phase(view):
     accuracy = {s.stream: s.accuracy for s in view.streams}
     after = {s.stream: s.running.option if s.running else None for s in view.streams}
     offered = {s.stream: {o.config: o for o in s.retrain_options} for s in view.streams}
@@ -92,34 +92,34 @@ def running(phase):
     return [a.stream for a in phase.assignments if a.retrain_share_milli > 0]
 
 
-def test_the_order_is_that_of_gain_per_gpu_second():
+def test_order_follows_gain_per_gpu_second():
     view = view_of(stream("a", 0.2, 40), stream("b", 0.3, 20), stream("c", 0.1, 40), gpus=1, window_s=400)
     phases = make_scheduler("serial").plan(view).phases
     assert [running(phase)[0] for phase in phases[:3]] == ["b", "a", "c"]
 
 
-def test_a_weight_comes_first_and_a_hopeless_stream_not_at_all():
+def test_weighted_stream_first_and_hopeless_never():
     streams = (stream("a", 0.2, 20), stream("b", 0.2, 20, weight=3.0), stream("c", 0.01, 600))
     phases = make_scheduler("serial").plan(view_of(*streams, gpus=1)).phases
     assert running(phases[0]) == ["b"]
     assert not any("c" in running(phase) for phase in phases)
 
 
-def test_on_a_steep_curve_more_run_at_once():
+def test_steep_curve_runs_retrainings_together():
     streams = tuple(stream(f"cam-{index}", 0.2, 30) for index in range(4))
     linear = make_scheduler("serial").plan(view_of(*streams, curve=LINEAR)).phases[0]
     steep = make_scheduler("serial").plan(view_of(*streams, curve=V100)).phases[0]
     assert len(running(linear)) < len(running(steep)) == 4
 
 
-def test_what_waits_says_for_how_long():
+def test_waiting_stream_reason_states_time():
     view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), gpus=1)
     reasons = [a.reason for a in make_scheduler("serial").plan(view).phases[0].assignments]
     assert "0.50 -> about 0.80" in reasons[0]
     assert "its turn (10 ep, 1 block, linear head, batch 16, 100% data) ends after" in reasons[1]
 
 
-def test_settling_makes_every_completion_worth_its_time():
+def test_settled_worths_satisfy_the_condition():
     view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), stream("c", 0.2, 80), gpus=1)
     arrays = window_arrays_of(view)
     states, worths = np.ones((1, 3), np.intp), np.array([[0.02, 0.01, 0.005]])
@@ -133,7 +133,7 @@ def test_settling_makes_every_completion_worth_its_time():
         )
 
 
-def test_a_running_retraining_may_wait_but_keeps_its_configuration():
+def test_running_retraining_may_wait_with_its_gamma():
     slow = stream("a", 0.05, 80)
     slow = replace(
         slow, retrain_options=(), running=RunningRetraining(JobId(1), slow.retrain_options[0], 500)
@@ -145,7 +145,7 @@ def test_a_running_retraining_may_wait_but_keeps_its_configuration():
     assert running(phases[1]) == ["a"]
 
 
-def test_max_min_lifts_the_worst_stream():
+def test_max_min_lifts_worst_stream():
     streams = (stream("a", 0.3, 30, accuracy=0.6), stream("b", 0.2, 60, accuracy=0.3))
     mean = view_of(*streams, gpus=1)
     worst = replace(mean, objective=Objective.MAX_MIN)
@@ -154,7 +154,7 @@ def test_max_min_lifts_the_worst_stream():
     assert running(plans[1][0]) == ["b"]
 
 
-def test_many_streams_fill_less_often_and_still_count_exactly():
+def test_many_streams_with_rare_fillings_stay_exact():
     streams = tuple(
         stream(f"cam-{index:03}", 0.1 + index % 7 / 20, 5.0 + index % 11 * 3) for index in range(60)
     )

@@ -60,7 +60,7 @@ def check(fitted, costs):
 @pytest.mark.parametrize("milli", MACHINES)
 @pytest.mark.parametrize("cameras", CAMERAS)
 @pytest.mark.parametrize("times", [0.2, 1.0, 6.0])
-def test_nothing_said_fits_any_machine_or_is_refused_with_what_would_fit(milli, cameras, times):
+def test_fit_without_wishes_fits_or_names_remedy(milli, cameras, times):
     costs = costs_of(cameras, times)
     try:
         sizes = check(fit(nothing(), costs, Machine(milli)), costs)
@@ -78,7 +78,7 @@ def test_nothing_said_fits_any_machine_or_is_refused_with_what_would_fit(milli, 
 
 @pytest.mark.parametrize("cameras", [1, 4, 10, 20])
 @pytest.mark.parametrize("said", [None, 1000])
-def test_two_cores_of_usual_speed_run_twenty_cameras(cameras, said):
+def test_fit_on_two_cores_runs_twenty_cameras(cameras, said):
     costs = costs_of(cameras)
     fitted = fit(nothing(capacity_milli=said), costs, Machine(2000))
     assert check(fitted, costs).capacity_milli == (said or 1500)
@@ -86,7 +86,7 @@ def test_two_cores_of_usual_speed_run_twenty_cameras(cameras, said):
     assert bool(coarser) == (cameras > 1)
 
 
-def test_as_many_cameras_fit_as_the_refusal_says():
+def test_fit_runs_as_many_cameras_as_refusal_says():
     def refusal(cameras):
         with pytest.raises(UserError) as caught:
             fit(nothing(), costs_of(cameras, times=3), Machine(1000))
@@ -98,19 +98,19 @@ def test_as_many_cameras_fit_as_the_refusal_says():
     refusal(fitting + 1)
 
 
-def test_a_camera_whose_every_frame_takes_longer_than_a_second_is_refused():
+def test_fit_of_camera_beyond_a_gpu_raises():
     with pytest.raises(UserError, match="0 of them fit"):
         fit(nothing(), costs_of(1, times=80), Machine(64_000))
 
 
-def test_overload_goes_on_with_whatever_is_said():
+def test_fit_with_overload_never_raises():
     for said in (nothing(), nothing(quantum_milli=50), nothing(preparation_milli=700)):
         sizes = fit(said, costs_of(30, times=10), Machine(500), overload=True).sizes
         assert sizes.preparation_milli + 30 * sizes.quantum_milli <= sizes.capacity_milli
         assert sizes.prepared >= 1
 
 
-def test_what_is_said_is_kept_where_it_fits():
+def test_fit_keeps_wishes_that_fit():
     said = nothing(
         capacity_milli=1200,
         window_s=21.0,
@@ -131,7 +131,7 @@ def test_what_is_said_is_kept_where_it_fits():
     assert (fitted.sizes.resolutions, fitted.sizes.trainable_blocks) == ((32,), (2,))
 
 
-def test_a_file_of_a_larger_machine_is_lowered_and_says_so():
+def test_fit_lowers_file_of_larger_machine():
     said = nothing(capacity_milli=1200, window_s=21.0, preparation_milli=700, every=(1, 2, 3, 5, 10))
     fitted = fit(said, costs_of(4, fps=10.0), Machine(500))
     check(fitted, costs_of(4, fps=10.0))
@@ -141,7 +141,7 @@ def test_a_file_of_a_larger_machine_is_lowered_and_says_so():
     assert any(sentence.startswith("preparation.share_milli: 700 is lowered") for sentence in fitted.gave_up)
 
 
-def test_virtual_time_has_half_of_what_every_frame_of_the_fleet_takes():
+def test_fit_on_virtual_time_takes_half_of_need():
     for cameras in CAMERAS:
         costs = costs_of(cameras)
         fitted = fit(nothing(), costs, Machine(None))
@@ -150,7 +150,7 @@ def test_virtual_time_has_half_of_what_every_frame_of_the_fleet_takes():
 
 
 @pytest.mark.parametrize(("cameras", "draws"), [(1, True), (20, False)])
-def test_few_cameras_have_frames_drawn_for_labelling_and_many_have_not(cameras, draws):
+def test_fit_draws_frames_for_few_cameras_only(cameras, draws):
     for finding_gpu_s, drawn in ((0.014, draws), (0.0, True)):
         costs = costs_of(cameras, finding_gpu_s=finding_gpu_s)
         fitted = fit(nothing(), costs, Machine(2000))
@@ -161,7 +161,7 @@ def test_few_cameras_have_frames_drawn_for_labelling_and_many_have_not(cameras, 
 
 
 @pytest.mark.parametrize(("cameras", "kept"), [(1, 0.4), (4, 0.4), (10, 0.0), (20, 0.0)])
-def test_a_minimum_accuracy_that_would_leave_nothing_for_retraining_is_not_kept(cameras, kept):
+def test_fit_drops_minimum_that_starves_retraining(cameras, kept):
     costs = costs_of(cameras)
     fitted = fit(nothing(), costs, Machine(2000))
     assert check(fitted, costs).min_accuracy == kept
@@ -171,7 +171,7 @@ def test_a_minimum_accuracy_that_would_leave_nothing_for_retraining_is_not_kept(
     assert fit(larger, costs, Machine(2000)).sizes.min_accuracy == (0.4 if cameras < 10 else 0.0)
 
 
-def test_a_slow_machine_retrains_heads_only():
+def test_fit_on_slow_machine_retrains_heads_only():
     costs = costs_of(4, times=20)
     fitted = fit(nothing(window_s=16.0), costs, Machine(64_000))
     assert check(fitted, costs).trainable_blocks == (0,)
@@ -186,7 +186,9 @@ def test_a_slow_machine_retrains_heads_only():
     st.sampled_from([None, 300, 900]),
     st.sampled_from([None, 10, 50]),
 )
-def test_sizes_add_up_or_there_is_a_sentence(cameras, milli, on_cores, label_gpu_s, preparation, quantum):
+def test_fit_sizes_add_up_or_name_what_is_given_up(
+    cameras, milli, on_cores, label_gpu_s, preparation, quantum
+):
     costs = HostCosts(
         {
             StreamId(f"cam-{number}"): StreamCosts(fps, {32: gpu_s, 24: 0.8 * gpu_s, 16: 0.6 * gpu_s})

@@ -13,34 +13,34 @@ from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 
 @pytest.mark.parametrize("name", sorted(SCHEDULERS))
-def test_a_name_alone_is_enough(name):
+def test_name_alone_gives_defaults(name):
     assert make_scheduler(name).name == name
 
 
-def test_options_stand_behind_the_name():
+def test_options_after_name_are_read():
     assert make_scheduler("uniform:inference=300") == Uniform(300)
     assert make_scheduler("fixed-config:gamma=8/16/0/1/0.5:inference=900").inference_part_milli == 900
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
-def test_a_written_gamma_is_read_again(gamma):
+def test_gamma_word_is_read_back(gamma):
     assert make_scheduler(f"fixed-config:gamma={gamma_word(gamma)}") == FixedConfig(500, gamma)
 
 
 @pytest.mark.parametrize("uniform", uniform_baselines(GAMMAS[0], GAMMAS[3]))
-def test_a_written_baseline_is_read_again(uniform):
+def test_uniform_word_is_read_back(uniform):
     assert make_scheduler(uniform_word(uniform)) == uniform
     assert make_scheduler(uniform_word(replace(uniform, fixed_gamma=None))).fixed_gamma is None
 
 
-def test_a_gamma_that_is_not_offered_is_refused():
+def test_gamma_outside_offer_raises():
     word = f"uniform:gamma={gamma_word(GAMMAS[1])}"
     assert make_scheduler(word, offered=GAMMAS[:2]).fixed_gamma == GAMMAS[1]
     with pytest.raises(UserError, match=f"choose one of {gamma_word(GAMMAS[0])}$"):
         make_scheduler(word, offered=GAMMAS[:1])
 
 
-def test_the_way_to_the_cloud_is_named():
+def test_cloud_options_set_network():
     assert make_scheduler("cloud:up=8.5:down=15:order=shared").network == Network(8.5, 15.0, LinkOrder.SHARED)
 
 
@@ -67,7 +67,7 @@ def test_the_way_to_the_cloud_is_named():
         ("UNIFORM", "there is no 'UNIFORM'"),
     ],
 )
-def test_what_cannot_be_read_is_the_users_error(text, says):
+def test_unreadable_spec_raises_user_error(text, says):
     with pytest.raises(UserError) as raised:
         make_scheduler(text)
     assert str(raised.value).startswith("scheduler: ")

@@ -63,5 +63,5 @@ def printed_algorithm(view):
 
 @settings(max_examples=40)
 @given(window_views())
-def test_the_fast_thief_steals_what_the_printed_one_steals(view):
+def test_thief_steals_what_printed_algorithm_steals(view):
     assert Thief().plan(view) == printed_algorithm(view)

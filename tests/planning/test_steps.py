@@ -41,7 +41,7 @@ def carried_out(streams, outcomes):
     return steps
 
 
-def test_what_is_worth_most_is_done_for_all_before_the_next_and_the_worst_stream_comes_first():
+def test_preparation_steps_do_most_valuable_first():
     steps = carried_out([asked(A), asked(B)], {A: Labelled(0.7, True), B: Labelled(0.2, True)})
     assert steps == [
         LabelStep(A),
@@ -55,12 +55,12 @@ def test_what_is_worth_most_is_done_for_all_before_the_next_and_the_worst_stream
     ]
 
 
-def test_a_stream_without_labels_is_left_alone_and_one_that_cannot_train_keeps_its_inference_profile():
+def test_preparation_steps_without_labels_skip_stream():
     steps = carried_out([asked(A), asked(B)], {B: Labelled(0.2, False)})
     assert steps == [LabelStep(A), LabelStep(B), InferenceStep(B, LAMBDAS)]
 
 
-def test_a_model_that_is_good_already_is_not_profiled():
+def test_preparation_steps_skip_accurate_models():
     outcomes = {A: Labelled(ENOUGH_ACCURACY, True), B: Labelled(0.5, True)}
     steps = carried_out([asked(A, ()), asked(B, (), (DEEP,))], outcomes)
     assert steps == [LabelStep(A), LabelStep(B), TrialStep(B, DEEP, first=True)]
@@ -71,7 +71,7 @@ outcomes = st.one_of(st.none(), st.builds(Labelled, st.floats(0, 1), st.booleans
 
 
 @given(st.dictionaries(st.sampled_from([A, B, C]), st.tuples(families, outcomes)))
-def test_every_family_that_may_be_tried_is_tried_once_and_fairly(streams):
+def test_preparation_steps_try_each_family_once_fairly(streams):
     plan = [asked(stream, (), of) for stream, (of, _) in streams.items()]
     known = {stream: outcome for stream, (_, outcome) in streams.items() if outcome is not None}
     trials = [step for step in carried_out(plan, known) if isinstance(step, TrialStep)]
@@ -84,7 +84,7 @@ def test_every_family_that_may_be_tried_is_tried_once_and_fairly(streams):
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.randoms(use_true_random=False))
-def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
+def test_next_prepared_reaches_every_stream(count, places, draw):
     """A stream waits at most as many windows as half of the places need for all streams."""
     names = [StreamId(f"cam-{number:02}") for number in range(count)]
     prepared, accuracy = dict.fromkeys(names), dict.fromkeys(names)
@@ -99,7 +99,7 @@ def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
             assert all(window - (prepared[name] or 0) < longest for name in names)
 
 
-def test_half_of_the_places_go_to_the_worst_of_those_that_need_it():
+def test_next_prepared_gives_half_to_worst_in_need():
     waiting = [
         waiting_stream(A, 1, 0.9),
         waiting_stream(B, 2, 0.5),

@@ -11,7 +11,7 @@ from ekya.planning.schedulers.tables import value_tables
 
 @settings(max_examples=40)
 @given(window_views())
-def test_the_tables_hold_what_is_picked_at_every_share(view):
+def test_value_tables_equal_picks_at_every_share(view):
     tables = value_tables(view)
     for row, choice in enumerate(choices_by_stream(view).values()):
         for quanta in range(tables.levels):
@@ -25,7 +25,7 @@ def test_the_tables_hold_what_is_picked_at_every_share(view):
 
 @settings(max_examples=40)
 @given(window_views())
-def test_floors_are_what_the_constraints_need(view):
+def test_kept_floors_are_first_shares_that_keep_constraints(view):
     each = {job.stream: share for job, share in kept_floors(view, 10**9).items()}
     assert each == {stream.stream: floor_milli(view, stream) for stream in view.streams}
 

@@ -86,7 +86,7 @@ def later(stream, assigned, now_view, until, finished):
     )
 
 
-def test_the_example_of_the_paper():
+def test_thief_solves_the_paper_example():
     """§3.2 gives 56% for uniform and 73% for a better plan, which never falls below 40%."""
     uniform, _, _ = run_windows(make_scheduler("uniform"), finer_lambdas=False)
     thief, lowest, first = run_windows(make_scheduler("thief"), finer_lambdas=True)
@@ -97,7 +97,7 @@ def test_the_example_of_the_paper():
 
 
 @pytest.mark.parametrize(("min_accuracy", "every"), [(0.40, 10), (0.49, 2)])
-def test_a_retraining_steals_from_inference_down_to_the_minimum_only(min_accuracy, every):
+def test_thief_steals_from_inference_down_to_minimum(min_accuracy, every):
     """A tenth of the frames would pay best, but 0.5 x 0.97 is below a minimum of 0.49."""
     lambdas = tuple(
         InferenceOption(InferenceConfig(k, 32), part, need)
@@ -109,14 +109,14 @@ def test_a_retraining_steals_from_inference_down_to_the_minimum_only(min_accurac
     assert not assigned.below_min
 
 
-def test_no_gamma_that_gains_leaves_its_share_idle_and_says_so():
+def test_thief_without_gain_leaves_share_idle():
     assigned = only(make_scheduler("thief").plan(view(stream(accuracy=0.9, options=((0.8, 1.0),)))))
     assert assigned.retrain is None
     assert assigned.retrain_share_milli == 0
     assert "% of a GPU stays idle" in assigned.reason
 
 
-def test_a_running_retraining_keeps_its_gamma_and_a_hopeless_one_gives_its_share_away():
+def test_thief_takes_share_of_hopeless_running_gamma():
     hopeless = RunningRetraining(JobId(1), RetrainOption(GAMMAS[5], 0.2, 1.0), 300)
     plan = make_scheduler("thief").plan(
         view(stream("a", running=hopeless, options=()), stream("b", options=((0.9, 10.0),)), steal=50)
@@ -128,13 +128,13 @@ def test_a_running_retraining_keeps_its_gamma_and_a_hopeless_one_gives_its_share
     assert second.retrain is not None
 
 
-def test_a_stream_without_a_retraining_takes_no_share_for_one():
+def test_thief_without_retraining_gives_it_no_share():
     """Alone and with nothing to retrain, inference gets everything at the fair start."""
     assigned = only(make_scheduler("thief").plan(view(stream(options=()))))
     assert assigned.inference_share_milli == 1000
 
 
-def test_an_empty_pool_takes_the_cheapest_or_the_most_accurate_that_keeps_up():
+def test_thief_with_empty_pool_takes_cheapest_or_best():
     starved = only(make_scheduler("thief").plan(view(stream(options=()), capacity=40, quantum=20)))
     assert (starved.inference, starved.below_min) == (TENTH.config, True)
     assert "too little for 20% of these frames" in starved.reason
@@ -143,7 +143,7 @@ def test_an_empty_pool_takes_the_cheapest_or_the_most_accurate_that_keeps_up():
     assert "below the minimum accuracy of 0.40" in poor.reason
 
 
-def test_a_latency_limit_is_kept_at_a_cost_in_accuracy_where_it_can_be():
+def test_thief_keeps_latency_limit_where_possible():
     """Every second frame is young enough; at a share for every tenth only, none is, and the plan says so."""
     aged = tuple(replace(o, age_us=o.config.every * 100_000) for o in (HALF, TENTH))
     limited = replace(stream(options=()), inference_options=aged, max_age_us=200_000)
@@ -154,7 +154,7 @@ def test_a_latency_limit_is_kept_at_a_cost_in_accuracy_where_it_can_be():
     assert "with results older than its limit of 0.2 s" in poor.reason
 
 
-def test_a_young_result_goes_before_an_accurate_one():
+def test_thief_prefers_young_over_accurate_result():
     """The old result is far more accurate, but outside the pool."""
     old = replace(FULL, age_us=900_000)
     young = replace(TENTH, age_us=100_000)
@@ -163,7 +163,7 @@ def test_a_young_result_goes_before_an_accurate_one():
     assert (chosen.inference, chosen.too_old) == (young.config, False)
 
 
-def test_inference_is_not_robbed_of_what_its_latency_limit_needs():
+def test_thief_leaves_inference_its_latency_share():
     aged = tuple(replace(o, age_us=o.config.every * 100_000) for o in (FULL, HALF, TENTH))
     hungry = replace(
         stream(options=((1.0, 40.0),)),
@@ -175,7 +175,7 @@ def test_inference_is_not_robbed_of_what_its_latency_limit_needs():
     assert (bound.inference, bound.too_old) == (HALF.config, False)
 
 
-def test_weights_and_max_min_say_who_gets_the_gpu():
+def test_thief_follows_weights_and_max_min():
     """The larger gain gets more, unless the other stream is heavier, or is worse under max-min."""
     one = stream("a", accuracy=0.5, options=((0.9, 6.0),))
     other = stream("b", accuracy=0.3, options=((0.6, 6.0),))
@@ -192,7 +192,7 @@ def test_weights_and_max_min_say_who_gets_the_gpu():
     assert retrained(replace(plain, objective=Objective.MAX_MIN)) == "b"
 
 
-def test_many_streams_still_steal_when_a_fair_share_is_below_delta():
+def test_thief_with_tiny_fair_shares_still_steals():
     streams = [stream(f"s{i}", options=((0.6 + i / 20, 1.0),)) for i in range(6)]
     crowded = view(*streams, capacity=1000, quantum=20, steal=200, min_accuracy=0.0)
     assert make_scheduler("thief").plan(crowded).expected_accuracy > fair_value(crowded)
@@ -203,21 +203,21 @@ def fair_value(crowded):
     return make_scheduler("uniform").plan(crowded).expected_accuracy
 
 
-def test_an_operator_can_read_the_reason():
+def test_thief_reason_is_readable():
     reason = only(make_scheduler("thief").plan(view(stream()))).reason
     assert reason.startswith("retrains 2 ep, 0 blocks, linear head, batch 16, 50% data at ")
     assert ": 0.50 -> about 0.90 after " in reason
     assert "; analyses every frame at 32 px at 40% of a GPU" in reason
 
 
-def test_of_equal_gains_the_cheaper_gamma_runs():
+def test_thief_of_equal_gains_runs_cheaper_gamma():
     """Both are done immediately at any share here, so only the cost tells them apart."""
     twins = stream(options=((0.9, 0.0), (0.9, 0.0)))
     dearer_first = replace(twins, retrain_options=tuple(reversed(twins.retrain_options)))
     assert only(make_scheduler("thief").plan(view(dearer_first))).retrain == GAMMAS[0]
 
 
-def test_the_minimum_is_kept_for_as_many_streams_as_possible():
+def test_thief_keeps_minimum_for_most_streams():
     """Needs of 400, 200 and 200 on 450: two streams can be kept, not the first one."""
     lambdas = {"a": (FULL,), "b": (HALF,), "c": (HALF,)}
     streams = [

@@ -10,7 +10,7 @@ from ekya.core.shares import Job, Work
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.pick import StreamChoices, watching_milli
-from ekya.planning.schedulers.tables import floor_quanta
+from ekya.planning.schedulers.tables import Ints, floor_quanta
 
 
 def choices_by_stream(view: WindowView) -> dict[StreamId, StreamChoices]:
@@ -50,17 +50,23 @@ def equal_shares(view: WindowView, jobs: Collection[Job]) -> dict[Job, int]:
     return {job: min(share, largest) for job, share in zip(jobs, fair, strict=True)}
 
 
-def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
+def kept_floors(view: WindowView, capacity_milli: int, floors: Ints | None = None) -> dict[Job, int]:
     """Returns the inference shares that keep a_MIN and the latency limits, for as many streams as possible.
 
     Streams that need least come first, so that the largest number is kept; a stream whose constraints no
     share keeps has a floor of 0 (``tables.floor_quanta``).
+
+    Args:
+        view: the streams.
+        capacity_milli: for all of them.
+        floors: (S,) floors in quanta, where they are known already.
     """
-    accuracy = np.array([stream.accuracy for stream in view.streams])[:, None]
-    floors = floor_quanta(view, accuracy)[:, 0] * view.quantum_milli
+    if floors is None:
+        floors = floor_quanta(view, np.array([stream.accuracy for stream in view.streams])[:, None])[:, 0]
     kept: dict[Job, int] = {}
     left = capacity_milli
-    for floor, job in sorted(zip(floors.tolist(), inference_jobs(view), strict=True)):
+    floors_milli = (floors * view.quantum_milli).tolist()
+    for floor, job in sorted(zip(floors_milli, inference_jobs(view), strict=True)):
         if floor <= left:
             kept[job] = floor
             left -= floor

@@ -75,7 +75,7 @@ def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestBy
     floors = tables.floors
     max_min = view.objective is Objective.MAX_MIN
     if floors.sum() > capacity and max_min:
-        kept = kept_floors(view, capacity * view.quantum_milli)
+        kept = kept_floors(view, capacity * view.quantum_milli, floors)
         milli = [kept.get(job, 0) for job in inference_jobs(view)]
         floors = np.array(milli, np.intp) // view.quantum_milli
     if floors.sum() > capacity:

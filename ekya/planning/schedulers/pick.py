@@ -6,7 +6,6 @@ which reduces a step of the thief to two table reads.
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.units import FULL_GPU_MILLI
@@ -133,23 +132,31 @@ def watching_milli(view: WindowView, stream: StreamView) -> int:
 
 
 class StreamChoices:
-    """Choices for one stream of one view, computed on first use and cached.
-
-    Attributes:
-        inference: returns λ at a share.
-        retraining: returns γ at a share.
-    """
+    """Choices for one stream of one view, computed on first use and cached."""
 
     def __init__(self, view: WindowView, stream: StreamView) -> None:
         self.view = view
         self.stream = stream
-        self.inference = cache(partial(pick_inference, view, stream))
-        self.retraining = cache(partial(pick_retraining, view, stream))
+        # Plain dictionaries: making a functools.cache for every stream takes longer than its choices.
+        self._inference: dict[int, InferenceChoice] = {}
+        self._retraining: dict[int, RetrainChoice] = {}
 
     @property
     def has_retraining(self) -> bool:
         """True if there is a retraining to give a share to."""
         return self.stream.running is not None or bool(self.stream.retrain_options)
+
+    def inference(self, share_milli: int) -> InferenceChoice:
+        """Returns λ at a share."""
+        if share_milli not in self._inference:
+            self._inference[share_milli] = pick_inference(self.view, self.stream, share_milli)
+        return self._inference[share_milli]
+
+    def retraining(self, share_milli: int) -> RetrainChoice:
+        """Returns γ at a share."""
+        if share_milli not in self._retraining:
+            self._retraining[share_milli] = pick_retraining(self.view, self.stream, share_milli)
+        return self._retraining[share_milli]
 
 
 def inference_rank(option: InferenceOption) -> tuple[float, int, InferenceConfig]:

@@ -36,7 +36,7 @@ from ekya.planning.schedulers.allocation import choices_by_stream, equal_shares,
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs
-from ekya.planning.schedulers.tables import value_tables
+from ekya.planning.schedulers.tables import ValueTables, value_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,10 @@ class Thief:
             ],
         )
         step = view.steal_milli if start and min(start.values()) >= view.steal_milli else view.quantum_milli
-        floors = kept_floors(view, sum(start.values()))
-        stealing = _Stealing(view, lift_to_floors(start, floors, view.quantum_milli), floors, step)
+        tables = value_tables(view)
+        floors = kept_floors(view, sum(start.values()), tables.floors)
+        lifted = lift_to_floors(start, floors, view.quantum_milli)
+        stealing = _Stealing(view, tables, lifted, floors, step)
         for thief in range(len(start)):
             stealing.run_thief(thief)
         return one_phase_plan(view, choices, stealing.shares_milli())
@@ -70,9 +72,14 @@ class _Stealing:
     """Shares in quanta, and the loss of each job's stream with one step less."""
 
     def __init__(
-        self, view: WindowView, start: Mapping[Job, int], floors: Mapping[Job, int], step_milli: int
+        self,
+        view: WindowView,
+        tables: ValueTables,
+        start: Mapping[Job, int],
+        floors: Mapping[Job, int],
+        step_milli: int,
     ) -> None:
-        tables, quantum = value_tables(view), view.quantum_milli
+        quantum = view.quantum_milli
         self._jobs, self._quantum = list(start), quantum
         self._shares = [share // quantum for share in start.values()]
         self._floors = [floors.get(job, 0) // quantum for job in start]
