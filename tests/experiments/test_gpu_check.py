@@ -233,7 +233,12 @@ def test_what_was_left_out_is_no_failure(checks, with_gpu):
 
 # Packages that torch and torchvision bring, and others without which a check is skipped.
 BROUGHT = {"torch", "torchvision", "numpy", "cuda"}
-MORE = {"gpu_check_counters": {"pynvml"}, "gpu_check_swap": {"safetensors"}}
+MORE = {
+    "gpu_check_counters": {"psutil", "pynvml"},
+    "gpu_check_mps": {"psutil"},
+    "gpu_check_swap": {"psutil", "safetensors"},
+    "gpu_check_work": {"psutil"},
+}
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,11 @@ class SourceProcess:
         )
 
     @property
+    def pid(self) -> int:
+        """Process id, for monitoring."""
+        return self._process.pid
+
+    @property
     def ended(self) -> bool:
         """True when no more frames will come: all were polled, or the process died."""
         return self._finished or self.died is not None
