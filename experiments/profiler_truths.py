@@ -18,7 +18,7 @@ from ekya.core.units import seconds_to_us
 from ekya.models.edge.model import EdgeModel, clone, split_at, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.golden.detections import Proposals
-from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
 from ekya.models.training.operations import retraining_cost

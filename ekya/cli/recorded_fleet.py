@@ -10,7 +10,7 @@ from ekya.config.fleet_file import OPEN, FleetConfig, StreamConfig, parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.core.units import US_PER_S, StreamId
 from ekya.models.golden.proposer import ObjectsSpec
-from ekya.models.golden.spec import FILE
+from ekya.models.golden.registry import FILE
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.playing import PlayConfig
 from ekya.streams.ingest.recorder import Recording

@@ -3,10 +3,10 @@
 from ekya.config.fleet_file import FleetConfig, StreamConfig
 from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
-from ekya.models.golden.detectors import GOLDEN_SCORE
-from ekya.models.golden.opening import open_detector_of
+from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.proposer import ObjectsSpec
-from ekya.models.golden.spec import CLASSIFIER_OPERATIONS, FILE, detector_of
+from ekya.models.golden.registry import CLASSIFIERS, FILE
+from ekya.models.golden.spec import detector_of
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.profiling.sizes import Machine
@@ -69,4 +69,4 @@ def _label_gpu_s(fleet: FleetConfig, card: CostCard) -> float:
     if detector_of(fleet.golden) is not None:
         operations = open_detector_of(fleet.golden, GOLDEN_SCORE).operations_per_frame(TYPICAL_FRAME)
         return card.labelling_gpu_s(operations, detector=True) / TYPICAL_OBJECTS
-    return card.labelling_gpu_s(CLASSIFIER_OPERATIONS[fleet.golden.model], detector=False)
+    return card.labelling_gpu_s(CLASSIFIERS[fleet.golden.model].operations, detector=False)

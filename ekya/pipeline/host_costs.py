@@ -19,7 +19,7 @@ from ekya.core.units import StreamId
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Question
-from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.golden_model import GoldenModel
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops

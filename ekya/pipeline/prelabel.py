@@ -13,10 +13,10 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId, seconds_to_us
 from ekya.models.golden.classifier import GoldenClassifier
 from ekya.models.golden.detections import Detections, Detector, Question
-from ekya.models.golden.detectors import PROPOSAL_SCORE
+from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_classifier_of, open_detector_of
 from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resumed
-from ekya.models.golden.opening import open_classifier_of, open_detector_of
-from ekya.models.golden.spec import FILE, detector_of
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 

@@ -20,8 +20,8 @@ from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.units import StreamId
 from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.predictor import Predictor
-from ekya.models.golden.opening import open_golden
-from ekya.models.golden.spec import FILE
+from ekya.models.golden.golden_model import open_golden
+from ekya.models.golden.registry import FILE
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.host_costs import (
     SampledSource,

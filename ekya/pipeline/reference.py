@@ -11,7 +11,7 @@ from ekya.config.fleet_file import StreamConfig
 from ekya.core.records import FrameReference
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
-from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.golden_model import GoldenModel
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import ReferenceAppender, merge_reference
 from ekya.streams.ingest.frame import Frame

@@ -19,12 +19,12 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
 from ekya.models.golden.classes import classes_in, occurring_classes
-from ekya.models.golden.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.models.golden.from_file import BoxesBefore
+from ekya.models.golden.golden_model import GOLDEN_SCORE, PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
-from ekya.models.golden.opening import label_file_of, open_detector_of
+from ekya.models.golden.label_file_model import LabelFileProposer
 from ekya.models.golden.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
-from ekya.models.golden.spec import FILE, detector_of
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import PREPARATION_GPU, deal
@@ -171,7 +171,7 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     if stream.source.gives_truth:
         return GivenBoxes()
     if fleet.golden.model == FILE:
-        return BoxesBefore(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
+        return LabelFileProposer(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
     if detector_of(fleet.golden) is None:
         raise UserError(
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "

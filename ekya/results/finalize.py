@@ -12,7 +12,7 @@ from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.record import merge_frames
 from ekya.pipeline.reference import write_reference
 from ekya.pipeline.setup import fleet_classes, job_places

@@ -26,7 +26,7 @@ from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.predictors import Predictors
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
 from ekya.models.training.operations import forward_operations

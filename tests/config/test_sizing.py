@@ -10,8 +10,8 @@ from ekya.config.fleet_file import DEFAULT_FLEET, OPEN, dump_fleet, load_fleet, 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.servers_file import load_servers
-from ekya.models.golden.classifier import open_resnext29
-from ekya.models.golden.spec import CLASSIFIER_OPERATIONS
+from ekya.models.golden.registry import CLASSIFIERS
+from ekya.models.golden.resnext import build_resnext29
 from ekya.pipeline.card_costs import fitted_by_card
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
 from ekya.planning.profiling.sizes import DRAWN_FRAMES, Machine
@@ -97,17 +97,15 @@ def test_gpus_asked_for_in_the_file_are_enough_for_whatever_it_leaves_open(tmp_p
 
 
 def test_what_classifiers_are_said_to_take_is_what_is_counted():
-    classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
-    weights = shipped_path("golden_models/synthetic_city_resnext29.safetensors")
-    networks = {"resnext29": (open_resnext29(weights, classes, None)._network, 32)}
+    networks = {"resnext29": (build_resnext29(6).eval(), 32)}
     with torch.device("meta"):
-        for name in set(CLASSIFIER_OPERATIONS) - set(networks):
+        for name in set(CLASSIFIERS) - set(networks):
             networks[name] = (get_model(name, weights=None).eval(), 224)
     for name, (network, side) in networks.items():
         device = next(network.parameters()).device
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             network(torch.zeros(1, 3, side, side, device=device))
-        assert counter.get_total_flops() == CLASSIFIER_OPERATIONS[name]
+        assert counter.get_total_flops() == CLASSIFIERS[name].operations
 
 
 def test_as_many_frames_are_drawn_as_sizes_are_chosen_for():

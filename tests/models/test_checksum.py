@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import sha256_of, verified
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import GoldenSpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")

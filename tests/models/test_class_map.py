@@ -6,7 +6,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.coco import coco_names
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import GoldenSpec
 
 NAMES = ("person", "car", "bus", "kite")

@@ -11,11 +11,12 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classes import occurring_classes
 from ekya.models.golden.classifier import GoldenClassifier, grouped
-from ekya.models.golden.confirming import UNSURE, GoldenDetector
 from ekya.models.golden.detections import Detections, Question
-from ekya.models.golden.opening import GOLDEN_MODELS, open_golden
+from ekya.models.golden.detector_model import UNSURE, detector_model
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
-from ekya.models.golden.spec import GOLDEN_NAMES, RESNEXT101S, GoldenSpec, detector_of
+from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
+from ekya.models.golden.spec import GoldenSpec, detector_of
 from ekya.streams.ingest.frame import Frame
 
 
@@ -45,7 +46,7 @@ IMAGE = np.zeros((100, 200, 3), dtype=np.uint8)
 
 def test_a_golden_detector_confirms_or_says_background() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 2, 0.9), ([0, 50, 20, 90], 0, 0.8))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
     empty = np.zeros((0, 4), dtype=np.float32)
     labels = golden.label([Question(boxes, IMAGE), Question(empty, IMAGE)])
@@ -60,7 +61,7 @@ def test_a_golden_detector_confirms_or_says_background() -> None:
 
 def test_what_its_network_saw_when_it_proposed_is_not_looked_for_again() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     proposals = DetectorAndMotion(detector).propose(Frame(0, 0, IMAGE, None))
     assert detector.asked == 1
     known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
@@ -78,13 +79,13 @@ def test_a_classifier_cannot_name_what_it_cannot_see() -> None:
 @pytest.mark.parametrize("classes", [(), ("car",), ("background", "car"), ("cra", "background")])
 def test_classes_that_a_detector_cannot_label_are_refused(classes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="'classes'"):
-        GoldenDetector(classes, Scripted(), 0.6)
+        detector_model(classes, Scripted(), 0.6)
 
 
 def test_what_a_golden_detector_half_believes_is_neither_object_nor_background() -> None:
     half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
     detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
     assert labels.tolist() == [UNSURE, golden.background, 1]
     assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
@@ -118,7 +119,7 @@ def test_operations_of_a_classifier_grow_with_the_crops() -> None:
     assert golden.operations([Question(boxes, IMAGE), Question(boxes[:1], IMAGE)]) == 4 * 2 * 3 * 16 * 16 * 2
 
 
-@pytest.mark.parametrize("model", RESNEXT101S)
+@pytest.mark.parametrize("model", sorted(set(CLASSIFIERS) - {RESNEXT29}))
 def test_the_map_from_imagenet_is_made_of_its_categories(model: str, tmp_path: Path) -> None:
     file = shipped_path("golden_models/imagenet_to_fleet.yaml")
     categories = tuple(get_model_weights(model).DEFAULT.meta["categories"])
@@ -209,5 +210,6 @@ def test_given_boxes_are_the_frames_own() -> None:
         GivenBoxes().propose(Frame(0, 0, IMAGE, None))
 
 
-def test_every_golden_model_that_can_be_named_can_be_opened() -> None:
-    assert tuple(GOLDEN_MODELS) == GOLDEN_NAMES
+def test_registry_entry_names_a_function_that_exists() -> None:
+    openers = [*DETECTORS.values(), *(entry.opener for entry in CLASSIFIERS.values())]
+    assert all(callable(imported(opener)) for opener in openers)

@@ -6,11 +6,11 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.classes import classes_in
-from ekya.models.golden.confirming import UNSURE
 from ekya.models.golden.detections import Detections, FramePlace, Question
-from ekya.models.golden.from_file import BoxesBefore
+from ekya.models.golden.detector_model import UNSURE
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable, read_labels
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.label_file_model import LabelFileProposer
 from ekya.models.golden.spec import GoldenSpec
 from ekya.streams.ingest.frame import Frame
 
@@ -75,7 +75,7 @@ def test_objects_are_where_the_file_has_boxes(tmp_path: Path) -> None:
         np.array([0.5, 0.9, 0.4], np.float32),
     )
     LabelTable(LabelHead(names=NAMES, finds=True), {CAM: {5: twice}}).save(path)
-    proposer = BoxesBefore(read_labels(path), CAM)
+    proposer = LabelFileProposer(read_labels(path), CAM)
     assert proposer.propose(Frame(5, 0, IMAGE, None)).boxes.tolist() == [[1, 0, 40, 40], KITE]
     assert len(proposer.propose(Frame(6, 0, IMAGE, None)).boxes) == 0
     assert proposer.operations(IMAGE.shape) == 0

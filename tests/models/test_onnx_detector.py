@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ekya.core.errors import UserError
-from ekya.models.golden.detectors import open_detector
 from ekya.models.golden.fastestdet import FastestDet
+from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.onnx_detector import fitted
 
 SIDE = 64

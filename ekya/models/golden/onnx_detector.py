@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.boxes import nms
+from ekya.models.golden.checksum import existing
 from ekya.models.golden.coco import coco_names, listed_names
 from ekya.models.golden.detections import Detections, Detector
 from ekya.models.golden.fastestdet import FastestDet
@@ -79,14 +80,12 @@ class OnnxFile:
         return sum(_products(event.get("args", {})) for event in events)
 
 
-def open_onnx_file(path: Path) -> OnnxFile:
+def _open_file(path: Path) -> OnnxFile:
     """Load a network and read the shape of its input.
 
     Raises:
-        UserError: the file is missing or damaged, or its input is not one image.
+        UserError: the file is damaged, or its input is not one image.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
     try:
         session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no other common base.
@@ -147,18 +146,20 @@ _Answer = NDArray[np.float32]
 _Decode = Callable[[_Answer], Detections]
 
 
-def open_onnx(path: Path, min_score: float = 0.6) -> Detector:
+def open_onnx(name: str, weights: Path | None, min_score: float) -> Detector:
     """Opens a detector from an ONNX file; its output layout is determined by running it once.
 
     Args:
-        path: the file. Its classes are those in its metadata under ``names``, or the lines of a ``.names``
+        name: of the detector, for errors.
+        weights: the file. Its classes are those in its metadata under ``names``, or the lines of a ``.names``
             file of the same name or of ``coco.names`` beside it, or COCO's.
         min_score: detections below are dropped.
 
     Raises:
         UserError: the file is missing, damaged, or has none of the layouts above.
     """
-    file = open_onnx_file(path)
+    path = existing(name, weights)
+    file = _open_file(path)
     try:
         answers = file.run(np.zeros((3, file.height, file.width), np.float32))
     except Exception as error:  # onnxruntime's exceptions have no other common base.

@@ -18,8 +18,7 @@ from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
 from ekya.models.golden.detections import Question
-from ekya.models.golden.detectors import PROPOSAL_SCORE
-from ekya.models.golden.opening import open_detector_of, open_golden
+from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector_of, open_golden
 from ekya.models.golden.spec import detector_of
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops

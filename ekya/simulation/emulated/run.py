@@ -22,7 +22,7 @@ from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.proposer import Proposer
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
