@@ -117,7 +117,7 @@ def _complete(
     servers: Servers, options: RunOptions, clock: Literal["wall", "virtual"], address: str | None
 ) -> Servers:
     """Fits the sizes of every fleet; fleets on this machine without ``gpus`` get equal parts of it."""
-    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.costs import fitted_by_card
 
     part = ANY_MACHINE
     if clock == "wall" and address is None:

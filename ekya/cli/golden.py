@@ -12,7 +12,7 @@ from ekya.cli.run import FleetArguments, noticing_ctrl_c
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.label_file import read_labels
-from ekya.pipeline.card_costs import fitted_by_card
+from ekya.pipeline.costs import fitted_by_card
 from ekya.pipeline.prelabel import Counts, label_ahead
 
 _LOG = logging.getLogger(__name__)

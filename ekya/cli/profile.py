@@ -12,8 +12,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
-from ekya.pipeline.card_costs import fitted_by_card
-from ekya.pipeline.costs import load_card
+from ekya.pipeline.costs import fitted_by_card, load_card
 from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.emulated.record_trace import Extent, record_fleet
 from ekya.streams.ingest.script import Lost

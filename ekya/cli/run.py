@@ -183,8 +183,7 @@ def complete(
         if options.card is not None:
             raise UserError("--card: a live run plans with what it measures here; add --clock virtual")
         return fleet
-    from ekya.pipeline.card_costs import fitted_by_card
-    from ekya.pipeline.costs import load_card
+    from ekya.pipeline.costs import fitted_by_card, load_card
 
     card = load_card(options.card)
     fleet, gave_up = fitted_by_card(fleet, overload=options.overload, card=card)

@@ -12,10 +12,8 @@ from ekya.core.speed import ModelSpeeds
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.pipeline.setup import crop_side
-from ekya.pipeline.speed_file import save_speeds, speeds_path
-from ekya.pipeline.speed_jobs import ProbeSpec
-from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
-from ekya.pipeline.speeds import key_of
+from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, ProbeSpec, measure_speeds
+from ekya.pipeline.speeds import SPEEDS, speed_key
 from ekya.planning.profiling.speed_curves import among_others
 
 
@@ -30,18 +28,16 @@ def measure(model: str | None, shares: str, seconds: float, output: Output) -> N
     if model not in EDGE_MODELS:
         raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
     chosen = choose_backend(shares)
-    key = key_of(chosen, model)
+    key = speed_key(chosen, model)
     spec = _spec(fleet, model, chosen.capability.device, seconds)
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
         speeds = measure_speeds(opened, spec, told=lambda: bars.advance(bar))
-    save_speeds(speeds_path(), key, speeds)
-    output.report(
-        {**asdict(key), "speeds": asdict(speeds), "planned_with": among_others(speeds.training).points}
-    )
-    output.console.print(_table(f"{model} on {key.device}, shares by {chosen.name}", speeds))
+    SPEEDS.save(key, speeds)
+    output.report({**key, "speeds": asdict(speeds), "planned_with": among_others(speeds.training).points})
+    output.console.print(_table(f"{model} on {key['device']}, shares by {chosen.name}", speeds))
     output.console.print(
-        f"Kept in {speeds_path()}; every run here plans with it.", highlight=False, soft_wrap=True
+        f"Kept in {SPEEDS.path}; every run here plans with it.", highlight=False, soft_wrap=True
     )
 
 

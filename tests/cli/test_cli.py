@@ -21,7 +21,7 @@ from ekya.core.errors import UserError
 from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import Gpu, GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
-from ekya.pipeline.self_test_file import key_here, save_self_test, self_tests_path
+from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import user_errors
 
@@ -359,8 +359,8 @@ def test_doctor_tells_of_the_self_test_that_was_kept(tmp_path, monkeypatch):
 
     assert forward()["found"].startswith("not tested yet")
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
-    key = key_here("cpu", fleet.edge.model, resolutions_to_measure(fleet))
-    save_self_test(self_tests_path(), key, SelfTest(ForwardWay(channels_last=True), 8.0, 4.0, (), 0.5))
+    key = self_test_key("cpu", fleet.edge.model, resolutions_to_measure(fleet))
+    SELF_TESTS.save(key, SelfTest(ForwardWay(channels_last=True), 8.0, 4.0, (), 0.5))
     told = "channels last: 4.0 ms for a typical frame of a resnet18, plain 8.0 ms"
     assert forward() == {"found": told, "fine": True}
 
@@ -381,7 +381,7 @@ def test_a_card_is_for_virtual_time_only_and_must_be_one(tmp_path, capfd):
     assert "--card: a live run plans with what it measures here; add --clock virtual" in error_line(capfd)
     (tmp_path / "card.json").write_text("{}")
     assert cli.main(["run", "--clock", "virtual", "--card", str(tmp_path / "card.json")]) == 2
-    assert "a cost card has the keys" in error_line(capfd)
+    assert "is not a cost card (device: Field required)" in error_line(capfd)
 
 
 def test_doctor_says_what_mps_can_do_here(tmp_path):

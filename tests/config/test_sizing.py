@@ -12,8 +12,8 @@ from ekya.core.errors import UserError
 from ekya.fleet.servers_file import load_servers
 from ekya.models.golden.registry import CLASSIFIERS
 from ekya.models.golden.resnext import build_resnext29
-from ekya.pipeline.card_costs import fitted_by_card
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
+from ekya.pipeline.costs import fitted_by_card
 from ekya.planning.profiling.sizes import DRAWN_FRAMES, Machine
 
 

@@ -4,16 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ekya.models.edge import self_test
-from ekya.models.edge.forward import PLAIN, ForwardWay, SelfTest, Tried
+from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
-from ekya.pipeline.self_test_file import SelfTestKey, key_here, load_self_test, save_self_test
 
 COMPARE = """
 import json, statistics, time
@@ -105,44 +103,3 @@ def test_the_fastest_is_slower_nowhere_and_of_equals_the_simplest() -> None:
     assert self_test._best([[0.5, 0.5], [0.49, 0.5]]) == 0
     assert self_test._best([[0.97, 0.5]]) is None
     assert self_test._best([]) is None
-
-
-KEY = SelfTestKey("a processor", "x86_64 avx2", "", "2.13.0", "resnet18", "24 32")
-FOUND = SelfTest(
-    ForwardWay(channels_last=True, packed_for=(6, 32), half="float16"),
-    4.0,
-    2.0,
-    (Tried(ForwardWay(graphs=True), (), "it failed: no graphs"), Tried(PLAIN, (0.5, 1.0), "")),
-    0.6,
-)
-
-
-def test_a_self_test_is_kept_under_the_machine_and_replaced(tmp_path) -> None:
-    path = tmp_path / "cache" / "self-tests.json"
-    assert load_self_test(path, KEY) is None
-    save_self_test(path, KEY, FOUND)
-    other = replace(KEY, instruction_set="x86_64 avx2 avx512f")
-    assert load_self_test(path, other) is None
-    save_self_test(path, other, replace(FOUND, way=PLAIN))
-    save_self_test(path, KEY, replace(FOUND, took_s=0.7))
-    assert load_self_test(path, KEY) == replace(FOUND, took_s=0.7)
-    assert load_self_test(path, other).way == PLAIN
-
-
-@pytest.mark.parametrize("content", ["not JSON", "{}", '[{"key": 1}]', "[3]"])
-def test_a_damaged_file_is_as_none(tmp_path, content) -> None:
-    path = tmp_path / "self-tests.json"
-    path.write_text(content)
-    assert load_self_test(path, KEY) is None
-    save_self_test(path, KEY, FOUND)
-    assert load_self_test(path, KEY) == FOUND
-
-
-def test_the_key_tells_libraries_that_are_held_back_from_free_ones(monkeypatch) -> None:
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    free = key_here("cpu", "resnet18", (32, 24))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    held = key_here("cpu", "resnet18", (24, 32))
-    assert free.sides == held.sides
-    assert free != held
-    assert held.instruction_set.endswith("ONEDNN_MAX_CPU_ISA=AVX2")

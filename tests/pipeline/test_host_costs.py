@@ -11,7 +11,6 @@ from ekya.models.golden.detections import Proposals
 from ekya.pipeline.host_costs import (
     SampledSource,
     Timer,
-    costs_of,
     family_costs,
     finding_gpu_s,
     label_gpu_s,
@@ -40,8 +39,7 @@ class Clock(Timer):
 
 
 def test_a_frame_of_a_crowd_takes_more_where_objects_are_classified_and_not_where_they_are_found():
-    costs = costs_of(25.0, 0.010, {32: 0.006, 24: 0.003})
-    assert costs.frame_gpu_s == {32: pytest.approx(0.016), 24: pytest.approx(0.013)}
+    costs = StreamCosts(25.0, {32: 0.016, 24: 0.013}, 0.010)
     assert costs.at_crowd(1.0) == pytest.approx(costs.frame_gpu_s)
     assert costs.at_crowd(3.0) == {32: pytest.approx(0.028), 24: pytest.approx(0.019)}
     assert costs.at_crowd(0.0) == {32: pytest.approx(0.010), 24: pytest.approx(0.010)}

@@ -63,10 +63,10 @@ def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch)
     assert host.costs.label_gpu_s > 0
     assert host.costs.batch_s > 0
     (kept,) = json.loads((tmp_path / "cache" / "ekya" / "self-tests.json").read_text())
-    assert kept["key"]["architecture"] == "mobilenet_v3_small"
+    assert kept["architecture"] == "mobilenet_v3_small"
     told = json.loads(json.dumps(host.summary()))
     assert told["forward"]["way"] == str(host.self_test.way)
-    assert told["instruction_set"] == kept["key"]["instruction_set"]
+    assert told["instruction_set"] == kept["instruction_set"]
 
 
 @pytest.mark.live

@@ -10,11 +10,10 @@ from ekya.cli.output import Output
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import choose_backend
-from ekya.pipeline.speed_file import save_speeds, speeds_path
-from ekya.pipeline.speeds import keep_refined, kept_speeds, key_of, training_speed
+from ekya.pipeline.speeds import SPEEDS, keep_refined, kept_speeds, speed_key, training_speed
 
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
-SPEEDS = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
+MEASURED = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def measured(monkeypatch):
     def measure(_backend, spec, told):
         asked.append(spec)
         told()
-        return SPEEDS
+        return MEASURED
 
     monkeypatch.setattr(command, "measure_speeds", measure)
     return asked
@@ -47,10 +46,10 @@ def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
     assert measured[0].config.trainable_blocks > 0
 
     chosen = choose_backend("cpu")
-    assert kept_speeds(chosen, "mobilenet_v3_small") == SPEEDS
-    assert training_speed(SPEEDS).speed(500) == pytest.approx(0.6)
+    assert kept_speeds(chosen, "mobilenet_v3_small") == MEASURED
+    assert training_speed(MEASURED).speed(500) == pytest.approx(0.6)
     assert kept_speeds(chosen, "resnet18") is None
-    assert key_of(chosen, "resnet18").device
+    assert speed_key(chosen, "resnet18")["device"]
 
 
 def test_where_nobody_measured_speed_is_taken_for_linear():
@@ -66,10 +65,10 @@ def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():
     chosen, seen = choose_backend("cpu"), SpeedCurve(((0, 0.0), (500, 0.55), (1000, 1.0)))
     keep_refined(chosen, "resnet18", seen)
     assert kept_speeds(chosen, "resnet18") is None
-    save_speeds(speeds_path(), key_of(chosen, "resnet18"), SPEEDS)
+    SPEEDS.save(speed_key(chosen, "resnet18"), MEASURED)
     keep_refined(chosen, "resnet18", None)
-    assert kept_speeds(chosen, "resnet18") == SPEEDS
+    assert kept_speeds(chosen, "resnet18") == MEASURED
     keep_refined(chosen, "resnet18", seen)
     kept = kept_speeds(chosen, "resnet18")
-    assert (kept.training, kept.inference) == (SPEEDS.training, SPEEDS.inference)
+    assert (kept.training, kept.inference) == (MEASURED.training, MEASURED.inference)
     assert training_speed(kept) == seen

@@ -1,24 +1,19 @@
-"""Tests of speeds: measured in processes that work like jobs, kept by device, backend and model."""
+"""Tests of speeds: measured in processes that work like jobs."""
 
+import multiprocessing
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
-import ekya.pipeline.speed_jobs as jobs
 import ekya.pipeline.speed_probe as probing
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.speed import CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
+from ekya.core.speed import CoRun, SpeedCurve
 from ekya.gpu.backends.cpu import CpuShares
-from ekya.pipeline.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
-from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
-from ekya.pipeline.speed_probe import measure_speeds
+from ekya.pipeline.speed_probe import ProbeSpec, Rate, measure_speeds, probes, rates_at
 
 SPEC = ProbeSpec("mobilenet_v3_small", 16, RetrainConfig(2, 8, 0, 1, 1.0), "cpu", 0.2)
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
-SPEEDS = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT))
-KEY = SpeedKey("a GPU", "mps", "resnet18")
 
 
 @pytest.fixture(params=[1000])
@@ -76,7 +71,7 @@ def test_real_processes_answer_and_are_gone_afterwards():
     assert alone.images_per_s / alone.batches_per_s == pytest.approx(6)
     assert alone.p99_ms >= alone.p50_ms > 0
     assert resting == Rate(0.0, 0, 0)
-    assert not jobs.multiprocessing.active_children()
+    assert not multiprocessing.active_children()
 
 
 class Refusing(CpuShares):
@@ -101,42 +96,3 @@ def test_where_a_whole_gpu_is_never_granted_full_speed_is_the_most_that_is_reach
     assert [share for share, _ in curve.points] == [0, 500, 900, 1000]
     assert curve.speed(900) == 1.0
     assert curve.speed(500) == pytest.approx(0.8 / BENT.speed(900))
-
-
-def test_what_was_kept_is_found_by_its_key_alone(tmp_path):
-    path = tmp_path / "cache" / "speeds.json"
-    assert load_speeds(path, KEY) is None
-    save_speeds(path, KEY, SPEEDS)
-    other = replace(SPEEDS, inference=SPEEDS.training)
-    save_speeds(path, replace(KEY, model="resnet101"), other)
-    assert load_speeds(path, KEY) == SPEEDS
-    assert load_speeds(path, replace(KEY, model="resnet101")) == other
-    for change in ({"device": "another"}, {"backend": "cpu"}, {"model": "none"}):
-        assert load_speeds(path, replace(KEY, **change)) is None
-    save_speeds(path, KEY, other)
-    assert load_speeds(path, KEY) == other
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "{}",
-        "[1]",
-        '[{"device": "a GPU", "backend": "mps", "model": "resnet18"}]',
-        '[{"device": "a GPU", "backend": "mps", "model": "resnet18", "speeds": {"training": 1}}]',
-    ],
-)
-def test_a_damaged_file_is_named_with_its_remedy(text, tmp_path):
-    path = tmp_path / "speeds.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"speeds.json: holds no measured speeds .*; remove it and run `ekya"):
-        load_speeds(path, KEY)
-
-
-def test_they_are_kept_in_the_users_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert speeds_path() == tmp_path / "ekya" / "speeds.json"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert speeds_path() == tmp_path / ".cache" / "ekya" / "speeds.json"

@@ -25,7 +25,7 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard, EdgeRates
-from ekya.pipeline.self_testing import self_test
+from ekya.pipeline.host_costs import kept_self_test
 from ekya.pipeline.setup import crop_side, fleet_classes
 
 PLANNING_US = 10_000
@@ -59,7 +59,7 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
 
 def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> EdgeRates:
     side = crops.shape[1]
-    way = self_test(architecture, "cpu", fleet.inference.resolutions).way
+    way = kept_self_test(architecture, "cpu", fleet.inference.resolutions).way
     predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture), "cpu", way)
     objects = round(TYPICAL_OBJECTS)
     operations = forward_operations(side, architecture=architecture)
