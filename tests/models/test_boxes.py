@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ekya.core.objects import iou_matrix
-from ekya.models.golden.boxes import covered_part, match, nms
+from ekya.models.golden.boxes import covered_part, nms
 
 corners = arrays(
     np.float32, st.tuples(st.integers(0, 12), st.just(4)), elements=st.integers(0, 30).map(float)
@@ -40,24 +40,6 @@ def test_nms_without_classes_lets_all_boxes_compete() -> None:
     scores = np.array([0.5, 0.9], dtype=np.float32)
     assert nms(boxes, scores, np.array([0, 1]), 0.5).tolist() == [1, 0]
     assert nms(boxes, scores, None, 0.5).tolist() == [1]
-
-
-@given(corners, corners, st.floats(0.1, 0.9))
-def test_a_match_pairs_each_box_once_and_leaves_no_better_pair(
-    a_corner: np.ndarray, b_corner: np.ndarray, limit: float
-) -> None:
-    a, b = boxes_from(a_corner), boxes_from(b_corner)
-    partners = match(a, b, limit)
-    overlap = iou_matrix(a, b)
-    used = partners[partners >= 0]
-    assert len(set(used.tolist())) == len(used)
-    for row in range(len(a)):
-        mine = overlap[row, partners[row]] if partners[row] >= 0 else 0.0
-        assert partners[row] < 0 or mine >= limit
-        for column in range(len(b)):
-            theirs = max((overlap[r, column] for r in np.flatnonzero(partners == column)), default=0.0)
-            if overlap[row, column] >= limit:
-                assert overlap[row, column] <= max(mine, theirs), "both would rather have each other"
 
 
 def test_the_covered_part_is_of_the_first_box() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ekya.models.edge.model import EdgeModel, clone, to_input
-from ekya.models.edge.predictor import Predictor, accuracy, balanced_accuracy
+from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, no_crops
 
 
@@ -53,7 +53,6 @@ def test_accuracy_plain_and_balanced() -> None:
     truth = labelled([0, 0, 0, 1])
     answers = Answers([0, 0, 0, 0])
     assert accuracy(answers, truth) == 0.75
-    assert balanced_accuracy(answers, truth) == 0.5
     assert accuracy(answers, no_crops(8)) == 0.0
 
 

@@ -192,14 +192,6 @@ def accuracy(
     return float(np.average(_right(model, labelled), weights=weights))
 
 
-def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:
-    """Returns the mean over the classes that occur of the accuracy within each; 0.0 for no crops."""
-    if len(labelled) == 0:
-        return 0.0
-    right = _right(model, labelled)
-    return float(np.mean([right[labelled.classes == index].mean() for index in np.unique(labelled.classes)]))
-
-
 def fuse(model: _Module) -> _Module:
     """Fold every batch normalisation into the convolution before it, in place, for prediction only.
 

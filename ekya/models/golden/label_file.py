@@ -161,15 +161,6 @@ class LabelTable:
 _EMPTY = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
 
 
-def read_head(path: Path) -> LabelHead:
-    """Returns the head of a label file.
-
-    Raises:
-        UserError: there is no such file, or it holds no labels.
-    """
-    return _read(path, ())[1]
-
-
 def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> LabelFile:
     """Returns the labels of some streams, or of all.
 
