@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo experiments gpu-check test long lint types layers unit rtsp-server wheel clean
+.PHONY: help demo experiments gpu-check test long lint types layers unit rtsp-server docs wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -74,11 +74,16 @@ rtsp-server:
 	fi; \
 	echo "Without $(RTSP_PACKAGES) the tests of RTSP cameras are skipped"
 
+# A link that leads nowhere is an error. The pages of reference are made from the code, so Ekya must be installed.
+docs: $(VENV)/.installed-docs ## build the documentation in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open site/index.html; search needs a server: $(BIN)/python -m http.server --directory site"
+
 wheel: $(VENV)/.made ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --quiet --wheel-dir dist .
 
-clean: ## remove .venv, dist/ and caches
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## remove .venv, dist/, site/ and caches
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps: what was installed, and from which pyproject.toml.
@@ -98,4 +103,9 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya, what it needs and its test tools (several GB with torch; a few minutes the first time)"
 	@$(PIP) -e '.[test]' | $(PROGRESS)
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-docs: $(VENV)/.made pyproject.toml
+	@echo "Installing Ekya, what it needs and what builds its documentation (several GB with torch; a few minutes the first time)"
+	@$(PIP) -e '.[docs]' | $(PROGRESS)
 	@touch $(VENV)/.installed $@

@@ -31,7 +31,7 @@ from ekya.models.edge.predictor import Predictor
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, no_crops
 from ekya.models.training.trainee import DISTILLATION_WEIGHT
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.streams.synthetic.scene import KINDS, Kind, Scene
 from ekya.streams.synthetic.source import CitySpec
 from ekya.system.files import atomic_path, write_text_atomic
@@ -100,12 +100,8 @@ def retrain(
     retraining = Retraining(
         start,
         config,
-        labels,
-        no_crops(labels.side),
-        memory=memory,
-        classes=classes,
-        seed=seed,
-        distillation_weight=distillation,
+        RetrainingData(labels, no_crops(labels.side), classes, memory=memory, seed=seed),
+        method=TrainingMethod(distillation_weight=distillation),
     )
     retraining.prepare()
     while not retraining.done:

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from optimum.bound import upper_bound
 from optimum.executed import execute
 from optimum.pareto import pareto_points, uniform_baselines
+from optimum.problems import Problem, ProblemSet, load_problems
 from played import STYLES, fewest_gpus
 from recipe import (
     RESULTS,
@@ -40,7 +41,6 @@ from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.report.panels import LIGHT
-from ekya.simulation.trace.problems import Problem, ProblemSet, load_problems
 
 PROBLEMS = Path(__file__).resolve().parent / "problems.yaml"
 

@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
 from optimum.bound import upper_bound
+from optimum.problems import Shape, problem
 from recipe import run
 from rich.console import Console
 from rich.progress import Progress
@@ -36,7 +37,7 @@ from ekya.core.errors import UserError
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.simulation.trace.problems import SPEEDS, Shape, SpeedName, problem
+from ekya.simulation.trace.generate import SPEEDS, SpeedName
 
 SIZES = ("10x8", "100x32", "1000x128")
 SCHEDULERS = ("thief", "exact", "serial", "ekya")

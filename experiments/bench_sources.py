@@ -32,7 +32,7 @@ from ekya.cli.output import output
 from ekya.core.errors import UserError
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
-from ekya.streams.ingest.process import Arrived, Pace, SourceProcess
+from ekya.streams.ingest.process import Arrived, SourceProcess
 from ekya.streams.ingest.video import VideoSpec
 from ekya.streams.synthetic import KINDS, CitySpec
 from ekya.system.files import write_text_atomic
@@ -123,7 +123,7 @@ def measure(video: Path, streams: int, seconds: float, objects: int) -> Row:
             for source, fps in zip(sources, rates, strict=True)
         ]
         for camera in cameras:
-            camera.source.begin(Pace(began_ns))
+            camera.source.begin(began_ns)
         _take_for(cameras, _BEGIN_IN_S + WARM_UP_S, counting=False)
         before_s, began_s = _processor_s(cameras), time.monotonic()
         _take_for(cameras, seconds, counting=True)

@@ -43,7 +43,7 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
 from ekya.models.training.microprofile import MicroProfile, way_to_try
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.setup import fleet_classes
 from ekya.streams.synthetic import CitySpec
@@ -141,13 +141,9 @@ def every_way(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> 
         Retraining(
             base,
             config,
-            case.training,
-            case.validation,
-            memory=case.memory,
-            classes=base.classes,
-            seed=seed,
+            RetrainingData(case.training, case.validation, base.classes, memory=case.memory, seed=seed),
+            method=TrainingMethod(keep_activations=kept),
             passed=passed,
-            keep_activations=kept,
         )
         for passed, kept in ((tried(case, base, config, seed), True), (None, True), (None, False))
     ]

@@ -31,7 +31,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, no_crops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.streams.synthetic.source import CitySpec
 from ekya.system.files import atomic_path, write_text_atomic
 
@@ -69,11 +69,7 @@ def retrain(
     retraining = Retraining(
         start,
         recipe.config,
-        labels,
-        no_crops(labels.side),
-        memory=memory,
-        classes=start.classes,
-        seed=recipe.seed,
+        RetrainingData(labels, no_crops(labels.side), start.classes, memory=memory, seed=recipe.seed),
     )
     retraining.prepare()
     while not retraining.done:

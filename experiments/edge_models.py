@@ -42,7 +42,7 @@ from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
 from ekya.models.training.operations import operations_counter
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 STREAMS_MODELS = tuple(name for name in EDGE_MODELS if name != "resnet101")
 """Models that are cheap enough for a stream."""
@@ -117,13 +117,8 @@ def train(
     retraining = Retraining(
         model,
         RetrainConfig(epochs, 32, head_width=0, trainable_blocks=len(model.blocks), data_fraction=1.0),
-        training,
-        validation,
-        memory=None,
-        classes=model.classes,
-        seed=seed,
-        distillation_weight=0.0,
-        recipe=FROM_SCRATCH,
+        RetrainingData(training, validation, model.classes, seed=seed),
+        method=TrainingMethod(recipe=FROM_SCRATCH, distillation_weight=0.0),
     )
     retraining.prepare()
     while not retraining.done:

@@ -36,13 +36,14 @@ from rich.table import Table
 from ekya.cli.output import output
 from ekya.cli.run import FleetArguments
 from ekya.config.fleet_file import FleetConfig, RunOptions, load_fleet
+from ekya.control.options import CHECKPOINT_DELAY_US
 from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.pipeline.costs import load_card
-from ekya.pipeline.setup import CHECKPOINT_DELAY_US, with_classes
+from ekya.pipeline.setup import with_classes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.finalize import Scores, labelled_in_any, score_run
 from ekya.results.metrics.run_history import RetrainRun, summarize
@@ -132,7 +133,7 @@ def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[St
     """Yields every stream and window that the trace and the run have in common."""
     same = accuracies_of(trace, turns)
     began = {(run.stream, run.window) for run in summarize(turns).retrainings}
-    began_simulated = {(run.stream, run.window) for run in summarize(played.turns).retrainings}
+    began_simulated = {(run.stream, run.window) for run in summarize(played.steps).retrainings}
     for stream, accuracies in played.accuracy.items():
         for window in scores[stream].windows:
             at = (stream, window.index)
@@ -153,7 +154,7 @@ def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[St
 def durations(trace: Trace, played: Simulated, turns: Sequence[StepRecord]) -> Iterator[Duration]:
     """Yields the durations of retrainings that the run finished."""
     same = durations_of(trace, turns, played.conditions.checkpoint_delay_us)
-    real, simulated = _finished(turns), _finished(played.turns)
+    real, simulated = _finished(turns), _finished(played.steps)
     for at in sorted(real.keys() & same.keys()):
         other = simulated.get(at)
         found = other if other is not None and other.config == real[at].config else None

@@ -16,6 +16,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from optimum.pareto import pareto_frontier
+from optimum.problems import view_of
 from played import Data, generated, recorded
 from recipe import (
     RESULTS,
@@ -36,7 +37,6 @@ from recipe import (
 
 from ekya.core.view import RetrainOption, StreamView
 from ekya.results.report.panels import LIGHT
-from ekya.simulation.trace.problems import view_of
 
 ALIKE = 0.005
 """Accuracies that differ by at most this much count as equal."""

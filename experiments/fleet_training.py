@@ -57,7 +57,7 @@ from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.labelled import LabelledCrops, concatenate
-from ekya.models.training.trainer import EpochResult, Retraining
+from ekya.models.training.trainer import EpochResult, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.setup import fleet_classes
 from ekya.streams.synthetic import CitySpec
@@ -208,11 +208,13 @@ def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
     retraining = Retraining(
         base,
         task.config,
-        concatenate([task.training[node] for node in sorted(task.training)]),
-        task.validation,
-        memory=task.memory,
-        classes=task.classes,
-        seed=task.seed,
+        RetrainingData(
+            concatenate([task.training[node] for node in sorted(task.training)]),
+            task.validation,
+            task.classes,
+            memory=task.memory,
+            seed=task.seed,
+        ),
     )
     retraining.prepare()
     return [retraining.run_epoch() for _ in range(task.config.epochs)]

@@ -18,7 +18,7 @@ from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops, retraining_bytes
 
 DEVICE = "cuda"
@@ -126,12 +126,14 @@ def _held_by(config: RetrainConfig) -> int:
     retraining = Retraining(
         build_edge_model(CLASSES, 0, 0),
         config,
-        labelled.take(rows[:TRAINING]),
-        labelled.take(rows[TRAINING:]),
-        memory=ExemplarMemory(),
-        classes=CLASSES,
-        seed=0,
-        device=DEVICE,
+        RetrainingData(
+            labelled.take(rows[:TRAINING]),
+            labelled.take(rows[TRAINING:]),
+            CLASSES,
+            memory=ExemplarMemory(),
+            seed=0,
+        ),
+        Compute(device=DEVICE),
     )
     retraining.prepare()
     retraining.run_epoch()

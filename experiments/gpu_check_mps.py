@@ -14,7 +14,7 @@ from gpu_check_report import Finding
 
 from ekya.core.errors import UserError
 from ekya.gpu.green.cuda_driver import CudaCalls, CudaDriver
-from ekya.gpu.mps.service import look_for_mps, mps_service
+from ekya.gpu.mps.service import find_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 KEPT = 0.9
@@ -31,7 +31,7 @@ def mps() -> Iterator[Finding]:
     inventory = seen_by_cuda()
     began_s = time.perf_counter()
     try:
-        with mps_service(look_for_mps(inventory), inventory.gpus[:1]) as environment:
+        with mps_service(find_mps(inventory), inventory.gpus[:1]) as environment:
             took_s = time.perf_counter() - began_s
             yield Finding(_DAEMON, _STARTS, f"started in {took_s:.2f} s", True, {"start_s": took_s})
             yield from _two_clients(environment.of(0) | {_PERCENTAGE: "100"})

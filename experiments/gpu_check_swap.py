@@ -19,12 +19,13 @@ from inference_ways import FRAMES, OBJECTS, SIDE, settled
 
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion
+from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.gpu.green.sm_driver import SmDriverError
-from ekya.gpu.mps.service import look_for_mps, mps_service
+from ekya.gpu.mps.service import find_mps, mps_service
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
-from ekya.runtime.cuda_ipc_transfer import CudaIpcSender, LentWeights, borrow, open_ipc
+from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive, share
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 OBJECT_STORE, CUDA_IPC = "object-store", "cuda-ipc"
@@ -74,7 +75,7 @@ def swap() -> Iterator[Finding]:
     with ExitStack() as stack:
         where = "two clients of MPS"
         try:
-            daemons = mps_service(look_for_mps(inventory), inventory.gpus)
+            daemons = mps_service(find_mps(inventory), inventory.gpus)
             os.environ.update(stack.enter_context(daemons).of(0))
         except UserError as error:
             where = f"two processes without MPS ({error})"
@@ -242,12 +243,12 @@ def _taker(way: str, device: str) -> Callable[[Any], Predictor]:
         return stored
     ipc = open_ipc()
 
-    def lent(weights: LentWeights) -> Predictor:
-        ready = Predictor(borrow(ipc, weights, device), device)
+    def shared(weights: SharedWeights) -> Predictor:
+        ready = Predictor(receive(ipc, weights, device), device)
         ipc.finish()
         return ready
 
-    return lent
+    return shared
 
 
 _Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
@@ -256,7 +257,7 @@ _Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
 def _train(there: Connection, way: str, device: str, architecture: str) -> None:
     """Trainer's process: hands over weights on each order, and keeps them until they were taken."""
     models = [_model(architecture, seed) for seed in range(_MODELS)]
-    give: _Give = _storing if way == OBJECT_STORE else _lending(CudaIpcSender(open_ipc(), device))
+    give: _Give = _storing if way == OBJECT_STORE else _sharing(open_ipc(), device)
     there.send("ready")
     while (turn := _order(there)) is not None:
         try:
@@ -279,15 +280,16 @@ def _storing(_version: ModelVersion, model: EdgeModel) -> Iterator[str]:
         memory.unlink()
 
 
-def _lending(
-    lender: CudaIpcSender,
-) -> Callable[[ModelVersion, EdgeModel], AbstractContextManager[LentWeights]]:
+def _sharing(
+    ipc: CudaIpc, device: str
+) -> Callable[[ModelVersion, EdgeModel], AbstractContextManager[SharedWeights]]:
     @contextmanager
-    def lending(version: ModelVersion, model: EdgeModel) -> Iterator[LentWeights]:
-        yield lender.lend(version, model, 0.0)
-        lender.end(version)
+    def sharing(_version: ModelVersion, model: EdgeModel) -> Iterator[SharedWeights]:
+        weights, loan = share(ipc, model, device)
+        yield weights
+        loan.end()
 
-    return lending
+    return sharing
 
 
 def _order(pipe: Connection) -> Any:

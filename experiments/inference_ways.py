@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ekya.models.edge.batched import JOININGS, BatchedPredictor
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, clone
-from ekya.models.edge.multi_model import Asked, MultiModelPredictor
+from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.packed import can_pack
 from ekya.models.edge.precision import half_error
 from ekya.models.edge.predictor import Predictor, prepared
@@ -172,19 +172,19 @@ class Bench:
             return _joined([ask.predict(of, SIDE) for ask, of in zip(singles, crops, strict=True)])
 
         call = MultiModelPredictor(self.device)
-        members = [call.add(place, *both) for place, both in enumerate(zip(models, singles, strict=True))]
-        asked = [Asked(*both, SIDE) for both in zip(members, crops, strict=True)]
+        together = [call.predictors.of(clone(model)) for model in models]
+        requests = [Request(*both, SIDE) for both in zip(together, crops, strict=True)]
         ways = [
             Way("one by one", images, one_by_one),
-            Way("as far as they are alike", images, lambda: _joined(call.predict(asked))),
+            Way("as far as they are alike", images, lambda: _joined(call.predict(requests))),
         ]
         for joining in JOININGS:
             try:
-                together = BatchedPredictor(models, joining, self.device)
+                batched = BatchedPredictor(models, joining, self.device)
             except ValueError as refused:
                 ways.append(Way(joining, images, None, str(refused)))
                 continue
-            ways.append(Way(joining, images, lambda ask=together: _joined(ask.predict(crops, SIDE))))
+            ways.append(Way(joining, images, lambda ask=batched: _joined(ask.predict(crops, SIDE))))
         return ways
 
     def compared(self, question: str, ways: Sequence[Way]) -> Iterator[Row]:

@@ -28,6 +28,7 @@ from optimum.pareto import (
     pareto_points,
     uniform_baselines,
 )
+from optimum.problems import view_of
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +40,6 @@ from ekya.core.trace import Trace
 from ekya.core.view import RetrainOption
 from ekya.planning.schedulers.registry import uniform_word
 from ekya.simulation.trace.generate import generate_trace
-from ekya.simulation.trace.problems import view_of
 from ekya.system.files import atomic_path, user_errors, write_text_atomic
 
 HELD_OUT = 2

@@ -44,7 +44,7 @@ from ekya.models.edge.predictor import accuracy
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, split_by_track_and_time
 from ekya.models.training.measured import few_of_each
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.setup import fleet_classes
 from ekya.streams.synthetic import CitySpec
@@ -130,7 +130,7 @@ def retrained(
 ) -> EdgeModel:
     """Returns the weights of the last of the best epochs, as a run would serve them."""
     retraining = Retraining(
-        start, config, training, validation, memory=memory, classes=start.classes, seed=seed
+        start, config, RetrainingData(training, validation, start.classes, memory=memory, seed=seed)
     )
     retraining.prepare()
     best, model = -1.0, start

@@ -30,7 +30,7 @@ from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.training.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.models.training.sgd import SgdRecipe
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.system.files import write_text_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,13 +89,10 @@ def train(
         RetrainConfig(
             epochs, batch_size=32, head_width=0, trainable_blocks=len(fresh.blocks), data_fraction=1.0
         ),
-        training,
-        validation,
-        memory=None,
-        classes=fleet.classes,
-        seed=seed,
-        distillation_weight=0.0,
-        recipe=replace(FROM_SCRATCH, learning_rate=rate, head_learning_rate=rate),
+        RetrainingData(training, validation, fleet.classes, seed=seed),
+        method=TrainingMethod(
+            recipe=replace(FROM_SCRATCH, learning_rate=rate, head_learning_rate=rate), distillation_weight=0.0
+        ),
     )
     retraining.prepare()
     while not retraining.done:

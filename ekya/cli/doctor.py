@@ -16,9 +16,9 @@ from ekya.config.shipped import shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.gpu.backends.cpu import told
+from ekya.gpu.backends.cpu import cores_in_words
 from ekya.gpu.backends.registry import Machine, choose_backend
-from ekya.gpu.mps.service import LookForMps, look_for_mps
+from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
 from ekya.pipeline.probe import Probe, ProbedHost
@@ -76,7 +76,7 @@ class Examination:
 def examine(
     runs: Path,
     inventory: GpuInventory | None = None,
-    look_mps: LookForMps = look_for_mps,
+    find_mps_of: FindMps = find_mps,
     *,
     measure: bool = False,
 ) -> Examination:
@@ -85,7 +85,7 @@ def examine(
     Args:
         runs: folder for runs; it need not exist.
         inventory: the GPUs; by default the driver is queried.
-        look_mps: returns the state of MPS without starting anything.
+        find_mps_of: returns the state of MPS without starting anything.
         measure: run the self-test and time the shipped fleet's work, in a separate process.
 
     Raises:
@@ -93,17 +93,20 @@ def examine(
     """
     inventory = inventory or list_gpus()
     cores = cpu_limit()
-    machine = Machine(cores, inventory, look_mps)
+    machine = Machine(cores, inventory, find_mps_of)
     chosen = choose_backend(machine=machine)
     probed = _probed(chosen.capability.device, cores) if measure else None
     findings = (
-        Finding("CPU", f"{processor_name()} ({instruction_set()}), {told(cores)} that this process may use"),
+        Finding(
+            "CPU",
+            f"{processor_name()} ({instruction_set()}), {cores_in_words(cores)} that this process may use",
+        ),
         _memory(),
         _shared_memory(),
         _disk(runs),
         *_gpus(inventory),
         Finding(
-            "MPS", look_mps(inventory).why if inventory.gpus else "not looked for, since there is no GPU"
+            "MPS", find_mps_of(inventory).why if inventory.gpus else "not looked for, since there is no GPU"
         ),
         _package("Ray", "ray"),
         _torch(),
@@ -125,19 +128,13 @@ def examine(
 def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
     if device == "cpu" and inventory.gpus:
         yield "the GPU stays idle, since no backend can share it here"
-    memory = read_host_memory()
-    if memory is not None:
-        yield (
-            f"memory is enough for about {memory.free_bytes // ACTOR_BYTES} actors "
-            f"at {ACTOR_BYTES / 1e9:.1f} GB"
-        )
+    actors = read_host_memory().free_bytes // ACTOR_BYTES
+    yield f"memory is enough for about {actors} actors at {ACTOR_BYTES / 1e9:.1f} GB"
 
 
 def _memory() -> Finding:
-    memory = read_host_memory()
-    if memory is None:
-        return Finding("Memory", "the system does not say")
-    return Finding("Memory", f"{memory.free_bytes / 1e9:.1f} GB free", memory.free_bytes > 4 * ACTOR_BYTES)
+    free = read_host_memory().free_bytes
+    return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
 
 
 def _shared_memory() -> Finding:

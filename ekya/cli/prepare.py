@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
-from ekya.streams.datasets.registry import DATASETS
+from ekya.streams.sources import DATASETS
 from ekya.system.files import user_errors, write_text_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class _Places:
         return self.out.with_suffix(".index.partial")
 
     def index_file(self, dataset: Dataset, stream: str) -> Path:
-        return self.index / f"{stream}{dataset.index_suffix}"
+        return self.index / f"{stream}.jsonl"
 
     def make_room(self, resume: bool, overwrite: bool) -> None:
         """Refuses existing files, unless they are to be resumed or replaced."""
@@ -174,7 +174,7 @@ def _examine_all(
     findings: dict[str, StreamFindings] = {}
     with bars_of(console) as bars:
         for name, count in streams.items():
-            index = places.partial / f"{name}{dataset.index_suffix}"
+            index = places.partial / f"{name}.jsonl"
             task = bars.add_task(name, total=count)
             if name in before and index.exists():
                 findings[name] = before[name]

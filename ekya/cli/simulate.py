@@ -18,8 +18,7 @@ from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.report.words import percent
 from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.trace.generate import generate_trace
-from ekya.simulation.trace.problems import SPEEDS
+from ekya.simulation.trace.generate import SPEEDS, generate_trace
 from ekya.simulation.trace.public_profiles import read_public_profiles
 from ekya.simulation.trace.simulate import Conditions, simulate, summary_of
 

@@ -144,7 +144,8 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
             return state.with_stream(replace(state.stream(command.stream), job=None))
         case cmd.SetAside():
             stream = state.stream(command.stream)
-            return state.with_stream(replace(stream, set_aside=command.reason, job=None))
+            faults = replace(stream.faults, set_aside=command.reason)
+            return state.with_stream(replace(stream, faults=faults, job=None))
         case cmd.EndPreparation():
             return replace(state, preparing=False)
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():

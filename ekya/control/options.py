@@ -11,6 +11,13 @@ from ekya.core.view import Objective
 from ekya.planning.placement.pack import Packing
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 
+CHECKPOINT_DELAY_US = 250_000
+"""Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
+them takes about this much time of one core, which the retraining loses."""
+
+PLANNING_US = 10_000
+"""Charge for one plan on virtual time: more than any scheduler here takes for a small fleet."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamTerms:

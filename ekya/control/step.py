@@ -21,21 +21,21 @@ from ekya.core import events as ev
 from ekya.core.gpus import GpuGroups
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
+from ekya.core.shares import Job, Work
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.view import RetrainOption, WindowView
-from ekya.planning.placement.homes import AtHome
+from ekya.core.view import WindowView
+from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack
-from ekya.planning.placement.pool import Steps
+from ekya.planning.placement.rounding import Steps
+from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.preparation_steps import Waiting, in_turn
-from ekya.planning.profiling.progress import reestimate
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.speed_curves import refined
-from ekya.planning.schedulers.allocation import Job, JobKind, inference_floors, shares_of, with_floors
-from ekya.planning.schedulers.leftover import Grants
+from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
 from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -161,7 +161,7 @@ def _with_floors(
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
     def groups_of(job: Job) -> GpuGroups | None:
-        return options.training_groups if job.kind is JobKind.RETRAINING else None
+        return options.training_groups if job.work is Work.RETRAINING else None
 
     steps = Steps(options.share_step_milli, groups_of)
     if options.homes:
@@ -324,7 +324,10 @@ def _answers(
             stream = after.fleet.stream(event.stream)
             if stream.status not in OVER:
                 yield cmd.RestartWorker(event.stream, event.role)
-            elif stream.set_aside is not None and before.stream(event.stream).set_aside is None:
+            elif (
+                stream.status is Status.SET_ASIDE
+                and before.stream(event.stream).status is not Status.SET_ASIDE
+            ):
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
@@ -332,7 +335,9 @@ def _answers(
 
 def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
     """Returns whether the window has no labels yet, and there is still time to make them."""
-    unlabelled = not any(stream.training_crops or stream.validation_crops for stream in fleet.streams)
+    unlabelled = not any(
+        stream.labels.training_crops or stream.labels.validation_crops for stream in fleet.streams
+    )
     in_time = now_us + options.preparation_us < fleet.window_end_us
     return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
@@ -417,13 +422,9 @@ def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int)
         return state, False
     if gpu_s_left(job) < NEARLY_OVER_PART * us_to_seconds(window_us):
         return state, False
-    profiled = RetrainOption(job.config, job.promised_accuracy, job.expected_gpu_s)
-    estimate = reestimate(
-        profiled,
-        list(enumerate(job.accuracies, start=1)),
-        job.gpu_s,
-        validation_crops=stream.validation_crops,
-    ).accuracy_after
+    estimate = reestimated_accuracy(
+        job.config, job.promised_accuracy, job.accuracies, stream.labels.validation_crops
+    )
     if abs(estimate - job.expected_accuracy) <= ESTIMATE_CHANGE:
         return state, False
     renewed = replace(stream, job=replace(job, expected_accuracy=estimate))

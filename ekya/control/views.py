@@ -132,11 +132,11 @@ def _stream_view(
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
     serving = _on_most_crops(stream, accuracy, needs)
-    objects = objects_shown(stream.curves)
+    objects = objects_shown(stream.profiles.curves)
     promised = [
         replace(option, accuracy_after=served_after(option, serving, history, objects))
         for option in _offered(stream, state, accuracy, options, needs, history)
-        if stream.fits(option.config)
+        if stream.profiles.fits(option.config)
     ]
     return StreamView(
         stream=stream.stream,
@@ -149,7 +149,7 @@ def _stream_view(
         running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
-        histogram=stream.histogram,
+        histogram=stream.labels.histogram,
         cached=stream.cached if not state.preparing and _idle(stream) else (),
     )
 
@@ -199,11 +199,11 @@ def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
         return accuracy
     starts = [
         (curve.validation_crops, curve.accuracies[0])
-        for curve in stream.curves
+        for curve in stream.profiles.curves
         if curve.accuracies and curve.validation_crops is not None
     ]
     crops, start = max(starts, default=(0, accuracy))
-    return start if crops and not stream.needs_new_head else accuracy
+    return start if crops and not stream.labels.new_classes else accuracy
 
 
 def _running(stream: StreamState) -> RunningRetraining | None:
@@ -226,23 +226,23 @@ def retrain_options(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     """Returns Γ for a stream: empty during preparation, and during or after its retraining."""
-    if preparing or not _idle(stream) or stream.training_crops == 0:
+    if preparing or not _idle(stream) or stream.labels.training_crops == 0:
         return ()
     if needs.micro_profile:
         fitted = estimated_options(
-            stream.curves or _untried(stream, accuracy, options),
+            stream.profiles.curves or _untried(stream, accuracy, options),
             options.retrain_configs,
-            stream.training_crops,
-            validation_crops=stream.validation_crops,
+            stream.labels.training_crops,
+            validation_crops=stream.labels.validation_crops,
             serving_accuracy=accuracy,
             history=history,
             profiler=options.profiler,
         )
-        return tuple(sorted((*fitted, *stream.profiled), key=lambda option: option.config))
+        return tuple(sorted((*fitted, *stream.profiles.options), key=lambda option: option.config))
     # Without micro-profiles only the costs of γ are available, not their gains.
     costs = {cost.family: cost for cost in options.family_costs}
     return tuple(
-        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.training_crops))
+        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.labels.training_crops))
         for config in options.retrain_configs
     )
 
@@ -253,11 +253,11 @@ def _untried(stream: StreamState, accuracy: float, options: LoopOptions) -> tupl
     A machine that is slower than its cost card may be labelling until the time is up. Default estimates are
     used then; without them nothing would be retrained.
     """
-    known = bool(stream.profiled) or options.profiler is not Profiler.EKYA
-    unclear = stream.accuracy is None or stream.validation_crops == 0
+    known = bool(stream.profiles.options) or options.profiler is not Profiler.EKYA
+    unclear = stream.accuracy is None or stream.labels.validation_crops == 0
     if known or unclear or not in_need({stream.stream: accuracy}):
         return ()
-    crops = stream.training_crops
+    crops = stream.labels.training_crops
     return tuple(
         FamilyCurve(
             batch_size=cost.family.batch_size,

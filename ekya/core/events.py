@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import get_args
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit, GpuUse
@@ -396,13 +397,8 @@ class CapacityLent:
 
 Event = (
     StreamAdded
-    | WindowClosed
-    | WindowOpened
-    | LabelsReady
-    | InferenceProfiled
-    | ProfileReady
-    | RetrainProfiled
-    | PreparationEnded
+    | WorkerBack
+    | StreamBack
     | RetrainProgress
     | RetrainFinished
     | MemoryShort
@@ -411,6 +407,10 @@ Event = (
     | ModelSwapped
     | RolledBack
     | ModelCached
+    | WorkerDied
+    | StreamLost
+    | StreamEnded
+    | CapacityLent
     | ShareMeasured
     | NeedMeasured
     | FramesCounted
@@ -418,50 +418,19 @@ Event = (
     | GpuMeasured
     | ShareResized
     | ShareOverdue
-    | WorkerDied
-    | WorkerBack
+    | LabelsReady
+    | InferenceProfiled
+    | ProfileReady
+    | RetrainProfiled
+    | PreparationEnded
     | ProfilerBack
-    | StreamLost
-    | StreamBack
-    | StreamEnded
-    | CapacityLent
+    | WindowClosed
+    | WindowOpened
 )
+"""All events, in the order in which those of one instant are applied: first events of the window that ends,
+then the border of the windows itself, then events of the window that begins."""
 
-# At one instant: first events of the window that ends, then the border of the windows itself, then events
-# of the window that begins.
-_ORDER: tuple[type[Event], ...] = (
-    StreamAdded,
-    WorkerBack,
-    StreamBack,
-    RetrainProgress,
-    RetrainFinished,
-    MemoryShort,
-    RetrainFailed,
-    MemoryMeasured,
-    ModelSwapped,
-    RolledBack,
-    ModelCached,
-    WorkerDied,
-    StreamLost,
-    StreamEnded,
-    CapacityLent,
-    ShareMeasured,
-    NeedMeasured,
-    FramesCounted,
-    Warned,
-    GpuMeasured,
-    ShareResized,
-    ShareOverdue,
-    LabelsReady,
-    InferenceProfiled,
-    ProfileReady,
-    RetrainProfiled,
-    PreparationEnded,
-    ProfilerBack,
-    WindowClosed,
-    WindowOpened,
-)
-_RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
+_RANK = {kind: rank for rank, kind in enumerate(get_args(Event))}
 
 
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -1,4 +1,4 @@
-"""Rows of a run's Parquet files: its records of every frame and every profile.
+"""Rows of a run's Parquet files: its records of every frame.
 
 During the run each row is a dataclass. For scoring, whole streams are held as columns: the objects of all
 frames are in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
@@ -6,13 +6,9 @@ frames are in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import StreamId
 
 NOT_ANSWERED = -1
 """``answered_by`` of a frame that arrived before the first analysed one."""
@@ -186,31 +182,6 @@ class LabelledBoxes:
 
 NO_LABELS = LabelledBoxes(np.empty(0, np.int64), np.empty((0, 4), np.float32))
 """Value for a stream without labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileRecord:
-    """Predicted and achieved accuracy of one configuration (paper §4.3, Table 1).
-
-    Attributes:
-        window, stream: window and stream of the profile.
-        kind: which of γ and λ is set.
-        gamma: γ, for ``retraining``.
-        inference: λ, for ``inference``.
-        predicted: accuracy in [0, 1] after the retraining; for λ the accuracy relative to that of
-            the most demanding λ.
-        achieved: the same as measured; None where the configuration was not chosen.
-        gpu_s: GPU-seconds of the whole retraining; for λ those of one second of the stream.
-    """
-
-    window: int
-    stream: StreamId
-    kind: Literal["retraining", "inference"]
-    gamma: RetrainConfig | None
-    inference: InferenceConfig | None
-    predicted: float
-    achieved: float | None
-    gpu_s: float
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Holders of shares of the GPUs."""
+"""Jobs, and the holders of shares of the GPUs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +12,14 @@ class Work(StrEnum):
     INFERENCE = "inference"
     RETRAINING = "retraining"
     PREPARATION = "preparation"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Job:
+    """One of the two jobs of a stream that a plan gives a share; sorted by stream, inference first."""
+
+    stream: StreamId
+    work: Work
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -94,31 +95,91 @@ class RetrainJob:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamState:
-    """State of one stream.
+class Faults:
+    """Faults of a stream's camera and workers.
 
     A stream serves while its camera gives frames and its inference worker runs. These two fail
     independently, so each is tracked separately and ``status`` is derived from both.
 
     Attributes:
-        added_in: the window in which it was added.
         lost: why the camera gives no frames; None while it does.
         down: why the inference worker is gone; None while it runs.
         ended: the camera has given its last frame.
         set_aside: why the stream was given up; None unless it was.
         deaths_us: times of its workers' deaths that still count; deaths of one cause count once.
         last_death: last death, with which one of the other worker may share its cause.
+    """
+
+    lost: str | None = None
+    down: str | None = None
+    ended: bool = False
+    set_aside: str | None = None
+    deaths_us: tuple[int, ...] = ()
+    last_death: ev.WorkerDied | None = None
+
+    @property
+    def status(self) -> tuple[Status, str]:
+        """Status, and the reason for not serving; empty while the stream serves."""
+        if self.set_aside is not None:
+            return Status.SET_ASIDE, self.set_aside
+        if self.ended:
+            return Status.ENDED, "the stream has ended"
+        if self.lost is not None:
+            return Status.LOST, self.lost
+        if self.down is not None:
+            return Status.RESTARTING, self.down
+        return Status.SERVING, ""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLabels:
+    """Labels of a stream for the open window.
+
+    Attributes:
+        training_crops, validation_crops: number in each part; 0 before LabelsReady.
+        new_classes: they contain a class that the serving model does not know.
+        histogram: number of labels of each class; empty where unknown.
+    """
+
+    training_crops: int = 0
+    validation_crops: int = 0
+    new_classes: bool = False
+    histogram: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowProfiles:
+    """Results of profiling γ for one stream in the open window.
+
+    Attributes:
+        curves: the micro-profiler's measurements.
+        options: γ that were estimated in any other way.
+        did_not_fit: γ and micro-profiles that lacked GPU memory.
+    """
+
+    curves: tuple[FamilyCurve, ...] = ()
+    options: tuple[RetrainOption, ...] = ()
+    did_not_fit: tuple[DidNotFit, ...] = ()
+
+    def fits(self, config: RetrainConfig) -> bool:
+        """Returns False if a γ or profile that needs no more memory failed for lack of it."""
+        return not any(one.rules_out(config) for one in self.did_not_fit)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """State of one stream.
+
+    Attributes:
+        stream, added_in: its id, and the window in which it was added.
+        faults: of its camera and workers.
+        version: of the serving model.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
-        training_crops, validation_crops: labelled for this window; 0 before LabelsReady.
-        needs_new_head: the labels contain a class that the serving model does not know.
-        histogram: number of the window's labels of each class; empty where unknown.
         cached: its cached models.
-        curves: the micro-profiler's measurements in this window.
-        profiled: γ that were estimated in this window in any other way.
-        did_not_fit: γ and micro-profiles that lacked GPU memory in this window.
+        inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
-        inference_measured_milli, retraining_measured_milli: last measured use.
         need: last measured need of inference; None before the first measurement.
+        labels, profiles: of the open window.
         job: the retraining in progress.
         finished: the retraining that finished or failed in this window; None without one, and after one that
             failed for lack of memory before its first epoch, since a γ that needs less may still run.
@@ -130,27 +191,15 @@ class StreamState:
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
     added_in: int = 0
-    lost: str | None = None
-    down: str | None = None
-    ended: bool = False
-    set_aside: str | None = None
-    deaths_us: tuple[int, ...] = ()
-    last_death: ev.WorkerDied | None = None
+    faults: Faults = Faults()
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
-    training_crops: int = 0
-    validation_crops: int = 0
-    needs_new_head: bool = False
-    histogram: tuple[int, ...] = ()
     cached: tuple[CachedModel, ...] = ()
-    curves: tuple[FamilyCurve, ...] = ()
-    profiled: tuple[RetrainOption, ...] = ()
-    did_not_fit: tuple[DidNotFit, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
-    inference_measured_milli: int = 0
     need: ev.NeedMeasured | None = None
-    retraining_measured_milli: int = 0
+    labels: WindowLabels = WindowLabels()
+    profiles: WindowProfiles = WindowProfiles()
     job: RetrainJob | None = None
     finished: RetrainJob | None = None
     paces: tuple[Pace, ...] = ()
@@ -160,28 +209,12 @@ class StreamState:
     @property
     def status(self) -> Status:
         """Current status."""
-        return self._standing[0]
+        return self.faults.status[0]
 
     @property
     def reason(self) -> str:
         """Reason for not serving; empty while the stream serves."""
-        return self._standing[1]
-
-    def fits(self, config: RetrainConfig) -> bool:
-        """Returns False if a γ or profile that needs no more memory failed for lack of it in this window."""
-        return not any(one.rules_out(config) for one in self.did_not_fit)
-
-    @property
-    def _standing(self) -> tuple[Status, str]:
-        if self.set_aside is not None:
-            return Status.SET_ASIDE, self.set_aside
-        if self.ended:
-            return Status.ENDED, "the stream has ended"
-        if self.lost is not None:
-            return Status.LOST, self.lost
-        if self.down is not None:
-            return Status.RESTARTING, self.down
-        return Status.SERVING, ""
+        return self.faults.status[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,25 +258,13 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
     """Returns the state after an event. Events of a past job or window change nothing."""
     match event:
         case ev.WindowOpened():
-            fresh = tuple(
-                replace(
-                    stream,
-                    curves=(),
-                    profiled=(),
-                    did_not_fit=(),
-                    training_crops=0,
-                    validation_crops=0,
-                    needs_new_head=False,
-                    histogram=(),
-                    job=None,
-                    finished=None,
-                    paces=(),
-                )
-                for stream in state.streams
-            )
+            labels, profiles = WindowLabels(), WindowProfiles()
             return replace(
                 state,
-                streams=fresh,
+                streams=tuple(
+                    replace(stream, labels=labels, profiles=profiles, job=None, finished=None, paces=())
+                    for stream in state.streams
+                ),
                 window=event.index,
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
@@ -283,47 +304,41 @@ def _window_at(state: FleetState, t_us: int) -> int:
 
 
 def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) -> StreamState:
+    known = stream.profiles
     match event:
         case ev.LabelsReady() if event.window == state.window:
-            return replace(
-                stream,
-                # Without validation crops there is no new accuracy of the model.
-                accuracy=event.serving_accuracy if event.validation_crops else stream.accuracy,
-                training_crops=event.training_crops,
-                validation_crops=event.validation_crops,
-                needs_new_head=event.new_classes,
-                histogram=event.class_histogram,
+            labels = WindowLabels(
+                event.training_crops, event.validation_crops, event.new_classes, event.class_histogram
             )
+            # Without validation crops there is no new accuracy of the model.
+            accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
+            return replace(stream, labels=labels, accuracy=accuracy)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
-            return replace(stream, curves=(*stream.curves, event.curve))
+            return replace(stream, profiles=replace(known, curves=(*known.curves, event.curve)))
         case ev.RetrainProfiled() if event.window == state.window:
-            return replace(stream, profiled=(*stream.profiled, *event.options))
+            return replace(stream, profiles=replace(known, options=(*known.options, *event.options)))
         case ev.MemoryShort() if event.window == state.window:
-            return replace(stream, did_not_fit=(*stream.did_not_fit, event.what))
+            return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
         case ev.ModelCached():
             return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
         case ev.RolledBack():
             return replace(stream, version=event.version)
-        case ev.ShareMeasured(role=ev.Role.INFERENCE):
-            return replace(stream, inference_measured_milli=event.share_milli)
-        case ev.ShareMeasured():
-            return replace(stream, retraining_measured_milli=event.share_milli)
         case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
             return _after_death(stream, event)
         case ev.WorkerBack(role=ev.Role.INFERENCE):
-            return replace(stream, down=None)
+            return replace(stream, faults=replace(stream.faults, down=None))
         case ev.StreamLost():
-            return replace(_silent(stream), lost=event.reason)
+            return _not_serving(stream, lost=event.reason)
         case ev.StreamBack():
-            return replace(stream, lost=None)
+            return replace(stream, faults=replace(stream.faults, lost=None))
         case ev.StreamEnded():
-            return replace(_silent(stream), ended=True)
+            return _not_serving(stream, ended=True)
         case ev.RetrainProgress() | ev.RetrainFinished() | ev.RetrainFailed():
             return _apply_to_job(stream, event)
         case _:
@@ -355,7 +370,7 @@ def _apply_to_job(
             accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
             return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
         case ev.RetrainFailed():
-            try_another = not job.accuracies and not stream.fits(job.config)
+            try_another = not job.accuracies and not stream.profiles.fits(job.config)
             return replace(stream, job=None, finished=None if try_another else job)
 
 
@@ -367,25 +382,25 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    last = stream.last_death
-    since_us = event.t_us - DEATHS_WITHIN_US
-    deaths_us = tuple(at_us for at_us in stream.deaths_us if at_us > since_us)
+    last = stream.faults.last_death
+    deaths_us = tuple(at_us for at_us in stream.faults.deaths_us if at_us > event.t_us - DEATHS_WITHIN_US)
     if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:
-        stream = replace(stream, deaths_us=deaths_us, last_death=None)
+        last = None
     else:
-        deaths_us = (*deaths_us, event.t_us)
-        stream = replace(stream, deaths_us=deaths_us, last_death=event)
+        deaths_us, last = (*deaths_us, event.t_us), event
+    stream = replace(stream, faults=replace(stream.faults, deaths_us=deaths_us, last_death=last))
     if len(deaths_us) > DEATHS_ALLOWED:
         minutes = DEATHS_WITHIN_US // (60 * US_PER_S)
         reason = (
             f"its workers died {len(deaths_us)} times within {minutes} minutes, the last time: {event.reason}"
         )
-        return replace(_silent(stream), set_aside=reason)
+        return _not_serving(stream, set_aside=reason)
     if event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)
-    return replace(_silent(stream), down=event.reason)
+    return _not_serving(stream, down=event.reason)
 
 
-def _silent(stream: StreamState) -> StreamState:
-    """Returns the stream without inference, whose share the others get until it is back."""
-    return replace(stream, inference=None, inference_share_milli=0)
+def _not_serving(stream: StreamState, **fault: Any) -> StreamState:
+    """Returns the stream after a fault, without inference, whose share the others get until it is back."""
+    faults = replace(stream.faults, **fault)
+    return replace(stream, faults=faults, inference=None, inference_share_milli=0)

@@ -72,7 +72,7 @@ class NvmlReader:
     """
 
     def __init__(
-        self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory | None] = read_host_memory
+        self, uuid: str, nvml: Any = pynvml, system: Callable[[], HostMemory] = read_host_memory
     ) -> None:
         nvml.nvmlInit()
         self._nvml = nvml
@@ -87,7 +87,7 @@ class NvmlReader:
             )
             self._shares_memory = self._has_no_memory()
             self._gpm = self._begin_gpm()
-            self._sm_from = self._what_tells_activity()
+            self._sm_from = self._activity_source()
         except pynvml.NVMLError:
             nvml.nvmlShutdown()
             raise
@@ -134,9 +134,8 @@ class NvmlReader:
             return bool(error.value == pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def _memory(self) -> HostMemory:
-        system = self._system() if self._shares_memory else None
-        if system is not None:
-            return system
+        if self._shares_memory:
+            return self._system()
         own = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
         return HostMemory(int(own.total), int(own.free))
 
@@ -160,7 +159,7 @@ class NvmlReader:
             return None
         return samples
 
-    def _what_tells_activity(self) -> str:
+    def _activity_source(self) -> str:
         if self._gpm is not None:
             return SM_UTILISATION
         return "" if self._or_none("nvmlDeviceGetUtilizationRates") is None else KERNEL_UTILISATION
@@ -175,12 +174,12 @@ class NvmlReader:
         """Returns the activity between the last sample and a new one, which then becomes the last."""
         nvml = self._nvml
         nvml.nvmlGpmSampleGet(self._device, samples[1])
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
-        asked.sample1, asked.sample2 = samples
-        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
-        nvml.nvmlGpmMetricsGet(asked)
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        request.sample1, request.sample2 = samples
+        request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        nvml.nvmlGpmMetricsGet(request)
         samples.reverse()
-        metric = asked.metrics[0]
-        told = metric.nvmlReturn == nvml.NVML_SUCCESS and math.isfinite(metric.value)
-        return metric.value / 100 if told else None
+        metric = request.metrics[0]
+        valid = metric.nvmlReturn == nvml.NVML_SUCCESS and math.isfinite(metric.value)
+        return metric.value / 100 if valid else None

@@ -43,36 +43,36 @@ def find_torch(path: Sequence[str] | None = None) -> TorchBuild:
     spec = find_spec("torch") if path is None else PathFinder.find_spec("torch", path)
     if spec is None or spec.origin is None:
         return TorchBuild(torch.version, vision.version, broken="the files of torch are missing")
-    return _look_into(Path(spec.origin).parent, torch, vision)
+    return _inspect(Path(spec.origin).parent, torch, vision)
 
 
 def _installed(name: str, path: Sequence[str] | None) -> Distribution | None:
     return next(iter(distributions(name=name, path=list(sys.path if path is None else path))), None)
 
 
-def _look_into(folder: Path, torch: Distribution, vision: Distribution) -> TorchBuild:
+def _inspect(folder: Path, torch: Distribution, vision: Distribution) -> TorchBuild:
     try:
         text = (folder / "version.py").read_text(encoding="utf-8")
     except OSError:
         return TorchBuild(torch.version, vision.version, broken=f"{folder / 'version.py'} is missing")
-    cuda, told = _CUDA.search(text), _VERSION.search(text)
-    build = told[1] if told else torch.version
+    cuda, stated = _CUDA.search(text), _VERSION.search(text)
+    build = stated[1] if stated else torch.version
     compiled = PathFinder.find_spec("_C", [str(folder)])
     if compiled is None or compiled.origin is None:
         broken = f"{folder} has no compiled library for this Python"
     else:
-        broken = _apart(build, vision.requires or [])
+        broken = _mismatch(build, vision.requires or [])
     return TorchBuild(build, vision.version, cuda[1] if cuda else None, broken)
 
 
-def _apart(torch: str, needs: Sequence[str]) -> str:
+def _mismatch(torch: str, needs: Sequence[str]) -> str:
     """Returns why torchvision does not match this torch version; empty where it does."""
     for need in needs:
         found = _NEEDS_TORCH.match(need)
         if found is None:
             continue
-        here, asked = _numbers(torch), _numbers(found[2])
-        if here < asked or (found[1] == "==" and here != asked):
+        here, needed = _numbers(torch), _numbers(found[2])
+        if here < needed or (found[1] == "==" and here != needed):
             return f"torchvision needs torch {found[1]} {found[2]}, and {torch} is installed"
     return ""
 

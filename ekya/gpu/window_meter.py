@@ -183,23 +183,23 @@ def _energy(readings: Sequence[TimedReading]) -> tuple[float | None, str]:
 
 def _activity(readings: Sequence[TimedReading]) -> float | None:
     """Returns the mean over time; a reading covers the time since the previous one. None without readings."""
-    told = [
+    known = [
         (after.t_ns - before.t_ns, after.reading.sm_activity)
         for before, after in pairwise(readings)
         if after.reading.sm_activity is not None
     ]
-    total_ns = sum(ns for ns, _ in told)
-    return sum(ns * value for ns, value in told) / total_ns if total_ns > 0 else None
+    total_ns = sum(ns for ns, _ in known)
+    return sum(ns * value for ns, value in known) / total_ns if total_ns > 0 else None
 
 
 def _mean(readings: Sequence[TimedReading], of: Callable[[Reading], float | None]) -> float | None:
     """Returns the mean over time, interpolated linearly between readings; None without values."""
-    told = [(one.t_ns, value) for one in readings if (value := of(one.reading)) is not None]
-    if not told:
+    known = [(one.t_ns, value) for one in readings if (value := of(one.reading)) is not None]
+    if not known:
         return None
     passed = [
         (after_ns - before_ns, (before + after) / 2)
-        for (before_ns, before), (after_ns, after) in pairwise(told)
+        for (before_ns, before), (after_ns, after) in pairwise(known)
     ]
     total_ns = sum(ns for ns, _ in passed)
-    return sum(ns * value for ns, value in passed) / total_ns if total_ns > 0 else told[-1][1]
+    return sum(ns * value for ns, value in passed) / total_ns if total_ns > 0 else known[-1][1]

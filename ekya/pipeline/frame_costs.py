@@ -49,7 +49,7 @@ class FrameCosts:
         """Counts a frame whose objects were found for the golden model, without being analysed."""
         self._found += 1
 
-    def since_told(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
+    def measure(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
         """Returns the newest λ and the share that it needs to analyse all of its frames.
 
         None after frames at several resolutions, or no analysed frame.

@@ -41,13 +41,13 @@ from ekya.models.golden.registry import FILE
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, with_classes
 from ekya.streams.ingest.camera import ASSUMED_FPS
-from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
 from ekya.system.files import write_text_atomic
@@ -205,10 +205,10 @@ def sample_sources(
         different.setdefault(_name(spec), spec)
     found: dict[str, SampledSource] = {}
     with ExitStack() as stack:
-        opened: dict[str, LiveLook | SourceProcess] = {}
+        opened: dict[str, LiveSample | SourceProcess] = {}
         for name, spec in islice(different.items(), MOST_SOURCES):
             if spec.live:
-                opened[name] = stack.enter_context(LiveLook(spec, _LIVE_S))
+                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_S))
             else:
                 opened[name] = stack.enter_context(SourceProcess(spec, classes))
         for name, source in opened.items():
@@ -216,7 +216,7 @@ def sample_sources(
     return {stream: found[_name(spec)] for stream, spec in specs.items() if _name(spec) in found}
 
 
-def _first_frames(source: LiveLook | SourceProcess) -> SampledSource:
+def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
     """Reads first frames; grey pictures if the decoder dies, which the run will report later."""
     grey = (Frame(0, 0, np.full(_BLANK, 127, np.uint8), None),) * _FRAMES
     try:
@@ -284,12 +284,14 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
         return Retraining(
             model,
             config,
-            _labelled(trained, side, len(model.classes)),
-            _labelled(validation, side, len(model.classes)),
-            memory=ExemplarMemory(),
-            classes=model.classes,
-            seed=0,
-            device=device,
+            RetrainingData(
+                _labelled(trained, side, len(model.classes)),
+                _labelled(validation, side, len(model.classes)),
+                model.classes,
+                memory=ExemplarMemory(),
+                seed=0,
+            ),
+            Compute(device=device),
         )
 
     unprepared = iter([made(), made()])

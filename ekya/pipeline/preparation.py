@@ -22,6 +22,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
 from ekya.models.training.measured import few_of_each
 from ekya.models.training.microprofile import MicroProfile, way_to_try
+from ekya.models.training.trainer import Compute
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
@@ -87,7 +88,7 @@ class StreamPreparation:
         if self.golden.background is None:
             most = affordable(left_gpu_s, one_gpu_s + POOL * look_gpu_s, most)
             self._tell_if_none(most, one_gpu_s + POOL * look_gpu_s)
-            return choose(material, most, settings.seed, policy, self.serving.look)
+            return choose(material, most, settings.seed, policy, self.serving.predictor.look)
         pool = POOL * most
         if left_gpu_s is not None:
             # Pictures cost more than crops in the serving model, which may use half of the budget.
@@ -95,7 +96,7 @@ class StreamPreparation:
             left_gpu_s -= pool * look_gpu_s
         pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
         self._tell_if_none(pictures, one_gpu_s)
-        return choose_pictures(material, pictures, settings.seed, policy, self.serving.look, pool)
+        return choose_pictures(material, pictures, settings.seed, policy, self.serving.predictor.look, pool)
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of `label_burst` to the golden model."""
@@ -222,9 +223,7 @@ class StreamPreparation:
             background=classes.index(fleet[background]) if background is not None and known else None,
             seed=self.settings.seed,
             clock=clock,
-            device=self.settings.device,
-            scope=scope,
-            precision=training_precision(self.settings.device, scope),
+            compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
             passed=self.passed,
         )
 

@@ -10,10 +10,11 @@ from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
 from ekya.results.storage.run_tables import (
-    PredictionAppender,
-    ReferenceAppender,
-    merge_predictions,
-    merge_reference,
+    PREDICTIONS,
+    REFERENCE,
+    merge_parts,
+    prediction_writer,
+    reference_writer,
 )
 from ekya.system.files import write_bytes_atomic
 
@@ -22,9 +23,9 @@ class FrameRecord:
     """Writes the answers to a stream's frames and, if the source has it, their ground truth."""
 
     def __init__(self, folder: RunFolder, stream: StreamId) -> None:
-        self._predictions = PredictionAppender(folder.predictions(stream))
-        self._reference = ReferenceAppender(folder.reference(stream))
-        self._shadow = PredictionAppender(folder.without_retraining(stream))
+        self._predictions = prediction_writer(folder.predictions(stream))
+        self._reference = reference_writer(folder.reference(stream))
+        self._shadow = prediction_writer(folder.without_retraining(stream))
 
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
         """Adds rows in rising order of frames; they are written to disk window by window."""
@@ -106,6 +107,6 @@ class ModelRecord:
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
     """Merges the parts written during the run into one file of answers and one of truths per stream."""
     for stream in streams:
-        merge_predictions(folder.predictions(stream))
-        merge_predictions(folder.without_retraining(stream))
-        merge_reference(folder.reference(stream))
+        merge_parts(folder.predictions(stream), PREDICTIONS)
+        merge_parts(folder.without_retraining(stream), PREDICTIONS)
+        merge_parts(folder.reference(stream), REFERENCE)

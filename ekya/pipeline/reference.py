@@ -13,7 +13,7 @@ from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.golden_model import GoldenModel
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_tables import ReferenceAppender, merge_reference
+from ekya.results.storage.run_tables import REFERENCE, merge_parts, reference_writer
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.tracking import IouTracker
@@ -43,7 +43,7 @@ class Referee:
 def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel, until_us: int) -> None:
     """Writes ``reference/<stream>.parquet`` for the frames that arrived before ``until_us``."""
     path = folder.reference(stream.id)
-    rows = ReferenceAppender(path)
+    rows = reference_writer(path)
     referee = Referee(golden, stream.id)
     with SourceProcess(stream.first_pass, golden.classes) as source:
         for count, (frame, _) in enumerate(source.frames(), start=1):
@@ -56,4 +56,4 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
             if count % _TELL_EVERY == 0:
                 _LOG.info("%s: %d frames have their reference labels", stream.id, count)
     rows.flush()
-    merge_reference(path)
+    merge_parts(path, REFERENCE)

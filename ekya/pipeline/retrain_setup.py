@@ -2,37 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import in_classes, memory_in_classes, outputs_of
 from ekya.pipeline.settings import PreparationSettings
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RetrainingData:
-    """Data that a retraining learns from; labels index ``classes``.
-
-    Attributes:
-        classes: outputs of the retrained model.
-        training: crops to learn from.
-        validation: crops that accuracy is measured on.
-        memory: exemplars of earlier windows.
-        seed: of all random choices.
-    """
-
-    classes: tuple[str, ...]
-    training: LabelledCrops
-    validation: LabelledCrops
-    memory: ExemplarMemory
-    seed: int
 
 
 def data_of(
@@ -46,9 +25,9 @@ def data_of(
     fleet = settings.classes
     classes = outputs_of(start, labels, fleet)
     return RetrainingData(
-        classes,
         in_classes(labels.training.crops, classes, fleet),
         in_classes(labels.validation.crops, classes, fleet),
+        classes,
         memory_in_classes(memory, classes, fleet),
         settings.seed + window,
     )
@@ -77,16 +56,5 @@ def retraining_of(
         passed: the micro-profiler's forward passes of the same model; None if there are none.
     """
     data = data_of(start, labels, memory, settings, window)
-    return Retraining(
-        start,
-        config,
-        data.training,
-        data.validation,
-        memory=data.memory,
-        classes=data.classes,
-        seed=data.seed,
-        device=settings.device,
-        scope=scope,
-        precision=training_precision(settings.device, scope),
-        passed=passed,
-    )
+    compute = Compute(settings.device, scope, training_precision(settings.device, scope))
+    return Retraining(start, config, data, compute, passed=passed)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig, KeptFrames, StreamConfig
-from ekya.control.options import LoopOptions, StreamTerms
+from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.gpus import GpuGroups
@@ -31,17 +31,12 @@ from ekya.planning.placement.homes import PREPARATION_GPU, deal
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.results.metrics.cues import Cue, Happening
 from ekya.results.metrics.energy import JobPlaces
-from ekya.streams.ingest.feed import LiveLook
+from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.motion import MotionRegions
 from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
-
-CHECKPOINT_DELAY_US = 250_000
-"""Planned cost of a checkpoint: copying the weights (45 MB for a ResNet18), transferring them and preparing
-them takes about this much time of one core, which the retraining loses."""
-
 
 LOOK_S = 10.0
 """Seconds for which a live camera is watched to find the classes it shows."""
@@ -75,10 +70,10 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
     if fleet.golden.class_map is not None:
         raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
     with ExitStack() as stack:
-        sources: list[SourceProcess | LiveLook] = []
+        sources: list[SourceProcess | LiveSample] = []
         for stream in fleet.streams:
             if stream.source.live:
-                sources.append(stack.enter_context(LiveLook(stream.source, LOOK_S)))
+                sources.append(stack.enter_context(LiveSample(stream.source, LOOK_S)))
             else:
                 sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
         found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)

@@ -26,7 +26,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import Predictor
 from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.planning.profiling.speed_curves import curve_through, throughput
 
 Kind = Literal["training", "inference"]
@@ -190,13 +190,8 @@ def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
     retraining = Retraining(
         build_edge_model(_CLASSES, 0, 0, spec.architecture),
         spec.config,
-        labelled,
-        labelled.take(rows[:: len(_CLASSES)]),
-        memory=None,
-        classes=_CLASSES,
-        seed=0,
-        device=spec.device,
-        scope=counter.scope,
+        RetrainingData(labelled, labelled.take(rows[:: len(_CLASSES)]), _CLASSES, seed=0),
+        Compute(device=spec.device, scope=counter.scope),
     )
     retraining.prepare()
     batches = steps_in_epoch(_CROPS, spec.config.batch_size) + 1

@@ -20,7 +20,7 @@ from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
-from ekya.results.metrics.run_history import RunHistory, outcomes, profile_records, summarize, warnings_of
+from ekya.results.metrics.run_history import RunHistory, outcomes, profile_rows, summarize, warnings_of
 from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
 from ekya.results.metrics.timeline import Curve, RunTimeline, StreamCurves
 from ekya.results.report.figures import draw_timeline
@@ -28,7 +28,7 @@ from ekya.results.report.html import ReportFigure, render_report
 from ekya.results.report.panels import DARK, LIGHT
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_state import StateStore, StreamRow, WindowRow
+from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.results.storage.run_tables import read_predictions, read_reference, write_profiles
 from ekya.system.files import write_bytes_atomic, write_text_atomic
 
@@ -61,23 +61,23 @@ def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
     """Scores a run and writes its summary, figures and report. May be called again."""
     streams = [stream.id for stream in fleet.streams]
     merge_frames(folder, streams)
-    scheduler, options, turns = read_journal(folder.journal)
-    told = summarize(turns)
+    scheduler, options, steps = read_journal(folder.journal)
+    history = summarize(steps)
     with StateStore(folder.state) as store:
-        for window in told.windows:
-            store.put_window(WindowRow(window.index, window.start_us, window.end_us))
-    _complete_references(folder, fleet, told)
+        for window in history.windows:
+            store.put_window(window.index, window.start_us, window.end_us)
+    _complete_references(folder, fleet, history)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
     sampled = {
         stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
         for stream, shadow in shadows.items()
     }
-    gpus = gpu_facts(turns, job_places(fleet, options.capacity_milli))
-    summary = summarise(folder, fleet, scheduler, end, turns, told, scores, sampled, gpus)
+    gpus = gpu_facts(steps, job_places(fleet, options.capacity_milli))
+    summary = summarise(folder, fleet, scheduler, end, steps, history, scores, sampled, gpus)
     write_text_atomic(folder.summary, dump_summary(summary))
-    write_profiles(folder.profiles, profile_records(told))
-    _draw(folder, fleet, summary, told, scores, shadows, options.capacity_milli)
+    write_profiles(folder.profiles, profile_rows(history))
+    _draw(folder, fleet, summary, history, scores, shadows, options.capacity_milli)
     return Finished(summary)
 
 
@@ -91,8 +91,8 @@ def summarise(
     fleet: FleetConfig,
     scheduler: str,
     end: RunEnd,
-    turns: list[StepRecord],
-    told: RunHistory,
+    steps: list[StepRecord],
+    history: RunHistory,
     scores: Scores,
     sampled: Mapping[StreamId, SampledAccuracy],
     gpus: Mapping[str, Any],
@@ -109,19 +109,14 @@ def summarise(
         seed=end.seed,
         gpus=fleet.gpus,
         window_s=fleet.window_s,
-        streams=tuple(_stream_facts(stream.id, rows, told) for stream in fleet.streams),
-        retrainings_started=len(told.retrainings),
-        retrainings_finished=told.ended("finished"),
-        retrainings_failed=told.ended("failed"),
-        profiling_gpu_s=told.profiling_gpu_s,
-        labelling_gpu_s=told.labelling_gpu_s,
-        golden_gpu_s=told.golden_gpu_s,
-        label_budget_gpu_s=_label_budget_gpu_s(fleet, told),
-        host=_host_facts(end, told, gpus),
-        health=health_of(turns, frames),
-        warnings=warnings_of(turns),
+        streams=tuple(_stream_facts(stream.id, rows, history) for stream in fleet.streams),
+        history=history,
+        label_budget_gpu_s=_label_budget_gpu_s(fleet, history),
+        host=_host_facts(end, history, gpus),
+        health=health_of(steps, frames),
+        warnings=warnings_of(steps),
     )
-    return build_summary(facts, outcomes(turns, told), scores, sampled)
+    return build_summary(facts, outcomes(steps, history), scores, sampled)
 
 
 def score_run(
@@ -180,8 +175,8 @@ def labelled_in_any(folders: Iterable[RunFolder], stream: StreamId) -> LabelledB
     return LabelledBoxes.joined(labelled_in(folder, stream) for folder in folders)
 
 
-def _complete_references(folder: RunFolder, fleet: FleetConfig, told: RunHistory) -> None:
-    until_us = max((window.end_us for window in told.windows), default=0)
+def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHistory) -> None:
+    until_us = max((window.end_us for window in history.windows), default=0)
     golden: GoldenModel | None = None
     for stream in fleet.streams:
         if stream.source.live:
@@ -195,22 +190,22 @@ def _draw(
     folder: RunFolder,
     fleet: FleetConfig,
     summary: dict[str, Any],
-    told: RunHistory,
+    history: RunHistory,
     scores: Scores,
     shadows: Mapping[StreamId, Shadow],
     capacity_milli: int,
 ) -> None:
     timeline = RunTimeline(
-        windows=told.windows,
+        windows=history.windows,
         streams=tuple(
             StreamCurves(stream, _curve(score), _curve(shadows[stream].base))
             for stream, score in scores.items()
         ),
-        shares=told.shares,
-        retrainings=told.spans,
-        swaps=told.swaps,
+        shares=history.shares,
+        retrainings=history.retrainings,
+        swaps=history.swaps,
         capacity_milli=capacity_milli,
-        preparations=told.preparations,
+        preparations=history.preparations,
     )
     if not timeline.windows:
         return
@@ -230,19 +225,19 @@ def _draw(
     write_text_atomic(folder.report, page)
 
 
-def _label_budget_gpu_s(fleet: FleetConfig, told: RunHistory) -> float | None:
+def _label_budget_gpu_s(fleet: FleetConfig, history: RunHistory) -> float | None:
     """Returns the golden model's budget over all labellings, one per window and stream; None if unlimited."""
     one_gpu_s = fleet.golden.gpu_s_per_window
-    return None if one_gpu_s is None else one_gpu_s * told.labellings
+    return None if one_gpu_s is None else one_gpu_s * history.labellings
 
 
-def _host_facts(end: RunEnd, told: RunHistory, gpus: Mapping[str, Any]) -> HostFacts:
+def _host_facts(end: RunEnd, history: RunHistory, gpus: Mapping[str, Any]) -> HostFacts:
     """Adds hot swap delays and GPU use in a live world, where run time is the host's clock."""
     if end.world != "live":
         return end.host
     return replace(
         end.host,
-        swap_delay_ms=tuple(delay_us / 1000 for delay_us in told.swap_delays_us),
+        swap_delay_ms=tuple(delay_us / 1000 for delay_us in history.swap_delays_us),
         others={**end.host.others, **({"gpus": dict(gpus)} if gpus else {})},
     )
 
@@ -251,10 +246,10 @@ def _curve(score: StreamScore) -> Curve:
     return Curve(score.series, score.accuracy)
 
 
-def _stream_facts(stream: StreamId, rows: Mapping[StreamId, StreamRow], told: RunHistory) -> StreamFacts:
+def _stream_facts(stream: StreamId, rows: Mapping[StreamId, StreamRow], history: RunHistory) -> StreamFacts:
     row = rows.get(stream, StreamRow(stream))
-    lost_us = sum(span.end_us - span.start_us for span in told.lost if span.stream == stream)
-    set_aside = row.set_aside or dict(told.set_aside).get(stream)
+    lost_us = sum(span.end_us - span.start_us for span in history.lost if span.stream == stream)
+    set_aside = row.set_aside or dict(history.set_aside).get(stream)
     return StreamFacts(stream, row.damaged, set_aside, us_to_seconds(lost_us))
 
 

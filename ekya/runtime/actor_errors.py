@@ -2,7 +2,7 @@
 
 import logging
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from inspect import isfunction
 from typing import Any, TypeVar
@@ -12,13 +12,14 @@ from ray.exceptions import RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import Event, Warned
+from ekya.core.units import StreamId
 from ekya.streams.ingest.credentials import masked
 
 _MOST_TEXTS = 50
 """Upper bound on the warnings of one process: a text with a number in it differs each time."""
 
 
-class WarningMail(logging.Handler):
+class WarningQueue(logging.Handler):
     """Logging handler that queues each distinct warning and error of this process once.
 
     Args:
@@ -28,8 +29,8 @@ class WarningMail(logging.Handler):
     def __init__(self, source: str) -> None:
         super().__init__(logging.WARNING)
         self._source = source
-        self._told: set[str] = set()
-        self._mail: queue.SimpleQueue[Warned] = queue.SimpleQueue()
+        self._texts: set[str] = set()
+        self._queue: queue.SimpleQueue[Warned] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queues a record, unless its text was queued before."""
@@ -38,21 +39,21 @@ class WarningMail(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        if text not in self._told and len(self._told) < _MOST_TEXTS:
-            self._told.add(text)
-            self._mail.put(Warned(0, self._source, text))
+        if text not in self._texts and len(self._texts) < _MOST_TEXTS:
+            self._texts.add(text)
+            self._queue.put(Warned(0, self._source, text))
 
     def take(self) -> list[Warned]:
         """Returns the warnings since the last call, with time 0."""
         taken: list[Warned] = []
         while True:
             try:
-                taken.append(self._mail.get_nowait())
+                taken.append(self._queue.get_nowait())
             except queue.Empty:
                 return taken
 
 
-def as_heard(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
+def received(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
     """Returns a warning with its time, and with the secrets in the cameras' URLs and variables masked."""
     named = " ".join(stream.source.model_dump_json() for stream in fleet.streams if stream.source.live)
     return replace(warned, t_us=now_us, text=masked(warned.text, named))
@@ -67,50 +68,64 @@ def _in_a_line(record: logging.LogRecord) -> str:
 _Answer = TypeVar("_Answer")
 
 
-def reporting_user_errors(kind: type[Any], name: str) -> type[Any]:
-    """Returns an actor class whose methods raise the UserError that its constructor ran into.
+def hosting(
+    title: str,
+    name: str,
+    load: Callable[[], type[Any]],
+    methods: Iterable[str],
+    stream_methods: Iterable[str] = (),
+) -> type[Any]:
+    """Returns an actor class that makes an object of another class in its process and calls its methods.
 
-    For an error in a constructor Ray passes on only the text of the traceback; for one in a method, the
-    error itself. Warnings logged in the process are added to the events that ``poll`` returns.
+    The methods raise the UserError that the object's constructor ran into: for an error in a constructor Ray
+    passes on only the text of the traceback; for one in a method, the error itself. Warnings logged in the
+    process are added to the events that ``poll`` returns.
 
     Args:
-        kind: the class.
+        title: name of the class in Ray's dashboard and in the process list.
         name: display name of the actor.
+        load: returns the class of the object; called in the actor's process.
+        methods: of the object that other processes call.
+        stream_methods: the same of each of its ``streams``; see ``ActorKind``.
     """
 
     def make(actor: Any, *arguments: object) -> None:
-        actor.complaint = None
-        actor.warnings = _mail_of_this_process(name)
+        actor.warnings, actor.error, actor.hosted = WarningQueue(name), None, None
+        logging.getLogger().addHandler(actor.warnings)
         try:
-            kind.__init__(actor, *arguments)
+            actor.hosted = load()(*arguments)
         except UserError as error:
-            actor.complaint = error
+            actor.error = error
 
-    def or_complain(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(actor: Any, *arguments: object, **named: object) -> Any:
-            if actor.complaint is not None:
-                raise actor.complaint
-            return method(actor, *arguments, **named)
+    def hosted(actor: Any) -> Any:
+        if actor.error is not None:
+            raise actor.error
+        return actor.hosted
+
+    def of_object(method: str) -> Callable[..., Any]:
+        return lambda actor, *arguments, **named: getattr(hosted(actor), method)(*arguments, **named)
+
+    def of_stream(method: str) -> Callable[..., Any]:
+        def call(actor: Any, stream: StreamId, *arguments: object) -> Any:
+            one = hosted(actor).streams.get(stream)
+            return None if one is None else getattr(one, method)(*arguments)
 
         return call
 
     def poll(actor: Any, timeout_s: float) -> list[Event]:
-        return [*kind.poll(actor, timeout_s), *actor.warnings.take()]
+        return [*hosted(actor).poll(timeout_s), *actor.warnings.take()]
 
-    public: dict[str, Callable[..., Any]] = {
-        name: it for name, it in vars(kind).items() if isfunction(it) and not name.startswith("_")
-    }
-    if "poll" in public:
-        public["poll"] = poll
-    methods = {name: or_complain(method) for name, method in public.items()}
-    # Ray's dashboard and the list of processes show the class's name.
-    return type(kind.__name__, (kind,), {"__init__": make, **methods})
+    members: dict[str, Callable[..., Any]] = {method: of_object(method) for method in methods}
+    members |= {method: of_stream(method) for method in stream_methods}
+    if "poll" in members:
+        members["poll"] = poll
+    return type(title, (), {"__init__": make, **members})
 
 
-def _mail_of_this_process(name: str) -> WarningMail:
-    mail = WarningMail(name)
-    logging.getLogger().addHandler(mail)
-    return mail
+def reporting_user_errors(kind: type[Any], name: str) -> type[Any]:
+    """Returns an actor class that hosts a class which is loaded already, with all its public methods."""
+    public = [one for one, it in vars(kind).items() if isfunction(it) and not one.startswith("_")]
+    return hosting(kind.__name__, name, lambda: kind, public)
 
 
 def unwrapping_user_error(ask: Callable[[], _Answer]) -> _Answer:
@@ -139,6 +154,3 @@ def in_words(error: RayError) -> str:
         return type(error).__name__
     # A failed constructor leaves only the text of a traceback, whose last line is the error.
     return lines[-1] if getattr(error, "actor_init_failed", False) else lines[0]
-
-
-_LOG = logging.getLogger(__name__)

@@ -2,9 +2,10 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,8 +15,10 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.models.edge.forward import PLAIN, ForwardWay
+from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import Processes
 from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.actor_errors import hosting
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,19 @@ class ProcessConfig:
     streams: tuple[StreamActorConfig, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Reply of an inference about a stream that can begin.
+
+    Attributes:
+        settings: of the stream.
+        died: why its recording's decoder died on opening; such a stream has ended before it began.
+    """
+
+    settings: PreparationSettings
+    died: str | None = None
+
+
 _LAST = 19
 """Niceness of the lowest priority."""
 
@@ -101,46 +117,37 @@ class ActorKind:
         module: of the class.
         name: of the class.
         methods: those that other processes call.
-        patient: whether it loads at the lowest priority, for a process that nothing waits for.
+        stream_methods: the same of each of its ``streams``; their first argument is the stream. They do
+            nothing for a stream that is not in the process.
+        low_priority: whether it loads at the lowest priority, for a process that nothing waits for.
         title: name in Ray's dashboard and in the process list; empty for ``name``.
     """
 
     module: str
     name: str
     methods: tuple[str, ...]
-    patient: bool = False
+    stream_methods: tuple[str, ...] = ()
+    low_priority: bool = False
     title: str = ""
 
-    def actor_class(self) -> type[Any]:
-        """Returns a class for Ray that imports the real class when an actor is made from it."""
-
-        def make(actor: Any, *arguments: object) -> None:
-            loaded = _at_last(self._load) if self.patient else self._load()
-            actor.works = loaded(*arguments)
-
-        methods = {name: _forwarded(name) for name in self.methods}
-        return type(self.title or self.name, (), {"__init__": make, **methods})
-
-    def _load(self) -> type[Any]:
-        found: type[Any] = getattr(import_module(self.module), self.name)
-        return found
+    def actor_class(self, name: str) -> type[Any]:
+        """Returns a class for Ray that imports the real class when an actor of this name is made from it."""
+        load = partial(_load_slowly, self) if self.low_priority else partial(_load, self)
+        return hosting(self.title or self.name, name, load, self.methods, self.stream_methods)
 
 
-def _forwarded(name: str) -> Callable[..., Any]:
-    def call(actor: Any, *arguments: object) -> Any:
-        return getattr(actor.works, name)(*arguments)
-
-    call.__name__ = name
-    return call
+def _load(kind: ActorKind) -> type[Any]:
+    loaded: type[Any] = getattr(import_module(kind.module), kind.name)
+    return loaded
 
 
-def _at_last(load: Callable[[], type[Any]]) -> type[Any]:
+def _load_slowly(kind: ActorKind) -> type[Any]:
     """Loads in a separate thread of the lowest priority.
 
     On Linux priority belongs to a thread, and an unprivileged process cannot raise it again.
     """
     with ThreadPoolExecutor(1, initializer=_lower_priority_fully) as threads:
-        return threads.submit(load).result()
+        return threads.submit(_load, kind).result()
 
 
 def _lower_priority_fully() -> None:
@@ -150,46 +157,27 @@ def _lower_priority_fully() -> None:
 INFERENCE = ActorKind(
     "ekya.runtime.inference_actor",
     "InferenceActor",
-    (
-        "process",
-        "base_weights",
-        "warm_up",
-        "load",
-        "begin",
-        "join",
-        "leave",
-        "configure",
-        "swap",
-        "take",
-        "try_loan",
-        "roll_back",
-        "material",
-        "poll",
-        "end",
-    ),
+    ("process", "base_weights", "warm_up", "load", "begin", "join", "leave", "material", "poll", "end"),
+    ("configure", "receive", "try_receive", "roll_back"),
 )
-SPARE = replace(INFERENCE, patient=True, title="SpareInference")
+SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""
 
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",
+    ("process", "ready", "begin", "poll", "end"),
     (
-        "process",
-        "ready",
-        "begin",
-        "leave",
         "start",
-        "adopt",
+        "receive",
         "memory",
         "resize",
         "stop",
-        "lend",
-        "lend_first",
-        "end_loan",
-        "hand_over",
-        "poll",
-        "end",
+        "share",
+        "share_first",
+        "stop_sharing",
+        "send",
+        "leave",
     ),
 )
 PREPARATION = ActorKind(

@@ -9,8 +9,7 @@ from ekya.control.step import StepResult
 from ekya.core.commands import StartRetraining
 from ekya.core.units import StreamId
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.retrain_inputs import MaterialToFetch
+from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
 
 LEAD_NS = 500_000_000
 """Minimum time between announcing the start of the run to the cameras and the start itself."""

@@ -1,6 +1,8 @@
 """Executor of the live world: turns commands into actor calls, and actor replies into events."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,25 +16,39 @@ from ekya.control.resizing import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
-from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
+from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.pipeline.labels import StreamLabels
-from ekya.runtime.actor_errors import as_heard, in_words
-from ekya.runtime.executor_layers import LateStreams
+from ekya.runtime.actor_errors import in_words, received
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.mailbox import ActorPoller, RunClock, Worker
-from ekya.runtime.pending_checkpoints import PendingCheckpoints
-from ekya.runtime.ready import Ready
-from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings
-from ekya.runtime.retrain_inputs import MaterialToFetch, RetrainInputs
+from ekya.runtime.late_streams import LateStreams
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
+from ekya.runtime.remote_retrainings import (
+    MaterialToFetch,
+    RemoteCheckpoint,
+    RemoteRetrainings,
+    RetrainInputs,
+)
 from ekya.runtime.share_changes import ShareChanges
-from ekya.runtime.version_history import Served, VersionHistory
+from ekya.runtime.weight_transfer import WeightTransfer
 
 _LOG = logging.getLogger(__name__)
-_LISTEN_S = 1.0
-_GATHER_S = 0.005
-"""After the first event, how long to collect others: planning once is better than twice."""
 
-_NOT_LET_GO = "it did not let go of its share in time"
+_POLL_S = 1.0
+"""Longest wait of an actor for an event to return."""
+
+_STOP_CHECK_S = 0.25
+"""Interval between two checks for an early end of the run."""
+
+_OVERDUE = "it did not release its share in time"
+
+Worker = tuple[StreamId, ev.Role]
+
+
+class StoppedEarlyError(Exception):
+    """The run was ended before its last window has closed."""
 
 
 class RayExecutor:
@@ -45,7 +61,11 @@ class RayExecutor:
         keep_labels: callback for the labels of each stream as soon as the driver has them.
         clock: run time.
         ledger: share ledger, still empty.
+        stop: ends the run early when any thread sets it.
         on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
+
+    Attributes:
+        busy_s: time that the loop has spent between two waits.
     """
 
     def __init__(
@@ -56,54 +76,69 @@ class RayExecutor:
         clock: RunClock,
         keep_labels: Callable[[StreamId, StreamLabels], None],
         ledger: ShareLedger,
+        stop: threading.Event,
         on_the_gpu: bool = False,
     ) -> None:
+        self.busy_s = 0.0
+        self._returned_s: float | None = None
         self._actors = actors
         self._ready = ready
         self._clock = clock
-        self._on_the_gpu = on_the_gpu
-        self._unkept = PendingCheckpoints()
+        self._stop = stop
+        self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
         ]
-        self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
-        self._shares = ShareChanges(actors, ledger, clock, self._tell, self._end_worker)
-        self._news = ActorPoller()
+        self._calls = RemoteCalls()
+        self._weights = WeightTransfer(actors.streams, self._calls, self._apply, on_the_gpu)
+        self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
+        # Polled actors and the workers in them; the micro-profiler has none.
+        self._polled: dict[Any, set[Worker]] = {}
         self._set_aside: set[StreamId] = set()
-        self._ended: set[Worker] = set()
-        self._materials = RetrainInputs(actors, ready, keep_labels)
+        self._overdue: set[Worker] = set()
+        self._inputs = RetrainInputs(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
-        self._restarting: dict[Any, tuple[Worker, Any]] = {}
-        self._leaving: dict[Any, Worker] = {}
-        self._errands: dict[Any, str] = {}
-        self._handing_in: dict[Any, tuple[int, StreamId]] = {}
         self._profiler_starts: set[Any] = set()
         # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
-        self._handed: dict[tuple[StreamId, ModelVersion], Any] = {}
-        self._met = VersionHistory()
-        self._brought = RemoteRetrainings(actors.streams, self._materials, clock, self._tell)
-        self._news.follow(actors.preparation)
+        self._remote = RemoteRetrainings(actors.streams, self._inputs, self._now_us, self._emit)
+        self._follow(actors.preparation)
         for stream, own in actors.streams.items():
             for role in ev.Role:
-                self._news.follow(own.worker(role), (stream, role))
+                self._follow(own.worker(role), (stream, role))
             self._make_known(stream)
 
     def wait(self, until_us: int) -> Batch:
-        """Returns the next events, at ``until_us`` at the latest."""
-        while not self._outbox:
+        """Returns the next events, at ``until_us`` at the latest.
+
+        Raises:
+            StoppedEarlyError: the run is to end.
+        """
+        if self._returned_s is not None:
+            self.busy_s += time.monotonic() - self._returned_s
+        while not (self._outbox or self._stop.is_set()):
             next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
             left_s = (next_us - self._clock.now_us()) / US_PER_S
             if left_s <= 0:
                 break
-            self._hear_within(min(left_s, _LISTEN_S))
-        self._outbox.extend(self._late.join(max(self._clock.now_us(), 0)))
-        events, self._outbox = tuple(self._outbox), []
-        return Batch(max(self._clock.now_us(), 0), events)
+            self._calls.wait(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
+            self._shares.pass_time()
+        self._returned_s = time.monotonic()
+        if self._stop.is_set():
+            raise StoppedEarlyError
+        now_us = self._now_us()
+        events = (*self._outbox, *self._late.join(now_us))
+        self._outbox = []
+        return Batch(now_us, events)
+
+    def execute(self, commands: Sequence[cmd.Command]) -> None:
+        """Sends commands to actors without waiting; results arrive later as events."""
+        for command in commands:
+            self._execute(command)
 
     def material(self, stream: StreamId) -> MaterialToFetch:
         """Returns references to the inputs of a retraining that would begin now; does not block."""
-        return self._materials.of(stream)
+        return self._inputs.of(stream)
 
     def bring(
         self,
@@ -112,49 +147,16 @@ class RayExecutor:
         best: Callable[[], RemoteCheckpoint],
         over: bool,
     ) -> None:
-        """Reports the progress of a remote retraining; see ``above.Exchange.bring``."""
+        """Reports the progress of a remote retraining; see ``coordinator.Exchange.bring``."""
         self._started.add(command.job)
-        self._brought.bring(command, accuracies, best)
+        self._remote.bring(command, accuracies, best)
         if over:
-            self._adopt(command.stream, command.job)
+            self._receive(command.stream, command.job)
 
-    def _hear_within(self, seconds: float) -> None:
-        left_us = self._shares.left_us()
-        if left_us is not None:
-            seconds = min(seconds, left_us / US_PER_S)
-        waiting = [*self._news.references, *self._restarting, *self._errands, *self._leaving]
-        waiting += self._handing_in
-        waiting += [*self._shares.references, *self._unkept.references]
-        done, _ = ray.wait(waiting, timeout=seconds, num_returns=1)
-        if done:
-            more, _ = ray.wait(waiting, timeout=_GATHER_S, num_returns=len(waiting))
-            for reference in more or done:
-                self._hear(reference)
-        self._shares.pass_time()
-
-    def _tell(self, event: ev.Event) -> None:
-        self._outbox.extend(self._late.let_through(event))
-
-    def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Sends commands to actors without waiting; results arrive later as events."""
-        for command in commands:
-            for errand in self._execute(command):
-                self._errands[errand] = type(command).__name__
-
-    def _execute(self, command: cmd.Command) -> list[Any]:
-        """Calls actors, and returns the calls whose failure must be logged."""
+    def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                self._materials.begin_window()
-                self._met.begin_window()
-                if self._profiler_starts:
-                    self._put_off(command)
-                    return []
-                self._preparing = command
-                holder = preparation_holder(command.window)
-                self._shares.begin(
-                    holder, command.share_milli, command.plan_epoch, self._preparation(command)
-                )
+                self._begin_preparation(command)
             case cmd.EndPreparation():
                 self._preparing = None
                 self._shares.leave(preparation_holder(command.window))
@@ -164,119 +166,120 @@ class RayExecutor:
                 )
             case cmd.StartRetraining() if command.elsewhere is not None:
                 reason = "there is no other server that could train it"
-                now_us = max(self._clock.now_us(), 0)
-                self._tell(ev.RetrainFailed(now_us, command.stream, command.job, reason))
+                self._emit(ev.RetrainFailed(self._now_us(), command.stream, command.job, reason))
             case cmd.StartRetraining():
-                holder, begin = retraining_holder(command.stream, command.job), self._retraining(command)
+                holder = retraining_holder(command.stream, command.job)
+                begin = partial(self._retrain, command)
                 self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
             case cmd.ResizeRetraining():
                 holder = retraining_holder(command.stream, command.job)
                 self._shares.resize(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
                 self._shares.leave(retraining_holder(command.stream, command.job))
-                self._adopt(command.stream, command.job)
+                self._receive(command.stream, command.job)
             case cmd.ServeModel():
-                return [self._serve(command)] if command.job in self._started else []
+                if command.job in self._started:
+                    # Remote weights are sent to inference after the stream's trainer has received them.
+                    after = self._receive(command.stream, command.job)
+                    self._weights.send(command.stream, command.job, after)
+                    self._make_known(command.stream)
             case cmd.RollBack():
-                return self._roll_back(command)
+                if self._weights.roll_back(command.stream):
+                    _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
+                    self._make_known(command.stream)
             case cmd.RestartWorker():
-                self._restart(command)
+                _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
+                self._restart(command.stream, command.role)
             case cmd.KeepServing():
                 _LOG.info("%s: %s; the old ones go on serving", command.stream, command.reason)
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)
-        return []
 
-    def _put_off(self, command: cmd.BeginPreparation) -> None:
-        """Ends the window's preparation unbegun; the loop asks again when the micro-profiler is back."""
-        _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-        self._tell(ev.PreparationEnded(self._clock.now_us(), command.window))
+    # Jobs
 
-    def _preparation(self, command: cmd.BeginPreparation) -> Callable[[int, int], Any]:
-        """Makes every stream hand in its window material, directly from actor to actor."""
+    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
+        self._inputs.begin_window()
+        self._weights.begin_window()
+        if self._profiler_starts:
+            # The loop asks again when the micro-profiler is back.
+            _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
+            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window))
+            return
+        self._preparing = command
+        holder, begin = preparation_holder(command.window), partial(self._prepare, command)
+        self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
 
-        def begin(share_milli: int, serial: int) -> Any:
-            preparation = self._actors.preparation
-            begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
-            for asked in command.streams:
-                own = self._actors.streams[asked.stream]
-                material = own.inference.material.remote(asked.stream, command.window - 1)
-                settings = self._ready[asked.stream].settings
-                earlier = self._met.judge(asked.stream, Served(own.version, own.newest_weights))
-                weights = partial(ray.get, own.newest_weights)
-                handed_in = preparation.hand_in.remote(
-                    command.window, asked.stream, settings, material, own.version, weights, earlier
-                )
-                self._handing_in[handed_in] = (command.window, asked.stream)
-            return begun
+    def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
+        """Begins a preparation; every stream hands in its window material, directly from actor to actor."""
+        preparation = self._actors.preparation
+        begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
+        for asked in command.streams:
+            own = self._actors.streams[asked.stream]
+            material = own.inference.material.remote(asked.stream, command.window - 1)
+            settings = self._ready[asked.stream].settings
+            earlier = self._weights.evaluate(asked.stream)
+            weights = partial(ray.get, own.newest_weights)
+            handed_in = preparation.hand_in.remote(
+                command.window, asked.stream, settings, material, own.version, weights, earlier
+            )
+            self._calls.add(handed_in, partial(self._handed_in, command.window, asked.stream))
+        return begun
 
-        return begin
+    def _handed_in(self, window: int, stream: StreamId, _value: None, error: RayError | None) -> None:
+        """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
+        if error is not None and self._preparing is not None and self._preparing.window == window:
+            _LOG.warning("%s: window %d has none of its labels: %s", stream, window, in_words(error))
+            self._actors.preparation.hand_in_failed.remote(window, stream)
 
-    def _retraining(self, command: cmd.StartRetraining) -> Callable[[int, int], Any]:
-        def begin(share_milli: int, serial: int) -> Any:
-            self._started.add(command.job)
-            own = self._actors.streams[command.stream]
-            labels = self._materials.labels(command.stream)
-            passed = self._met.passed_by(command.stream, own.newest_weights)
-            at_share = replace(command, share_milli=share_milli)
-            return own.retraining.start.remote(at_share, own.newest_weights, labels, passed, serial)
-
-        return begin
-
-    def _adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Makes the best remote weights of a job the best of the local trainer; returns the calls."""
-        adopted = self._brought.adopt(stream, job)
-        self._errands.update(dict.fromkeys(adopted, "adopt"))
-        return adopted
-
-    def _roll_back(self, command: cmd.RollBack) -> list[Any]:
-        """Serves earlier weights again, which are still in the object store."""
+    def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
+        self._started.add(command.job)
         own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        earlier = self._met.go_back(command.stream, version)
-        if earlier is None:
-            return []
-        _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-        own.version, own.newest_weights = version, earlier.weights
-        self._handed[command.stream, own.version] = earlier.weights
-        self._make_known(command.stream)
-        return [own.inference.roll_back.remote(command.stream, earlier.weights, own.version, earlier.version)]
+        labels = self._inputs.labels(command.stream)
+        activations = self._weights.activations(command.stream)
+        at_share = replace(command, share_milli=share_milli)
+        return own.retraining.start.remote(
+            command.stream, at_share, own.newest_weights, labels, activations, serial
+        )
 
-    def _serve(self, command: cmd.ServeModel) -> Any:
-        own = self._actors.streams[command.stream]
-        version = ModelVersion(own.version + 1)
-        # Weights of a remote retraining are handed over after the trainer has adopted them.
-        after = self._adopt(command.stream, command.job)
-        taken: list[Any] = []
-        if self._on_the_gpu:
-            lend = own.retraining.lend.options(num_returns=2)
-            lent, accuracy = lend.remote(command.stream, command.job, version, *after)
-            taken = [own.inference.take.remote(command.stream, lent, accuracy, version, command.job)]
-            self._errands[taken[0]] = "CUDA IPC, in whose place the object store is used now,"
-        hand_over = own.retraining.hand_over.options(num_returns=2)
-        weights, accuracy = hand_over.remote(command.stream, command.job, version, taken, *after)
-        if self._on_the_gpu:
-            self._unkept.add(command.stream, version, accuracy)
-        own.version, own.newest_weights = version, weights
-        self._handed[command.stream, version] = weights
-        self._make_known(command.stream)
-        return own.inference.swap.remote(command.stream, weights, accuracy, version, command.job)
+    # Weights
+
+    def _receive(self, stream: StreamId, job: JobId) -> list[Any]:
+        """Sends the best remote weights of a job to the stream's trainer; returns the calls."""
+        received = self._remote.send(stream, job)
+        for call in received:
+            self._calls.add(call, partial(log_failure, "receive"))
+        return received
 
     def _make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
-        self._errands[known] = "know"
+        self._calls.add(known, partial(log_failure, "know"))
         return known
 
-    def _restart(self, command: cmd.RestartWorker) -> None:
-        worker = (command.stream, command.role)
-        _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
-        begun = self._actors.make_again(command.stream, command.role, self._clock.started_monotonic_ns)
-        actor = self._actors.streams[command.stream].worker(command.role)
-        self._restarting[begun] = (worker, actor)
-        self._news.follow(actor)
+    # Workers
+
+    def _restart(self, stream: StreamId, role: ev.Role) -> None:
+        begun = self._actors.make_again(stream, role, self._clock.started_monotonic_ns)
+        actor = self._actors.streams[stream].worker(role)
+        self._calls.add(begun, partial(self._restarted, stream, role, actor))
+        self._follow(actor)
+
+    def _restarted(
+        self, stream: StreamId, role: ev.Role, actor: Any, _value: None, error: RayError | None
+    ) -> None:
+        now_us = self._clock.now_us()
+        if error is not None:
+            if isinstance(error, RayActorError):
+                self._actors.has_died(actor)
+            self._emit(ev.WorkerDied(now_us, stream, role, in_words(error)))
+        elif actor in self._polled:
+            self._polled[actor].add((stream, role))
+            self._emit(ev.WorkerBack(now_us, stream, role))
+            self._actors.make_spares()
+        else:
+            self._emit(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
     def _end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; afterwards their events are ignored, except for their end."""
@@ -287,148 +290,104 @@ class RayExecutor:
             if set(self._actors.beside(stream, role)) <= self._set_aside:
                 self._actors.end(worker)
             else:
-                self._leaving[worker.leave.remote(stream)] = (stream, role)
+                self._calls.add(worker.leave.remote(stream), partial(self._left, stream, role))
+
+    def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
+        # It holds no share in either case: it has left, or its process has died.
+        self._shares.died(Work(role), stream)
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Kills a worker that does not release its share; it is then handled like any worker that died."""
         if holder.stream is None:
             self._actors.end(self._actors.preparation)
             return
-        own = self._actors.streams[holder.stream]
         role = ev.Role(holder.work)
-        self._ended.add((holder.stream, role))
-        self._actors.end(own.worker(role))
+        self._overdue.add((holder.stream, role))
+        self._actors.end(self._actors.streams[holder.stream].worker(role))
 
-    def _hear(self, reference: Any) -> None:
-        if reference in self._restarting:
-            self._hear_restarted(reference)
-            return
-        if reference in self._errands:
-            self._hear_errand(reference)
-            return
-        if reference in self._handing_in:
-            self._hear_handed_in(reference)
-            return
-        if self._shares.hear(reference):
-            return
-        if reference in self._unkept.references:
-            self._take_note(self._unkept.hear(reference))
-            return
-        if reference in self._leaving:
-            # It holds no share in either case: it has left, or its process has died.
-            stream, role = self._leaving.pop(reference)
-            self._shares.died(Work(role), stream)
-            return
-        actor = self._news.answered(reference)
-        try:
-            events: list[ev.Event] = ray.get(reference)
-        except RayError as error:
-            self._hear_death(actor, error)
-            return
-        for event in events:
-            if isinstance(event, ev.Warned):
-                self._tell(as_heard(event, max(self._clock.now_us(), 0), self._actors.fleet))
-            elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
-                self._take_note(self._unkept.wait_for(event))
-        self._news.ask(actor)
-
-    def _take_note(self, events: Sequence[ev.Event]) -> None:
-        for event in events:
-            self._follow(event)
-            self._tell(event)
-
-    def _follow(self, event: ev.Event) -> None:
-        """Applies the direct effects of an event, before the loop plans because of it."""
-        match event:
-            case ev.LabelsReady():
-                self._materials.fetch_labels(event.stream, event.window)
-            case ev.ProfileReady():
-                ask = self._actors.preparation.passed.options(num_returns=2)
-                passed, come = ask.remote(event.window, event.stream)
-                self._met.is_passing(come, passed, event.stream)
-                self._errands[come] = "passed"
-            case ev.ModelSwapped() | ev.RolledBack():
-                self._actors.streams[event.stream].weights = self._handed.pop((event.stream, event.version))
-            case ev.RetrainFinished() | ev.RetrainFailed():
-                self._shares.leave(retraining_holder(event.stream, event.job))
-            case ev.StreamLost():
-                _LOG.warning("%s is lost: %s", event.stream, event.reason)
-                self._shares.silence(event.stream)
-            case ev.StreamEnded():
-                self._shares.silence(event.stream)
-            case ev.WorkerDied():
-                # Only this worker failed, and it has released its share; its process goes on.
-                self._news.leave((event.stream, event.role))
-                self._shares.died(Work(event.role), event.stream)
-
-    def _hear_errand(self, reference: Any) -> None:
-        """Handles the end of a call; logs errors, except for a dead actor, which is reported elsewhere."""
-        what = self._errands.pop(reference)
-        self._count_start(reference)
-        try:
-            ray.get(reference)
-        except RayActorError:
-            return
-        except RayError as error:
-            _LOG.error("%s failed: %s", what, in_words(error))
-            return
-        self._met.has_come(reference)
-
-    def _count_start(self, reference: Any) -> None:
-        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
-        if reference in self._profiler_starts:
-            self._profiler_starts.remove(reference)
-            if not self._profiler_starts:
-                self._tell(ev.ProfilerBack(self._clock.now_us()))
-
-    def _hear_handed_in(self, reference: Any) -> None:
-        """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
-        window, stream = self._handing_in.pop(reference)
-        try:
-            ray.get(reference)
-        except RayError as error:
-            if self._preparing is not None and self._preparing.window == window:
-                _LOG.warning("%s: window %d goes without its labels: %s", stream, window, in_words(error))
-                self._actors.preparation.hand_in_failed.remote(window, stream)
-
-    def _hear_restarted(self, reference: Any) -> None:
-        worker, actor = self._restarting.pop(reference)
-        now_us, (stream, role) = self._clock.now_us(), worker
-        try:
-            ray.get(reference)
-        except RayError as error:
-            if isinstance(error, RayActorError):
-                self._actors.has_died(actor)
-            self._tell(ev.WorkerDied(now_us, stream, role, in_words(error)))
-            return
-        if self._news.join(actor, worker):
-            self._tell(ev.WorkerBack(now_us, stream, role))
-            self._actors.make_spares()
-        else:
-            self._tell(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
-
-    def _hear_death(self, actor: Any, error: RayError) -> None:
+    def _died(self, actor: Any, error: RayError) -> None:
         """Handles the death of an actor and its workers; workers still joining are handled elsewhere."""
-        now_us = self._clock.now_us()
         self._actors.has_died(actor)
-        for worker in self._news.died(actor):
+        for worker in sorted(self._polled.pop(actor)):
             stream, role = worker
-            reason = _NOT_LET_GO if worker in self._ended else in_words(error)
-            self._ended.discard(worker)
+            reason = _OVERDUE if worker in self._overdue else in_words(error)
+            self._overdue.discard(worker)
             self._shares.died(Work(role), stream)
             if stream not in self._set_aside:
-                self._tell(ev.WorkerDied(now_us, stream, role, reason))
+                self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
         if actor is self._actors.preparation:
-            self._hear_preparation_died(error)
+            self._restart_profiler(error)
 
-    def _hear_preparation_died(self, error: RayError) -> None:
+    def _restart_profiler(self, error: RayError) -> None:
         self._shares.died(Work.PREPARATION, None)
         _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
         self._actors.preparation = self._actors.make_preparation()
         begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
-        self._errands[begun] = "begin_run"
-        self._news.follow(self._actors.preparation)
+        self._follow(self._actors.preparation)
         self._profiler_starts = {begun, *(self._make_known(stream) for stream in self._actors.streams)}
+        for start in self._profiler_starts:
+            self._calls.add(start, partial(self._profiler_started, start))
         if self._preparing is not None:
-            self._tell(ev.PreparationEnded(self._clock.now_us(), self._preparing.window))
+            self._emit(ev.PreparationEnded(self._clock.now_us(), self._preparing.window))
             self._preparing = None
+
+    def _profiler_started(self, start: Any, value: None, error: RayError | None) -> None:
+        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
+        log_failure("the start of the micro-profiler", value, error)
+        if start in self._profiler_starts:
+            self._profiler_starts.remove(start)
+            if not self._profiler_starts:
+                self._emit(ev.ProfilerBack(self._clock.now_us()))
+
+    # Events
+
+    def _now_us(self) -> int:
+        """Returns run time, 0 before the run begins."""
+        return max(self._clock.now_us(), 0)
+
+    def _emit(self, event: ev.Event) -> None:
+        self._outbox.extend(self._late.let_through(event))
+
+    def _follow(self, actor: Any, *workers: Worker) -> None:
+        """Polls an actor from now on, if it is not polled yet, and adds workers to it."""
+        if actor not in self._polled:
+            self._polled[actor] = set()
+            self._poll(actor)
+        self._polled[actor].update(workers)
+
+    def _poll(self, actor: Any) -> None:
+        poll = actor.poll.options(concurrency_group=EVENTS)
+        self._calls.add(poll.remote(_POLL_S), partial(self._received, actor))
+
+    def _received(self, actor: Any, events: Sequence[ev.Event], error: RayError | None) -> None:
+        if error is not None:
+            self._died(actor, error)
+            return
+        for event in events:
+            if isinstance(event, ev.Warned):
+                self._emit(received(event, self._now_us(), self._actors.fleet))
+            elif actor is self._actors.preparation or getattr(event, "stream", None) not in self._set_aside:
+                self._apply(self._weights.on_event(event))
+        self._poll(actor)
+
+    def _apply(self, events: Sequence[ev.Event]) -> None:
+        """Applies the direct effects of events, before the loop plans because of them, and emits them."""
+        for event in events:
+            match event:
+                case ev.LabelsReady():
+                    self._inputs.fetch_labels(event.stream, event.window)
+                case ev.ProfileReady():
+                    ask = self._actors.preparation.passed.options(num_returns=2)
+                    self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
+                case ev.RetrainFinished() | ev.RetrainFailed():
+                    self._shares.leave(retraining_holder(event.stream, event.job))
+                case ev.StreamLost() | ev.StreamEnded():
+                    self._shares.release_inference(event.stream)
+                case ev.WorkerDied():
+                    # Only this worker failed, and it has released its share; its process goes on.
+                    for workers in self._polled.values():
+                        workers.discard((event.stream, event.role))
+                    self._shares.died(Work(event.role), event.stream)
+            if isinstance(event, ev.StreamLost):
+                _LOG.warning("%s is lost: %s", event.stream, event.reason)
+            self._emit(event)

@@ -2,8 +2,6 @@
 
 import logging
 import math
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,15 +30,13 @@ from ekya.runtime.actor_kinds import (
     ActorConfig,
     ActorKind,
     ProcessConfig,
+    Ready,
     StreamActorConfig,
 )
-from ekya.runtime.actor_processes import GPU_PART, Spares, end_process, make_actor
-from ekya.runtime.ready import Ready
+from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor, wait_ended
+from ekya.system.host import read_host_memory
 
 _LOG = logging.getLogger(__name__)
-
-_GONE_S = 5.0
-"""Timeout for a process that Ray has been told to end; afterwards the kernel kills it."""
 
 START_DEATHS_ALLOWED = 2
 """Deaths of one process before the run begins that are followed by a restart."""
@@ -49,14 +45,12 @@ ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
 """A shared process that dies twice within this time is split into one process a stream: the cause cannot be
 attributed to one of its streams."""
 
-MICRO_PROFILER = "micro-profiler"
-THE_SCHEDULER = "scheduler"
+_MICRO_PROFILER = "micro-profiler"
+_SCHEDULER = "scheduler"
+_SPARE = "inference/spare"
 
-_Worker = tuple[Role, StreamId]
-
-_INFERS: JobRole = "inference"
-_TRAINS: JobRole = "retraining"
-_THE_SPARE = "inference/spare"
+_SPARE_BYTES = 2 << 30
+"""Free host memory needed to make a spare process: about three times what one takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +64,7 @@ class StreamActors:
         version: of the newest weights.
     """
 
-    orders: StreamActorConfig
+    config: StreamActorConfig
     inference: Any
     retraining: Any
     weights: Any
@@ -89,39 +83,56 @@ class StreamActors:
             self.retraining = actor
 
 
+@dataclass(slots=True, eq=False)
+class _Process:
+    """Process of an actor that holds shares.
+
+    Attributes:
+        pid: object reference to its process number; None once it was killed.
+        role: of the workers in it.
+        streams: of these workers; none in the micro-profiler and in a spare process.
+    """
+
+    pid: Any
+    role: Role = Role.INFERENCE
+    streams: tuple[StreamId, ...] = ()
+
+
 class FleetActors:
     """All actors of a run. Only ``wait_ready``, ``load_serving``, ``try_hand_over`` and ``close`` block.
 
     Args:
-        orders: common to all actors.
+        config: common to all actors.
         scheduler: its name.
         weights: bytes and version of the weights that serve first, by stream; None for the base model.
     """
 
     def __init__(
         self,
-        orders: ActorConfig,
+        config: ActorConfig,
         scheduler: str,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] | None = None,
     ) -> None:
-        self._orders = orders
+        self._config = config
         self._scheduler_name = scheduler
-        self._made: dict[str, int] = {}
-        self._processes: dict[Any, Any] = {}
-        self._inside: dict[Any, tuple[_Worker, ...]] = {}
+        self._names: Counter[str] = Counter()
+        self._processes: dict[Any, _Process] = {}
         self._died_s: dict[str, float] = {}
-        self._alone: set[_Worker] = set()
-        self._spares = Spares(self._spare)
+        self._alone: set[tuple[Role, StreamId]] = set()
+        # By GPU: a spare inference process, and the reference of its warm-up.
+        self._spares: dict[int, tuple[Any, Any]] = {}
         self._has_weights = weights is not None
         self.scheduler = self.make_scheduler()
+        self.preparation: Any = None
         self.streams: dict[StreamId, StreamActors] = {}
-        for place, stream in enumerate(orders.fleet.streams):
+        for place, stream in enumerate(config.fleet.streams):
             served, version = (weights or {}).get(stream.id, (None, BASE_VERSION))
             reference = None if served is None else ray.put(served)
-            own = StreamActorConfig(orders, place, version)
+            own = StreamActorConfig(config, place, version)
             self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
         self._make_workers(Role.INFERENCE)
-        self.preparation: Any = None
+
+    # Before the run
 
     def wait_ready(self) -> dict[StreamId, Ready]:
         """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
@@ -130,82 +141,86 @@ class FleetActors:
         while it goes on: on a small machine they would delay the cameras.
 
         Raises:
-            UserError: an actor rejected its input (``unwrapping_user_error``), or a process died too often.
+            UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
+                the decoders of all streams have died.
         """
         deaths: Counter[str] = Counter()
         if not self._has_weights:
             self._load_base(deaths)
-        asked = {self._begun(actor): (actor, name) for actor, name in self._names().items()}
+        loading = {self._load(actor): actor for actor in (self.scheduler, *self.inferences)}
         known: dict[StreamId, Ready] = {}
-        while asked:
-            (answer,), _ = ray.wait(list(asked), num_returns=1)
-            actor, name = asked.pop(answer)
+        while loading:
+            (reply,), _ = ray.wait(list(loading), num_returns=1)
+            actor = loading.pop(reply)
             try:
-                known |= ray.get(answer) or {}
+                known |= ray.get(reply) or {}
             except RayActorError as error:
-                made = self._make_in_place_of(actor, name, error, deaths)
-                asked[self._begun(made)] = (made, name)
+                made = self._replace(actor, error, deaths)
+                loading[self._load(made)] = made
+        if all(one.died is not None for one in known.values()):
+            stream, first = min(known.items())
+            raise UserError(
+                f"no stream can be decoded, {stream} since its decoder died ({first.died}); convert or "
+                "replace the files"
+            )
         self.make_rest()
         return known
 
     def make_rest(self) -> None:
         """Makes the actors that window 0 does not need; they load at low priority meanwhile."""
-        self._make_workers(Role.RETRAINING, patient=True)
-        self.preparation = self.make_preparation(patient=True)
+        self._make_workers(Role.RETRAINING, low_priority=True)
+        self.preparation = self.make_preparation(low_priority=True)
 
-    def _make_workers(self, role: Role, patient: bool = False) -> None:
+    def _make_workers(self, role: Role, low_priority: bool = False) -> None:
         """Makes the processes of all streams' workers of a role."""
         together: dict[str, list[StreamId]] = {}
         for stream in self.streams:
             together.setdefault(self._process_name(role, stream), []).append(stream)
         for streams in together.values():
-            self._put(role, streams, self._hosted(role, streams, patient=patient))
+            self._make_process(role, streams, low_priority=low_priority)
 
-    def _load_base(self, deaths: "Counter[str]") -> None:
+    def _load_base(self, deaths: Counter[str]) -> None:
         """Has an inference process make the base model of all streams."""
-        name, maker = next((self._names()[one], one) for one in self.inferences)
+        actor = self.inferences[0]
         while True:
-            weights, made = maker.base_weights.options(num_returns=2).remote()
+            weights, made = actor.base_weights.options(num_returns=2).remote()
             try:
                 ray.get(made)
                 break
             except RayActorError as error:
-                maker = self._make_in_place_of(maker, name, error, deaths)
+                actor = self._replace(actor, error, deaths)
         for own in self.streams.values():
             own.weights = own.newest_weights = weights
 
-    def _begun(self, actor: Any) -> Any:
-        """Asks an actor to load its models; returns the reference of its reply."""
-        inside = self._streams_of(Role.INFERENCE, actor)
-        if not inside:
+    def _load(self, actor: Any) -> Any:
+        """Has an actor load its models; returns the reference of its reply."""
+        if actor is self.scheduler:
             return actor.ready.remote()
-        served = list(dict.fromkeys(own.weights for own in inside))
-        return actor.load.remote(tuple(served.index(own.weights) for own in inside), *served)
+        inside = [self.streams[stream].weights for stream in self._processes[actor].streams]
+        served = list(dict.fromkeys(inside))
+        return actor.load.remote(tuple(served.index(weights) for weights in inside), *served)
 
-    def _names(self) -> dict[Any, str]:
-        """The actors without which a run cannot begin, each once, with their display names."""
-        names = {
-            own.inference: self._process_name(Role.INFERENCE, stream) for stream, own in self.streams.items()
-        }
-        return names | {self.scheduler: THE_SCHEDULER}
-
-    def _make_in_place_of(self, dead: Any, name: str, error: RayError, deaths: "Counter[str]") -> Any:
+    def _replace(self, dead: Any, error: RayError, deaths: Counter[str]) -> Any:
         """Replaces an actor that died before the run began.
 
         Raises:
             UserError: it has died too often.
         """
+        process = self._processes.pop(dead, None)
+        name = _SCHEDULER if process is None else self._process_name(process.role, process.streams[0])
         deaths[name] += 1
-        _require_another_start(name, deaths[name], in_words(error))
-        self._processes.pop(dead, None)
-        if dead is self.scheduler:
-            self.scheduler = self.make_scheduler()
-            return self.scheduler
-        role, _ = self._inside[dead][0]
-        streams = [stream for _, stream in self._inside.pop(dead)]
-        made = self._hosted(role, streams)
-        self._put(role, streams, made)
-        return made
+        if deaths[name] > START_DEATHS_ALLOWED:
+            raise UserError(
+                f"{name}: its process died {deaths[name]} times while the run started ({in_words(error)}); "
+                "free memory, or run fewer streams"
+            )
+        _LOG.warning(
+            "%s: its process died while the run started (%s) and is made again", name, in_words(error)
+        )
+        if process is not None:
+            return self._make_process(process.role, process.streams)
+        self.scheduler = self.make_scheduler()
+        return self.scheduler
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
         """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
@@ -217,10 +232,32 @@ class FleetActors:
         with suppress(RayActorError):
             ray.get(known)
 
+    def try_hand_over(self) -> None:
+        """Shares each stream's first weights from its trainer to its inference, as later hot swaps will.
+
+        Raises:
+            UserError: CUDA IPC does not work on this machine.
+        """
+        trials = []
+        for stream, own in self.streams.items():
+            shared = own.retraining.share_first.remote(stream, own.weights)
+            received = own.inference.try_receive.remote(stream, shared)
+            freed = own.retraining.stop_sharing.remote(stream, own.version, [received])
+            trials += [shared, received, freed]
+        try:
+            ray.get(trials)
+        except RayError as error:
+            raise UserError(
+                f"hand_over: cuda-ipc does not work between two processes here ({in_words(error)}); "
+                "use object-store"
+            ) from error
+
+    # During the run
+
     @property
     def fleet(self) -> FleetConfig:
         """The fleet that the actors serve."""
-        return self._orders.fleet
+        return self._config.fleet
 
     @property
     def inferences(self) -> tuple[Any, ...]:
@@ -237,48 +274,6 @@ class FleetActors:
         own = self.streams[stream].worker(role)
         return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
 
-    def try_hand_over(self) -> None:
-        """Shares each stream's first weights from its trainer to its inference, as later hot swaps will.
-
-        Raises:
-            UserError: CUDA IPC does not work on this machine.
-        """
-        trials = []
-        for stream, own in self.streams.items():
-            lent = own.retraining.lend_first.remote(stream, own.weights)
-            taken = own.inference.try_loan.remote(stream, lent)
-            trials += [lent, taken, own.retraining.end_loan.remote(stream, own.version, [taken])]
-        try:
-            ray.get(trials)
-        except RayError as error:
-            raise UserError(
-                f"hand_over: cuda-ipc does not work between two processes here ({in_words(error)}); "
-                "use object-store"
-            ) from error
-
-    def make_scheduler(self) -> Any:
-        """Makes the scheduler's actor; also used to restart it."""
-        return make_actor(
-            SCHEDULER.actor_class(), self._free_name(THE_SCHEDULER), {}, 0.0, self._scheduler_name
-        )
-
-    def make_preparation(self, patient: bool = False) -> Any:
-        """Makes the micro-profiler's actor."""
-        share_milli = self._orders.fleet.preparation.share_milli
-        environment = self._environment(MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
-        kind = replace(PREPARATION, patient=patient)
-        return self._worker(kind, self._free_name(MICRO_PROFILER), environment, self._orders)
-
-    def make_spares(self) -> None:
-        """Makes spare inference processes, where memory allows.
-
-        They wait for the trainers and the micro-profiler, which must be loaded before window 1.
-        """
-        loading = [actor.ready.remote() for actor in (*self.retrainings, self.preparation)]
-        for own in self.streams.values():
-            environment = self._environment(_THE_SPARE, _INFERS, 0, own.orders.gpu)
-            self._spares.make(environment, own.orders.gpu, own.weights, loading)
-
     def make_again(self, stream: StreamId, role: Role, started_monotonic_ns: int) -> Any:
         """Restarts a dead worker with the weights that served last, and lets it begin.
 
@@ -289,69 +284,28 @@ class FleetActors:
         """
         own = self.streams[stream]
         own.newest_weights = own.weights
-        if own.worker(role) not in self._processes:
+        process = self._processes.get(own.worker(role))
+        if process is None or process.pid is None:
             name = self._process_name(role, stream)
             streams = [
                 one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
             ]
-            spare = self._taken_over(streams) if role is Role.INFERENCE else None
-            self._put(role, streams, spare or self._hosted(role, streams, joining=True))
+            spare = self._take_spare(own.config.gpu) if role is Role.INFERENCE else None
+            if spare is None:
+                self._make_process(role, streams, joining=True)
+            else:
+                self._put(spare, role, streams)
         if role is Role.RETRAINING:
             return own.retraining.begin.remote(started_monotonic_ns)
-        orders = replace(own.orders, version=own.version)
-        return own.inference.join.remote(orders, own.weights, started_monotonic_ns)
-
-    def _process_name(self, role: Role, stream: StreamId) -> str:
-        """Returns the name of a worker's process; streams with the same name share it."""
-        if self._orders.processes is Processes.STREAM or (role, stream) in self._alone:
-            return f"{role}/{stream}"
-        return f"{role}/gpu-{self.streams[stream].orders.gpu}"
-
-    def _put(self, role: Role, streams: Sequence[StreamId], actor: Any) -> None:
-        """Records that these workers are in this process."""
-        self._inside[actor] = tuple((role, stream) for stream in streams)
-        for stream in streams:
-            self.streams[stream].put(role, actor)
-
-    def _streams_of(self, role: Role, actor: Any) -> list[StreamActors]:
-        return [own for own in self.streams.values() if own.worker(role) is actor]
-
-    def _hosted(
-        self, role: Role, streams: Sequence[StreamId], joining: bool = False, patient: bool = False
-    ) -> Any:
-        """Makes a process for workers of these streams; ``joining`` streams come to an inference later."""
-        first = self.streams[streams[0]].orders
-        name = self._free_name(self._process_name(role, streams[0]))
-        kind, job = (INFERENCE, _INFERS) if role is Role.INFERENCE else (RETRAINING, _TRAINS)
-        environment = self._environment(name, job, 0, first.gpu)
-        there = () if joining and role is Role.INFERENCE else streams
-        orders = ProcessConfig(
-            self._orders, name, first.gpu, tuple(self.streams[one].orders for one in there)
-        )
-        return self._worker(replace(kind, patient=patient), name, environment, orders)
-
-    def _taken_over(self, streams: Sequence[StreamId]) -> Any:
-        """Takes a spare process for these streams' inference; None if none is ready."""
-        gpu = self.streams[streams[0]].orders.gpu
-        return self._spares.take(self._environment(_THE_SPARE, _INFERS, 0, gpu))
-
-    def _spare(self, environment: Mapping[str, str], gpu: int, after: Sequence[Any]) -> Any:
-        name = self._free_name(_THE_SPARE)
-        orders = ProcessConfig(self._orders, name, gpu, ())
-        return self._worker(SPARE, name, environment, orders, *after)
-
-    def _worker(self, kind: ActorKind, name: str, environment: Mapping[str, str], *arguments: object) -> Any:
-        """Makes an actor that holds shares."""
-        gpu_part = GPU_PART if self._orders.device == "cuda" else 0.0
-        actor = make_actor(kind.actor_class(), name, environment, gpu_part, *arguments)
-        self._processes[actor] = actor.process.remote()
-        return actor
+        config = replace(own.config, version=own.version)
+        return own.inference.join.remote(config, own.weights, started_monotonic_ns)
 
     def end(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""
-        process = self._processes.pop(actor, None)
-        if process is not None:
-            end_process(actor, process)
+        process = self._processes.get(actor)
+        if process is not None and process.pid is not None:
+            end_process(actor, process.pid)
+            process.pid = None
 
     def has_died(self, actor: Any) -> None:
         """Forgets a worker's process that has ended, whose pid may be reused.
@@ -359,51 +313,112 @@ class FleetActors:
         A shared process that dies twice within ``ALONE_AFTER_S`` is split into one process a stream, so that
         a stream that keeps killing its process affects no others.
         """
-        self._processes.pop(actor, None)
-        inside = self._inside.pop(actor, ())
-        if len(inside) < 2:
+        process = self._processes.pop(actor, None)
+        if process is None or len(process.streams) < 2:
             return
-        name, now_s = self._process_name(*inside[0]), time.monotonic()
+        name, now_s = self._process_name(process.role, process.streams[0]), time.monotonic()
         if now_s - self._died_s.get(name, -math.inf) < ALONE_AFTER_S:
             _LOG.warning("%s has died again, and its streams have a process each from now on", name)
-            self._alone.update(inside)
+            self._alone.update((process.role, stream) for stream in process.streams)
         self._died_s[name] = now_s
 
     def close(self) -> None:
         """Ends all actors; no process is left when this returns."""
-        numbers = list(self._processes.values())
         for actor in (self.scheduler, *self._processes):
             ray.kill(actor)
-        known, _ = ray.wait(numbers, num_returns=len(numbers), timeout=0) if numbers else ([], [])
+        wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
         self._processes.clear()
-        ends_s = time.monotonic() + _GONE_S
-        for number in known:
-            with suppress(RayError, ProcessLookupError):
-                process: int = ray.get(number)
-                while time.monotonic() < ends_s:
-                    os.kill(process, 0)
-                    time.sleep(0.01)
-                os.kill(process, signal.SIGKILL)
+
+    # Spare processes
+
+    def make_spares(self) -> None:
+        """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
+
+        They wait for the trainers and the micro-profiler, which must be loaded before window 1.
+        """
+        for own in self.streams.values():
+            gpu = own.config.gpu
+            if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
+                continue
+            name = self._free_name(_SPARE)
+            config = ProcessConfig(self._config, name, gpu, ())
+            loading = [actor.ready.remote() for actor in (*self.retrainings, self.preparation)]
+            # Its share is that of any inference on this GPU.
+            spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
+            self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
+
+    def _take_spare(self, gpu: int) -> Any:
+        """Removes and returns the spare process of a GPU; None if none is ready."""
+        spare, warm = self._spares.get(gpu, (None, None))
+        if spare is None or not ray.wait([warm], timeout=0)[0]:
+            return None
+        del self._spares[gpu]
+        try:
+            ray.get([warm, self._processes[spare].pid])
+        except RayError as error:
+            _LOG.warning("a spare process was dead: %s", error)
+            return None
+        return spare
+
+    # Making one actor
+
+    def make_scheduler(self) -> Any:
+        """Makes the scheduler's actor; also used to restart it."""
+        name = self._free_name(_SCHEDULER)
+        return make_actor(SCHEDULER.actor_class(name), name, {}, 0.0, self._scheduler_name)
+
+    def make_preparation(self, low_priority: bool = False) -> Any:
+        """Makes the micro-profiler's actor."""
+        share_milli = self.fleet.preparation.share_milli
+        job = ShareJob(_MICRO_PROFILER, "preparation", share_milli, PREPARATION_GPU)
+        kind = replace(PREPARATION, low_priority=low_priority)
+        return self._make(kind, self._free_name(_MICRO_PROFILER), job, self._config)
+
+    def _make_process(
+        self, role: Role, streams: Sequence[StreamId], joining: bool = False, low_priority: bool = False
+    ) -> Any:
+        """Makes a process for workers of these streams; ``joining`` streams come to an inference later."""
+        gpu = self.streams[streams[0]].config.gpu
+        name = self._free_name(self._process_name(role, streams[0]))
+        kind, job_role = _WORKERS[role]
+        inside = () if joining and role is Role.INFERENCE else streams
+        configs = tuple(self.streams[stream].config for stream in inside)
+        config = ProcessConfig(self._config, name, gpu, configs)
+        kind = replace(kind, low_priority=low_priority)
+        actor = self._make(kind, name, ShareJob(name, job_role, 0, gpu), config)
+        self._put(actor, role, streams)
+        return actor
+
+    def _put(self, actor: Any, role: Role, streams: Sequence[StreamId]) -> None:
+        """Records that these workers are in this process."""
+        process = self._processes[actor]
+        process.role, process.streams = role, tuple(streams)
+        for stream in streams:
+            self.streams[stream].put(role, actor)
+
+    def _make(self, kind: ActorKind, name: str, job: ShareJob, *arguments: object) -> Any:
+        """Makes an actor that holds shares."""
+        gpu_part = GPU_PART if self._config.device == "cuda" else 0.0
+        environment = self._config.shares.actor_env(job)
+        actor = make_actor(kind.actor_class(name), name, environment, gpu_part, *arguments)
+        self._processes[actor] = _Process(actor.process.remote())
+        return actor
+
+    def _process_name(self, role: Role, stream: StreamId) -> str:
+        """Returns the name of a worker's process; streams with the same name share it."""
+        if self._config.processes is Processes.STREAM or (role, stream) in self._alone:
+            return f"{role}/{stream}"
+        return f"{role}/gpu-{self.streams[stream].config.gpu}"
 
     def _free_name(self, name: str) -> str:
         """Makes a name unique: a dead actor's name is not available immediately."""
-        made, self._made[name] = self._made.get(name, 0), self._made.get(name, 0) + 1
-        server = f"{self._orders.server}/" if self._orders.server else ""
+        made = self._names[name]
+        self._names[name] += 1
+        server = f"{self._config.server}/" if self._config.server else ""
         return server + name + (f" (restart {made})" if made else "")
 
-    def _environment(self, name: str, role: JobRole, share_milli: int, gpu: int) -> Mapping[str, str]:
-        return self._orders.shares.actor_env(ShareJob(name, role, share_milli, gpu))
 
-
-def _require_another_start(name: str, deaths: int, reason: str) -> None:
-    """Logs that a process died while the run started and is restarted.
-
-    Raises:
-        UserError: it has died too often.
-    """
-    if deaths > START_DEATHS_ALLOWED:
-        raise UserError(
-            f"{name}: its process died {deaths} times while the run started ({reason}); free memory, or run "
-            "fewer streams"
-        )
-    _LOG.warning("%s: its process died while the run started (%s) and is made again", name, reason)
+_WORKERS: Mapping[Role, tuple[ActorKind, JobRole]] = {
+    Role.INFERENCE: (INFERENCE, "inference"),
+    Role.RETRAINING: (RETRAINING, "retraining"),
+}

@@ -106,7 +106,7 @@ class JobUse:
         self._share_milli = share_milli
         self._lock = threading.Lock()
         self._worth_us = 0.0
-        self._untold_us = 0
+        self._unreported_us = 0
 
     def holds(self, resized: Resized | None) -> None:
         """Sets the job's share; None where the order was overtaken.
@@ -121,7 +121,7 @@ class JobUse:
         with self._lock:
             used_us = self._handle.measured().used_us
             self._worth_us += self._speed.worth(used_us, self._share_milli)
-            self._untold_us += used_us
+            self._unreported_us += used_us
 
     def worth_s(self) -> float:
         """Returns the seconds that a whole GPU would have needed for everything so far."""
@@ -129,12 +129,12 @@ class JobUse:
         with self._lock:
             return self._worth_us / US_PER_S
 
-    def untold_us(self) -> int:
+    def unreported_us(self) -> int:
         """Returns the GPU time used since this was last called."""
         self.count()
         with self._lock:
-            untold_us, self._untold_us = self._untold_us, 0
-        return untold_us
+            unreported_us, self._unreported_us = self._unreported_us, 0
+        return unreported_us
 
 
 class SharedUse:

@@ -25,7 +25,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
-from ekya.models.edge.predictors import Predictors
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
@@ -434,4 +434,4 @@ class PreparationActor:
 
 def _used_s(preparation: _Preparation) -> float:
     """Returns the GPU-seconds used since the last call."""
-    return preparation.use.untold_us() / 1e6
+    return preparation.use.unreported_us() / 1e6

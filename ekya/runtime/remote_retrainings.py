@@ -1,15 +1,120 @@
-"""Tracks remote retrainings on the home server: their progress, and their weights for the local trainer."""
+"""Retrainings on other servers as their home server sees them: inputs, progress, and weights."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.units import JobId, StreamId
-from ekya.runtime.fleet_actors import StreamActors
-from ekya.runtime.mailbox import RunClock
-from ekya.runtime.retrain_inputs import RetrainInputs
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.settings import PreparationSettings
+from ekya.runtime.actor_errors import in_words
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.fleet_actors import FleetActors, StreamActors
+
+if TYPE_CHECKING:
+    from ekya.models.training.exemplars import ExemplarMemory
+
+_LOG = logging.getLogger(__name__)
+_NO_LABELS = "there are no labels to train on"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamRetrainInputs:
+    """Arguments of ``retraining_of``, except for γ and the window.
+
+    Attributes:
+        weights: of the model that serves, or is about to.
+        labels: of the window.
+        memory: exemplars of earlier windows.
+        settings: of the stream.
+    """
+
+    weights: bytes
+    labels: StreamLabels
+    memory: "ExemplarMemory"
+    settings: PreparationSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaterialToFetch:
+    """The same as references into the object store; None where there were no labels."""
+
+    weights: Any
+    labels: Any
+    memory: Any
+    settings: PreparationSettings
+
+    def fetch(self, timeout_s: float) -> StreamRetrainInputs:
+        """Fetches the material. Thread-safe.
+
+        Raises:
+            LookupError: part of it is lost or never existed; the message says which.
+            TimeoutError: it did not arrive in time.
+        """
+        if self.labels is None:
+            raise LookupError(_NO_LABELS)
+        try:
+            weights, labels, memory = ray.get([self.weights, self.labels, self.memory], timeout=timeout_s)
+        except GetTimeoutError:
+            raise TimeoutError(f"what a retraining needs has not come within {timeout_s:g} s") from None
+        except RayError as error:
+            raise LookupError(f"what a retraining needs is lost: {in_words(error)}") from error
+        if labels is None:
+            raise LookupError(_NO_LABELS)
+        return StreamRetrainInputs(weights, labels, memory, self.settings)
+
+
+class RetrainInputs:
+    """Retraining inputs of all streams.
+
+    Args:
+        actors: hold the inputs.
+        ready: settings of their streams.
+        keep_labels: callback for the labels of each stream as soon as this process has them.
+    """
+
+    def __init__(
+        self,
+        actors: FleetActors,
+        ready: Mapping[StreamId, Ready],
+        keep_labels: Callable[[StreamId, StreamLabels], None],
+    ) -> None:
+        self._actors = actors
+        self._ready = ready
+        self._keep_labels = keep_labels
+        self._labels: dict[StreamId, Any] = {}
+
+    def begin_window(self) -> None:
+        """Forgets the labels of the last window."""
+        self._labels = {}
+
+    def fetch_labels(self, stream: StreamId, window: int) -> None:
+        """Fetches and keeps new labels; they stay in the object store while the window lasts."""
+        reference = self._actors.preparation.labels.remote(window, stream)
+        try:
+            labels = ray.get(reference)
+        except RayError as error:
+            _LOG.error("%s: its labels are lost: %s", stream, in_words(error))
+            return
+        self._labels[stream] = reference
+        if labels is not None:
+            self._keep_labels(stream, labels)
+
+    def labels(self, stream: StreamId) -> Any:
+        """Returns the reference to the window's labels; None before they exist."""
+        return self._labels.get(stream)
+
+    def of(self, stream: StreamId) -> MaterialToFetch:
+        """Returns references to the inputs of a retraining that would begin now; does not block."""
+        own = self._actors.streams[stream]
+        memory = own.retraining.memory.remote(stream)
+        return MaterialToFetch(own.newest_weights, self.labels(stream), memory, self._ready[stream].settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,21 +133,21 @@ class RemoteCheckpoint:
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
+class _Remote:
     """One remote retraining.
 
     Attributes:
         best: returns the best weights so far.
         accuracies: after each epoch reported so far.
-        adopted: Ray's reference to the call that gave weights to the stream's trainer; None before.
-        adopted_epoch: the epoch of these weights.
+        sent: Ray's reference to the call that gave weights to the stream's trainer; None before.
+        sent_epoch: the epoch of these weights.
     """
 
     command: StartRetraining
     best: Callable[[], RemoteCheckpoint]
     accuracies: tuple[float, ...] = ()
-    adopted: Any = None
-    adopted_epoch: int = 0
+    sent: Any = None
+    sent_epoch: int = 0
 
     @property
     def best_epoch(self) -> int:
@@ -55,51 +160,51 @@ class RemoteRetrainings:
 
     Args:
         streams: actors of the streams.
-        materials: the labels that each stream's trainer learns from.
-        clock: run time.
-        tell: callback for progress and end events.
+        inputs: the labels that each stream's trainer learns from.
+        now_us: returns run time.
+        emit: callback for progress and end events.
     """
 
     def __init__(
         self,
         streams: Mapping[StreamId, StreamActors],
-        materials: RetrainInputs,
-        clock: RunClock,
-        tell: Callable[[ev.Event], None],
+        inputs: RetrainInputs,
+        now_us: Callable[[], int],
+        emit: Callable[[ev.Event], None],
     ) -> None:
-        self._streams, self._materials, self._clock, self._tell = streams, materials, clock, tell
-        self._coming: dict[StreamId, _Coming] = {}
+        self._streams, self._inputs, self._now_us, self._emit = streams, inputs, now_us, emit
+        self._newest: dict[StreamId, _Remote] = {}
 
     def bring(
         self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], RemoteCheckpoint]
     ) -> None:
-        """Records progress; see ``above.Exchange.bring``."""
+        """Records progress; see ``coordinator.Exchange.bring``."""
         stream, job = command.stream, command.job
-        coming = self._coming.get(stream)
-        if coming is None or coming.command.job != job:
-            coming = self._coming[stream] = _Coming(command, best)
-        coming.best = best
-        now_us = max(self._clock.now_us(), 0)
-        for epoch in range(len(coming.accuracies) + 1, len(accuracies) + 1):
+        remote = self._newest.get(stream)
+        if remote is None or remote.command.job != job:
+            remote = self._newest[stream] = _Remote(command, best)
+        remote.best = best
+        now_us = self._now_us()
+        for epoch in range(len(remote.accuracies) + 1, len(accuracies) + 1):
             accuracy = accuracies[epoch - 1]
-            self._tell(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
+            self._emit(ev.RetrainProgress(now_us, stream, job, epoch, accuracy, 0.0))
         # Its processes may end after its last epoch, so the end is reported only once.
-        ends = len(coming.accuracies) < command.config.epochs <= len(accuracies)
-        coming.accuracies = tuple(accuracies)
+        ends = len(remote.accuracies) < command.config.epochs <= len(accuracies)
+        remote.accuracies = tuple(accuracies)
         if ends:
-            self._tell(ev.RetrainFinished(now_us, stream, job, 0.0))
+            self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
 
-    def adopt(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Gives the stream's trainer the best weights, unless it has them; returns the Ray reference.
+    def send(self, stream: StreamId, job: JobId) -> list[Any]:
+        """Sends the best weights to the stream's trainer, unless it has them; returns the Ray reference.
 
         Empty if the job is not a remote one or has no epoch yet. The call needs no share.
         """
-        coming = self._coming.get(stream)
-        if coming is None or coming.command.job != job or not coming.accuracies:
+        remote = self._newest.get(stream)
+        if remote is None or remote.command.job != job or not remote.accuracies:
             return []
-        if coming.best_epoch > coming.adopted_epoch:
-            best, labels = coming.best(), self._materials.labels(stream)
-            adopt = self._streams[stream].retraining.adopt
-            coming.adopted = adopt.remote(coming.command, best.weights, best.accuracy, labels)
-            coming.adopted_epoch = best.epoch
-        return [coming.adopted]
+        if remote.best_epoch > remote.sent_epoch:
+            best, labels = remote.best(), self._inputs.labels(stream)
+            receive = self._streams[stream].retraining.receive
+            remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, labels)
+            remote.sent_epoch = best.epoch
+        return [remote.sent]

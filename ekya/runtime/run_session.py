@@ -1,218 +1,235 @@
-"""Executes one run on Ray actors, from the start of the first to the end of the last."""
+"""Executes one run on Ray actors, from the start of the first to its report."""
 
 import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
-from ekya.config.fleet_file import RunOptions
-from ekya.control.loop import run_loop
-from ekya.control.options import LoopOptions
+from ekya.control.loop import Observer, run_loop
 from ekya.control.protocols import Batch, Executor
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.core.speed import SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.gpu.window_meter import GpuMeter
+from ekya.gpu.backends.backend import ShareBackend
+from ekya.gpu.nvml import list_gpus
+from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.record import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
+from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
 from ekya.results.progress import ProgressObserver, ScriptTeller, WarningTeller
-from ekya.results.report.screen import open_screen
+from ekya.results.report.screen import Screen, open_screen
 from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_errors import unwrapping_user_error
-from ekya.runtime.actor_kinds import ActorConfig
-from ekya.runtime.coordinator import Coordinator
-from ekya.runtime.executor import RayExecutor
-from ekya.runtime.executor_layers import MeteredExecutor, Stoppable, StoppedEarlyError, TimedExecutor
+from ekya.runtime.actor_kinds import ActorConfig, Ready
+from ekya.runtime.coordinator import Coordinator, NullCoordinator
+from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.gpu_memory import BudgetedExecutor, job_sizes
+from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.metrics import RunMetrics
-from ekya.runtime.model_keeper import ModelKeeper
+from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
+from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planning import ActorPlanner
-from ekya.runtime.ready import Ready, require_frames
-from ekya.runtime.resuming import Resumed, newest_weights
+from ekya.runtime.resuming import newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class RunSession:
-    """One run on actors.
+    """One run on actors, on this process's own Ray node.
+
+    This process is connected to Ray, as a driver or as an actor; any of its threads may call.
 
     Attributes:
-        note: for the screen.
-        host: measured costs of its work on this machine.
+        opened: run, not yet started.
+        shares: its backend, opened for its GPUs and closed by the caller; other servers' jobs use it too.
+        note: a line for the screen.
+        server: name of the server, where several share a Ray namespace: a prefix of its actors' names.
         coordinator: tier above this server.
-        stop: ends the run early, as Ctrl-C does.
-        training_speed: speed curve as refined by its retrainings; None until one has refined it.
+        stop: ends the run early when another thread sets it, as Ctrl-C does: the results until then are
+            measured and written as usual.
     """
 
-    orders: ActorConfig
-    options: RunOptions
-    constants: LoopOptions
-    store: StateStore
-    journal: FileJournal
-    note: str
-    resumed: Resumed | None
-    host: ProbedHost
-    meter: GpuMeter | None
-    coordinator: Coordinator
-    stop: threading.Event
-    planning_ms: list[float] = field(default_factory=list)
-    stalls_ms: list[float] = field(default_factory=list)
-    training_speed: SpeedCurve | None = None
+    opened: OpenRun
+    shares: ShareBackend
+    note: str = ""
+    server: str = ""
+    coordinator: Coordinator = field(default_factory=NullCoordinator)
+    stop: threading.Event = field(default_factory=threading.Event)
 
-    def run(self, console: Console) -> HostFacts:
-        """Runs all windows and returns the host's measurements. No actor is left when this returns."""
-        began_s = time.monotonic()
-        actors = FleetActors(self.orders, self.options.scheduler, self._first_weights())
-        try:
-            on_the_gpu = self.orders.fleet.hand_over == "cuda-ipc"
+    def run(self, console: Console) -> Path:
+        """Runs all windows and returns the run folder. Nothing of the run is left on Ray afterwards.
+
+        Args:
+            console: for messages to the user; a quiet one shows nothing.
+
+        Raises:
+            UserError: an actor rejected its input, or a file cannot be written.
+        """
+        opened, began_s = self.opened, time.monotonic()
+        fleet, constants, resumed = opened.fleet, opened.constants, opened.resumed
+        from_us = 0 if resumed is None else resumed.from_us
+        scheduler = make_scheduler(opened.options.scheduler)
+        facts = LoopFacts()
+        with ExitStack() as stack:
+            meter = self._open_meter(stack)
+            store = stack.enter_context(StateStore(opened.folder.state))
+            journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
+            stack.callback(journal.close)
+            actors = FleetActors(self._actor_config(), opened.options.scheduler, self._first_weights(store))
+            stack.callback(actors.close)
             with console.status("starting the actors"):
-                ready = unwrapping_user_error(actors.wait_ready)
-                require_frames(ready)
-                if on_the_gpu:
-                    actors.try_hand_over()
-                if self.resumed is not None:
-                    # A resumed run prepares a window immediately.
-                    actors.load_serving(ready)
-            ready_s = time.monotonic()
-            from_us = 0 if self.resumed is None else self.resumed.from_us
-            with loaded_frozen():
-                clock = RunClock(self.coordinator.begin_ns() - from_us * 1000)
-                _begin(actors, clock)
-                actors.make_spares()
-                events, ledger = (
-                    self._first_events(ready),
-                    ledger_for(self.constants, self.host.costs.batch_s),
-                )
-                on_ray = RayExecutor(actors, ready, events, clock, self._keep_labels, ledger, on_the_gpu)
-                executor = self.coordinator.executor(self._by_the_gpus(on_ray, from_us), on_ray, clock)
-                timed = TimedExecutor(Stoppable(executor, self.stop))
-                self._loop(timed, actors, console, clock)
-                run_s = clock.now_us() / 1e6
-                self._end(actors, clock.now_us())
-        finally:
-            actors.close()
-        return HostFacts(
-            planning_ms=tuple(self.planning_ms),
-            swap_ms=tuple(self.stalls_ms),
-            others={
-                "start_s": round(ready_s - began_s, 3),
-                "run_s": round(run_s, 3),
-                "control_ms": round(timed.busy_s * 1000, 1),
-                "control_part": round(timed.busy_s / run_s, 5) if run_s > 0 else None,
-                **self.host.summary(),
-            },
+                ready = self._wait_ready(actors)
+            facts.start_s = time.monotonic() - began_s
+            stack.enter_context(loaded_frozen())
+            clock = RunClock(self.coordinator.begin_ns() - from_us * 1000)
+            _begin(actors, clock)
+            on_ray = RayExecutor(
+                actors,
+                ready,
+                self._first_events(ready),
+                clock,
+                partial(_keep_labels, opened.folder, store),
+                ledger_for(constants, opened.host.costs.batch_s),
+                self.stop,
+                fleet.hand_over == "cuda-ipc",
+            )
+            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray, clock)
+            planner = ActorPlanner(actors, scheduler)
+            facts.planning_ms = planner.planning_ms
+            with open_screen(console) as screen:
+                observe = self._observer(screen, store, facts)
+                plan = self.coordinator.planner(planner.plan)
+                state = None if resumed is None else resumed.state
+                try:
+                    run_loop(executor, journal, plan, scheduler.needs, constants, observe, state)
+                except (KeyboardInterrupt, StoppedEarlyError):
+                    _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
+            facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
+            _end(actors, clock.now_us(), store)
+        return self._report(facts)
+
+    def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
+        """Opens the meter of the run's GPUs, and checks that its inference fits in their memory."""
+        opened = self.opened
+        meter = open_meter(list_gpus(), opened.gpus) if opened.on_gpus else None
+        if meter is not None:
+            stack.enter_context(meter)
+            places = job_places(opened.fleet, opened.constants.capacity_milli)
+            require_inference(opened.fleet, opened.processes, places, meter)
+        return meter
+
+    def _actor_config(self) -> ActorConfig:
+        opened = self.opened
+        return ActorConfig(
+            opened.folder,
+            opened.fleet,
+            opened.options.seed,
+            self.shares,
+            opened.chosen.capability.device,
+            opened.homes,
+            opened.constants.inference_speed,
+            self.server,
+            opened.host.self_test.way,
+            opened.host.costs.streams,
+            opened.processes,
         )
 
-    def _loop(self, executor: Executor, actors: FleetActors, console: Console, clock: RunClock) -> None:
-        """Runs the control loop until the last window has closed, or the run is ended early."""
-        scheduler = make_scheduler(self.options.scheduler)
-        on_actor = ActorPlanner(actors, scheduler)
-        self.planning_ms = on_actor.planning_ms
-        metrics, models = RunMetrics(), ModelKeeper(self.orders.folder, self.store)
-        with open_screen(console) as screen:
-            watcher = ProgressObserver(screen, self.constants, self.note)
-            tell_script = ScriptTeller(script_cues(self.orders.fleet))
-            tell_warnings = WarningTeller()
-
-            def observe(batch: Batch, turn: StepResult) -> None:
-                tell_script(batch, turn)
-                tell_warnings(batch)
-                watcher(batch, turn)
-                metrics(batch, turn)
-                models(batch, turn)
-                self._note_stalls(batch)
-                self.training_speed = turn.state.training_speed
-                self.coordinator.observe(batch, turn)
-
-            try:
-                state = None if self.resumed is None else self.resumed.state
-                planner = self.coordinator.planner(on_actor.plan)
-                run_loop(executor, self.journal, planner, scheduler.needs, self.constants, observe, state)
-            except (KeyboardInterrupt, StoppedEarlyError):
-                _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
-
-    def _by_the_gpus(self, executor: Executor, from_us: int) -> Executor:
-        """Adds GPU memory checks and metering; returns the executor unchanged without a GPU meter."""
-        if self.meter is None:
-            return executor
-        self.meter.take()  # discards the start of the actors, which belongs to no window
-        fleet = self.orders.fleet
-        places = job_places(fleet, self.constants.capacity_milli)
-        budgeted = BudgetedExecutor(executor, self.meter, places, job_sizes(fleet))
-        return MeteredExecutor(budgeted, self.meter, self.constants.window_us, from_us)
-
-    def _first_weights(self) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
+    def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
         """Returns the first weights of a resumed run; None for the base model, which only workers load."""
-        if self.resumed is not None:
-            return newest_weights(self.orders.folder, self.orders.fleet)
-        for stream in self.orders.fleet.streams:
-            record = ModelRecord(self.orders.folder, self.store, stream.id)
-            record.note_model(BASE_VERSION, -1, None, None, 0)
+        opened = self.opened
+        if opened.resumed is not None:
+            return newest_weights(opened.folder, opened.fleet)
+        for stream in opened.fleet.streams:
+            ModelRecord(opened.folder, store, stream.id).note_model(BASE_VERSION, -1, None, None, 0)
         return None
+
+    def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
+        ready = unwrapping_user_error(actors.wait_ready)
+        if self.opened.fleet.hand_over == "cuda-ipc":
+            actors.try_hand_over()
+        if self.opened.resumed is not None:
+            # A resumed run prepares a window immediately.
+            actors.load_serving(ready)
+        return ready
 
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
         """Returns the loop's first events, and those that add streams at their time."""
-        fleet = self.orders.fleet
-        again = () if self.resumed is None else self.resumed.events
-        there = () if self.resumed is None else self.resumed.state.fleet.streams
-        known_already = {state.stream for state in there}
-        added = [
-            ev.StreamAdded(
-                fleet.stream(stream).play.joins_us,
-                stream,
-                first_inference_options(
+        fleet, host, resumed = self.opened.fleet, self.opened.host, self.opened.resumed
+        known = set() if resumed is None else {state.stream for state in resumed.state.fleet.streams}
+        added = []
+        for stream, its in sorted(ready.items()):
+            if stream not in known:
+                options = first_inference_options(
                     fleet,
                     stream,
-                    known.settings.fps,
-                    self.host.costs.streams[stream].frame_gpu_s,
-                    known.settings.inference_speed,
-                ),
-            )
-            for stream, known in sorted(ready.items())
-            if stream not in known_already
-        ]
-        return [*again, *added]
+                    its.settings.fps,
+                    host.costs.streams[stream].frame_gpu_s,
+                    its.settings.inference_speed,
+                )
+                added.append(ev.StreamAdded(fleet.stream(stream).play.joins_us, stream, options))
+        return [*(() if resumed is None else resumed.events), *added]
 
-    def _keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
-        ModelRecord(self.orders.folder, self.store, stream).add_labels(labels)
+    def _metered(self, executor: RayExecutor, meter: GpuMeter | None, from_us: int) -> Executor:
+        """Adds GPU memory checks and metering; returns the executor unchanged without a GPU meter."""
+        if meter is None:
+            return executor
+        meter.take()  # discards the start of the actors, which belongs to no window
+        fleet, constants = self.opened.fleet, self.opened.constants
+        places = job_places(fleet, constants.capacity_milli)
+        budgeted = BudgetedExecutor(executor, meter, places, job_sizes(fleet))
+        return MeteredExecutor(budgeted, meter, constants.window_us, from_us)
 
-    def _note_stalls(self, batch: Batch) -> None:
-        for event in batch.events:
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
-                self.stalls_ms.append(event.stall_us / 1000)
+    def _observer(self, screen: Screen, store: StateStore, facts: LoopFacts) -> Observer:
+        """Returns a callback that passes each step of the loop to all that follow the run."""
+        warnings = WarningTeller()
+        observers: tuple[Observer, ...] = (
+            ScriptTeller(script_cues(self.opened.fleet)),
+            lambda batch, _: warnings(batch),
+            ProgressObserver(screen, self.opened.constants, self.note),
+            RunMetrics(),
+            ModelKeeper(self.opened.folder, store),
+            facts,
+            self.coordinator.observe,
+        )
 
-    def _end(self, actors: FleetActors, horizon_us: int) -> None:
-        """Ends every stream's inference and stores its frame counts."""
-        ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
-        saved = [retraining.end.remote() for retraining in actors.retrainings]
-        gone = set(actors.streams)
-        for reference in ends:
-            try:
-                for row in ray.get(reference):
-                    self.store.put_stream(row)
-                    gone.discard(row.stream)
-            except RayError as error:
-                _LOG.debug("a process of inference is gone: %s", error)
-        for stream in sorted(gone):
-            _LOG.warning("%s: its inference is gone; what it had written is kept", stream)
-        ray.wait(saved, num_returns=len(saved))
+        def observe(batch: Batch, result: StepResult) -> None:
+            for observer in observers:
+                observer(batch, result)
+
+        return observe
+
+    def _report(self, facts: LoopFacts) -> Path:
+        """Scores the run, writes its report, and returns its folder."""
+        # The figure libraries are loaded after the run, since loading them would delay its start.
+        from ekya.results.finalize import RunEnd, finish_run
+
+        opened = self.opened
+        others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
+        host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
+        finished = finish_run(opened.folder, opened.fleet, RunEnd("live", opened.options.seed, host))
+        keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
+        _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
+        return opened.folder.path
+
+
+def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels: StreamLabels) -> None:
+    ModelRecord(folder, store, stream).add_labels(labels)
 
 
 def _begin(actors: FleetActors, clock: RunClock) -> None:
@@ -226,3 +243,21 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
     for begun in begins:
         with suppress(RayActorError):
             ray.get(begun)
+    actors.make_spares()
+
+
+def _end(actors: FleetActors, horizon_us: int, store: StateStore) -> None:
+    """Ends every stream's inference and stores its frame counts."""
+    ends = [inference.end.remote(horizon_us) for inference in actors.inferences]
+    saved = [retraining.end.remote() for retraining in actors.retrainings]
+    missing = set(actors.streams)
+    for reference in ends:
+        try:
+            for row in ray.get(reference):
+                store.put_stream(row)
+                missing.discard(row.stream)
+        except RayError as error:
+            _LOG.debug("an inference process is dead: %s", error)
+    for stream in sorted(missing):
+        _LOG.warning("%s: its inference is dead; what it had written is kept", stream)
+    ray.wait(saved, num_returns=len(saved))

@@ -1,11 +1,12 @@
 """Carries out share changes through actor calls, in the order of the ledger, and returns replies to it."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
-import ray
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.options import LoopOptions
@@ -19,10 +20,11 @@ from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.placement.pack import rooms_milli
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.remote_calls import RemoteCalls
 
 _LOG = logging.getLogger(__name__)
 
-PATIENCE = Patience(
+TIMEOUTS = Patience(
     growers_us=1 * US_PER_S,
     limits_us={
         Work.INFERENCE: 10 * US_PER_S,
@@ -31,18 +33,18 @@ PATIENCE = Patience(
         Work.PREPARATION: 30 * US_PER_S,
     },
 )
-"""Timeouts for batches of zero duration; ``patience`` adds the duration of batches."""
+"""Timeouts for batches of zero duration; ``release_timeouts`` adds the duration of batches."""
 
-_PATIENT_BATCHES = 100
+_TIMEOUT_BATCHES = 100
 """Timeout in batches. Beside other jobs, at a small share, a batch may take many times as long as alone, and
 losing a retraining is expensive."""
 
 
-def patience(batch_s: float) -> Patience:
+def release_timeouts(batch_s: float) -> Patience:
     """Returns the timeouts for releasing a share, where the longest batch takes ``batch_s`` seconds alone."""
-    batches_us = int(_PATIENT_BATCHES * batch_s * US_PER_S)
-    limits_us = {work: limit_us + batches_us for work, limit_us in PATIENCE.limits_us.items()}
-    return replace(PATIENCE, limits_us=limits_us)
+    batches_us = int(_TIMEOUT_BATCHES * batch_s * US_PER_S)
+    limits_us = {work: limit_us + batches_us for work, limit_us in TIMEOUTS.limits_us.items()}
+    return replace(TIMEOUTS, limits_us=limits_us)
 
 
 Begin = Callable[[int, int], Any]
@@ -63,7 +65,7 @@ def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
         options: of the loop.
         batch_s: the longest batch of a job on this machine, in seconds.
     """
-    limits, step_milli = patience(batch_s), options.share_step_milli
+    limits, step_milli = release_timeouts(batch_s), options.share_step_milli
     if not options.homes:
         return ShareLedger((options.capacity_milli,), lambda holder: 0, limits, step_milli)
     homes = {one.stream: one.gpu for one in options.homes}
@@ -82,7 +84,8 @@ class ShareChanges:
         actors: those that hold shares.
         ledger: share ledger, still empty.
         clock: run time.
-        tell: callback for events.
+        calls: table of the calls in flight.
+        emit: callback for events.
         end: callback that ends the worker of a holder that does not reply; it reports the death elsewhere.
     """
 
@@ -91,28 +94,24 @@ class ShareChanges:
         actors: FleetActors,
         ledger: ShareLedger,
         clock: Clock,
-        tell: Callable[[ev.Event], None],
+        calls: RemoteCalls,
+        emit: Callable[[ev.Event], None],
         end: Callable[[ShareHolder], None],
     ) -> None:
         self._actors = actors
         self._ledger = ledger
         self._clock = clock
-        self._tell = tell
+        self._calls = calls
+        self._emit = emit
         self._end = end
         self._begin: dict[ShareHolder, Begin] = {}
         self._lambdas: dict[StreamId, InferenceConfig] = {}
-        self._under_way: dict[Any, ShareOrder] = {}
 
-    @property
-    def references(self) -> tuple[Any, ...]:
-        """References of the outstanding replies."""
-        return tuple(self._under_way)
-
-    def left_us(self) -> int | None:
-        """Returns the time until ``pass_time`` is due; None if only a reply can change anything."""
+    def left_s(self) -> float:
+        """Returns the seconds until ``pass_time`` is due; infinite if only a reply can change anything."""
         now_us = self._clock.now_us()
         due_us = self._ledger.next_due_us(now_us)
-        return None if due_us is None else due_us - now_us
+        return math.inf if due_us is None else (due_us - now_us) / US_PER_S
 
     def configure(self, stream: StreamId, config: InferenceConfig, share_milli: int, epoch: int) -> None:
         """Sets λ and share of a stream's inference; λ changes together with the share."""
@@ -128,7 +127,7 @@ class ShareChanges:
         """Changes the share of a job, including one that has not begun yet."""
         self._send(self._ledger.aim(holder, share_milli, epoch, self._clock.now_us()))
 
-    def silence(self, stream: StreamId) -> None:
+    def release_inference(self, stream: StreamId) -> None:
         """Releases the inference share of a stream without frames."""
         if inference_holder(stream) in self._ledger.holders:
             self.resize(inference_holder(stream), 0, 0)
@@ -145,74 +144,62 @@ class ShareChanges:
             self._begin.pop(holder, None)
         self._send(self._ledger.gone(gone, self._clock.now_us()))
 
-    def hear(self, reference: Any) -> bool:
-        """Handles a reply; returns False if the reference is not one of a share order."""
-        order = self._under_way.pop(reference, None)
-        if order is None:
-            return False
-        try:
-            resized: Resized | None = ray.get(reference)
-        except RayActorError:
-            return True  # The death of a worker is reported elsewhere.
-        except RayError as error:
-            holder = order.holder
-            _LOG.error("%s of %s could not change its share: %s", holder.work, holder.stream or "all", error)
-            return True
-        if resized is not None:
-            self._answered(order, resized)
-        return True
-
     def pass_time(self) -> None:
         """Ends holders that exceed their timeout, and gives free shares to those that wait for them."""
         overdue, orders = self._ledger.pass_time(self._clock.now_us())
         for one in overdue:
-            self._give_up(one)
+            self._end_overdue(one)
         self._send(orders)
 
-    def _answered(self, order: ShareOrder, resized: Resized) -> None:
-        now_us = max(self._clock.now_us(), 0)
-        if order.changes:
-            self._tell(
-                ev.ShareResized(
-                    now_us, order.holder, order.epoch, resized.share_milli, resized.took_us, resized.note
-                )
-            )
-        self._send(self._ledger.answer(order, now_us))
-
-    def _give_up(self, one: Overdue) -> None:
+    def _end_overdue(self, one: Overdue) -> None:
         holder = one.holder
         _LOG.warning(
-            "%s of %s has not let go of its share for %.1f s and is ended",
+            "%s of %s has not released its share for %.1f s and is ended",
             holder.work,
             holder.stream or "all",
             one.waited_us / US_PER_S,
         )
-        self._tell(ev.ShareOverdue(max(self._clock.now_us(), 0), holder, one.epoch, one.waited_us))
+        self._emit(ev.ShareOverdue(max(self._clock.now_us(), 0), holder, one.epoch, one.waited_us))
         self._end(holder)
 
     def _send(self, orders: list[ShareOrder]) -> None:
         for order in orders:
-            self._under_way[self._call(order)] = order
+            self._calls.add(self._call(order), partial(self._replied, order))
+
+    def _replied(self, order: ShareOrder, resized: Resized | None, error: RayError | None) -> None:
+        holder, now_us = order.holder, max(self._clock.now_us(), 0)
+        # The death of a worker is handled elsewhere.
+        if error is not None and not isinstance(error, RayActorError):
+            _LOG.error("%s of %s could not change its share: %s", holder.work, holder.stream or "all", error)
+        if resized is None:
+            return
+        if order.changes:
+            self._emit(
+                ev.ShareResized(
+                    now_us, holder, order.epoch, resized.share_milli, resized.took_us, resized.note
+                )
+            )
+        self._send(self._ledger.answer(order, now_us))
 
     def _call(self, order: ShareOrder) -> Any:
+        """Sends an order to the actor of its holder."""
         holder, begin = order.holder, self._begin.pop(order.holder, None)
         if begin is not None:
             return begin(order.share_milli, order.serial)
         if holder.stream is None:
-            actor = self._actors.preparation
+            preparation = self._actors.preparation
             if order.leaves:
-                return _order(actor.end).remote(holder.number)
-            return _order(actor.resize).remote(holder.number, order.share_milli, order.serial)
+                return _in_group(preparation.end).remote(holder.number)
+            return _in_group(preparation.resize).remote(holder.number, order.share_milli, order.serial)
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
-            config = self._lambdas[holder.stream]
-            asked = _order(own.inference.configure)
-            return asked.remote(holder.stream, config, order.share_milli, order.serial)
+            configure, config = _in_group(own.inference.configure), self._lambdas[holder.stream]
+            return configure.remote(holder.stream, config, order.share_milli, order.serial)
+        job = JobId(holder.number)
         if order.leaves:
-            return _order(own.retraining.stop).remote(holder.stream, JobId(holder.number))
-        resize = _order(own.retraining.resize)
-        return resize.remote(holder.stream, JobId(holder.number), order.share_milli, order.serial)
+            return _in_group(own.retraining.stop).remote(holder.stream, job)
+        return _in_group(own.retraining.resize).remote(holder.stream, job, order.share_milli, order.serial)
 
 
-def _order(method: Any) -> Any:
+def _in_group(method: Any) -> Any:
     return method.options(concurrency_group=SHARES)

@@ -23,6 +23,7 @@ from ekya.core.events import (
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.gpu.cuda_ipc import CudaIpc, Loan
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.device_memory import (
     MemoryPeaks,
@@ -37,7 +38,7 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
 from ekya.runtime.actor_kinds import StreamActorConfig
-from ekya.runtime.cuda_ipc_transfer import LOAN_S, CudaIpcSender, LentWeights, open_ipc
+from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, SharedWeights, open_ipc, share
 from ekya.runtime.job_share import JobUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.system.memory import give_back_freed
@@ -46,11 +47,19 @@ MEASURE_EVERY_S = 5.0
 
 _OVER = Resized(0, 0, "the retraining is over")
 _START_WITHIN_S = 5.0
-"""Timeout of an order that arrives before its job has begun."""
+"""Timeout of a command that arrives before its job has begun."""
 
 
 class _StoppedError(Exception):
     """The retraining was stopped; unwinds its thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """Weights with the highest accuracy so far."""
+
+    model: EdgeModel
+    accuracy: float
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +71,7 @@ class _Job:
         passed: the micro-profiler's forward passes of the start weights; None if there are none.
         memory: exemplars of the windows before.
         over: set when its thread has done its last work.
+        best: None before the first epoch.
     """
 
     command: StartRetraining
@@ -73,27 +83,25 @@ class _Job:
     memory: ExemplarMemory
     stopped: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    best_epoch: int = 0
-    best_accuracy: float = -1.0
-    best_model: EdgeModel | None = None
+    best: _Best | None = None
 
 
 class StreamRetraining:
     """Retraining of one stream. Methods may be called by several threads; each job has a separate one.
 
     Args:
-        orders: of the stream.
+        config: of the stream.
         mailbox: for events; shared with other streams of the process.
         peaks: of the process's GPU memory.
     """
 
-    def __init__(self, orders: StreamActorConfig, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
-        self._orders = orders
+    def __init__(self, config: StreamActorConfig, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
+        self._config = config
         self._peaks = peaks
-        fleet = orders.common.fleet
-        self._stream = fleet.streams[orders.place]
-        setup = stream_setup(fleet, orders.place, 1.0, orders.common.seed)
-        self._settings = replace(setup.settings, device=orders.common.device)
+        fleet = config.common.fleet
+        self._stream = fleet.streams[config.place]
+        setup = stream_setup(fleet, config.place, 1.0, config.common.seed)
+        self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
         self._lock = threading.Lock()
         self._job: _Job | None = None
@@ -101,9 +109,10 @@ class StreamRetraining:
         self._begun = threading.Condition()
         self._memory = ExemplarMemory()
         self._savers: list[threading.Thread] = []
-        self._lender: CudaIpcSender | None = None
+        self._ipc: CudaIpc | None = None
+        self._shared: dict[ModelVersion, tuple[Loan, _Best]] = {}
         self._clock = RunClock(time.monotonic_ns())
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def begin(self, started_monotonic_ns: int) -> None:
         """Sets the start of the run."""
@@ -129,13 +138,13 @@ class StreamRetraining:
             return resized
         return None
 
-    def adopt(
+    def receive(
         self, command: StartRetraining, weights: bytes, accuracy: float, labels: StreamLabels | None
     ) -> None:
-        """Makes a job of a remote retraining, with its best model so far.
+        """Receives the best checkpoint of a remote retraining so far, and makes a job of it.
 
         It needs no share: it only updates the exemplar memory, as every job does at its end. It is called
-        again when the remote retraining has better weights.
+        again when the remote retraining has a better checkpoint.
         """
         with self._beginning(command):
             model, before = from_bytes(weights), self._current(command.job)
@@ -144,7 +153,7 @@ class StreamRetraining:
             job = self._new_job(command, 0, labels, None)
             if before is not None:
                 job.memory = before.memory
-            job.best_accuracy, job.best_model = accuracy, model
+            job.best = _Best(model, accuracy)
             job.share.release()
             self._set_to_work(job, lambda: None)
 
@@ -154,13 +163,13 @@ class StreamRetraining:
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
-        """Context that creates a job: reports any error as the job's failure, and wakes waiting orders."""
+        """Context that creates a job: reports any error as the job's failure, and wakes waiting config."""
         try:
             yield
         except UserError as error:
-            self._tell_failed(command, str(error))
+            self._report_failed(command, str(error))
         except Exception as error:
-            self._tell_failed(command, f"{type(error).__name__}: {error}")
+            self._report_failed(command, f"{type(error).__name__}: {error}")
         finally:
             with self._begun:
                 self._newest_job = max(self._newest_job, command.job)
@@ -176,8 +185,8 @@ class StreamRetraining:
         if labels is None:
             raise UserError("there are no labels to train on")
         name = f"retraining/{self._stream.id}"
-        handle = self._orders.common.shares.attach(
-            ShareJob(name, "retraining", share_milli, self._orders.gpu)
+        handle = self._config.common.shares.attach(
+            ShareJob(name, "retraining", share_milli, self._config.gpu)
         )
         use = JobUse(handle, command.training_speed, share_milli)
         job = _Job(command, handle, VersionedShare(handle), use, labels, passed, self._memory)
@@ -205,67 +214,73 @@ class StreamRetraining:
         running.stopped.set()
         return running.share.end(running.over)
 
-    def lend(self, job: JobId, version: ModelVersion, adopted: None = None) -> tuple[LentWeights, float]:
-        """Shares the best weights so far over CUDA IPC; returns them with their accuracy.
-
-        ``hand_over`` must follow. ``adopted`` only makes Ray call this after a pending ``adopt``.
-
-        Raises:
-            LookupError: as of ``hand_over``.
-            SmDriverError: the GPU's driver refuses.
-        """
-        best, accuracy = self._best(job)
-        return self._lend(version, best, accuracy), accuracy
-
-    def lend_first(self, weights: bytes) -> LentWeights:
-        """Shares the weights that serve first, to test CUDA IPC; ``end_loan`` must follow."""
-        return self._lend(self._orders.version, from_bytes(weights), 0.0)
-
-    def end_loan(self, version: ModelVersion, taken: Sequence[Any]) -> tuple[EdgeModel, float] | None:
-        """Frees shared weights after their receivers have copied them, failed, or exceeded ``LOAN_S``.
-
-        Args:
-            version: of the weights.
-            taken: references to the receivers' replies.
-        """
-        ray.wait(list(taken), num_returns=len(taken), timeout=LOAN_S)
-        return None if self._lender is None else self._lender.end(version)
-
-    def hand_over(
-        self, job: JobId, version: ModelVersion, taken: Sequence[Any] = (), adopted: None = None
+    def send(
+        self, job: JobId, version: ModelVersion, received: Sequence[Any] = (), after: None = None
     ) -> tuple[bytes, float]:
-        """Returns the best weights so far as bytes, and their accuracy; saves them in the background.
+        """Returns the best checkpoint so far and its accuracy; saves it in the background.
 
-        ``adopted`` only makes Ray call this after a pending ``adopt``. If weights were shared under this
-        version, waits until they are ``taken`` and returns exactly those.
+        If weights were shared under this version, waits until they are ``received`` and returns exactly
+        those. ``after`` only makes Ray call this after a pending ``receive``.
 
         Raises:
             LookupError: the job is not here any more, or has no epoch yet.
         """
-        lent = self.end_loan(version, taken) if taken else None
-        best, accuracy = lent or self._best(job)
-        weights = to_bytes(best)
+        best = (self._unshared(version, received) if received else None) or self._best(job)
         # Written in the background: inference waits for the weights, not for the file.
-        path = self._orders.common.folder.model(self._stream.id, version)
-        saver = threading.Thread(target=save_model, args=(best, path), kwargs={"half": True}, name="saver")
+        path = self._config.common.folder.model(self._stream.id, version)
+        saver = threading.Thread(
+            target=save_model, args=(best.model, path), kwargs={"half": True}, name="saver"
+        )
         saver.start()
         self._savers.append(saver)
-        return weights, accuracy
+        return to_bytes(best.model), best.accuracy
 
-    def _best(self, job: JobId) -> tuple[EdgeModel, float]:
-        running = self._current(job)
+    def share(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[SharedWeights, float]:
+        """Sends the best weights so far over CUDA IPC, ahead of ``send``; returns them with their accuracy.
+
+        Raises:
+            LookupError: as of ``send``.
+            SmDriverError: the GPU's driver refuses.
+        """
+        best = self._best(job)
+        return self._share(version, best), best.accuracy
+
+    def share_first(self, weights: bytes) -> SharedWeights:
+        """Shares the weights that serve first, to test CUDA IPC; ``stop_sharing`` must follow."""
+        return self._share(self._config.version, _Best(from_bytes(weights), 0.0))
+
+    def stop_sharing(self, version: ModelVersion, received: Sequence[Any]) -> None:
+        """Frees shared weights after their receivers have copied them, failed, or timed out.
+
+        Args:
+            version: of the weights.
+            received: references to the receivers' replies.
+        """
+        self._unshared(version, received)
+
+    def _unshared(self, version: ModelVersion, received: Sequence[Any]) -> _Best | None:
+        ray.wait(list(received), num_returns=len(received), timeout=RECEIVE_TIMEOUT_S)
         with self._lock:
-            best = None if running is None else running.best_model
-            accuracy = 0.0 if running is None else running.best_accuracy
-        if best is None:
-            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to hand over")
-        return best, accuracy
+            loan, best = self._shared.pop(version, (None, None))
+        if loan is not None:
+            loan.end()
+        return best
 
-    def _lend(self, version: ModelVersion, model: EdgeModel, accuracy: float) -> LentWeights:
+    def _share(self, version: ModelVersion, best: _Best) -> SharedWeights:
         with self._lock:
             # Opened lazily: it starts CUDA in this process.
-            self._lender = self._lender or CudaIpcSender(open_ipc(), self._orders.common.device)
-        return self._lender.lend(version, model, accuracy)
+            self._ipc = self._ipc or open_ipc()
+        weights, loan = share(self._ipc, best.model, self._config.common.device)
+        with self._lock:
+            self._shared[version] = (loan, best)
+        return weights
+
+    def _best(self, job: JobId) -> _Best:
+        running = self._current(job)
+        best = None if running is None else running.best
+        if best is None:
+            raise LookupError(f"retraining {job} of {self._stream.id} has no weights to send")
+        return best
 
     def leave(self) -> None:
         """Stops the job at its next batch and returns when it has ended, while other streams go on."""
@@ -290,10 +305,10 @@ class StreamRetraining:
             end_process_if_gpu_is_lost(error)
             reason = f"{type(error).__name__}: {error}"
             if is_out_of_memory(error):
-                self._tell_short_of_memory(job.command, reason)
-            self._tell_failed(job.command, reason)
+                self._report_short_of_memory(job.command, reason)
+            self._report_failed(job.command, reason)
         finally:
-            self._tell_peak(job.command, self._peaks.end(peak))
+            self._report_peak(job.command, self._peaks.end(peak))
             # Here the error, and the tensors that its traceback held, have been released.
             free_cache()
             try:
@@ -314,23 +329,21 @@ class StreamRetraining:
             job.memory,
             self._settings,
             command.window,
-            scope=lambda: self._turn(job),
+            scope=lambda: self._batch(job),
             passed=job.passed,
         )
         retraining.prepare()
         gpu_s = 0.0
         while not retraining.done:
             result = retraining.run_epoch()
-            with self._lock:
-                if result.validation_accuracy >= job.best_accuracy:
-                    job.best_epoch, job.best_accuracy = result.epoch, result.validation_accuracy
-                    job.best_model = retraining.model()
+            if job.best is None or result.validation_accuracy >= job.best.accuracy:
+                job.best = _Best(retraining.model(), result.validation_accuracy)
             gpu_s = job.use.worth_s()
-            self._tell_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
+            self._report_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
         self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
 
     @contextmanager
-    def _turn(self, job: _Job) -> Iterator[None]:
+    def _batch(self, job: _Job) -> Iterator[None]:
         """Context of each batch: waits for the share, unwinds a stopped job, and counts GPU use."""
         with job.handle.scope():
             if job.stopped.is_set():
@@ -339,10 +352,8 @@ class StreamRetraining:
         job.use.count()
 
     def _remember(self, job: _Job) -> None:
-        with self._lock:
-            best = job.best_model
-        if best is not None:
-            self._memory = job.memory.update(best, job.labels.training.crops)
+        if job.best is not None:
+            self._memory = job.memory.update(job.best.model, job.labels.training.crops)
 
     def _begun_job(self, job: JobId) -> _Job | None:
         """Waits until the job has begun; returns None if it is over, or never began."""
@@ -354,30 +365,30 @@ class StreamRetraining:
         with self._lock:
             return self._job if self._job is not None and self._job.command.job == job else None
 
-    def _tell_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
+    def _report_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
         now_us = self._clock.now_us()
         self._mailbox.put(RetrainProgress(now_us, command.stream, command.job, epoch, accuracy, gpu_s))
 
-    def _tell_failed(self, command: StartRetraining, reason: str) -> None:
+    def _report_failed(self, command: StartRetraining, reason: str) -> None:
         self._mailbox.put(RetrainFailed(self._clock.now_us(), command.stream, command.job, reason))
 
-    def _tell_short_of_memory(self, command: StartRetraining, reason: str) -> None:
+    def _report_short_of_memory(self, command: StartRetraining, reason: str) -> None:
         what = DidNotFit.of(command.config)
         self._mailbox.put(MemoryShort(self._clock.now_us(), command.stream, command.window, what, reason))
 
-    def _tell_peak(self, command: StartRetraining, peak: int | None) -> None:
+    def _report_peak(self, command: StartRetraining, peak: int | None) -> None:
         if peak is not None:
             self._mailbox.put(MemoryMeasured(self._clock.now_us(), command.stream, command.job, peak))
 
-    def tell_share(self) -> None:
+    def report_share(self) -> None:
         """Reports the GPU use since the last report, every ``MEASURE_EVERY_S`` seconds."""
         now_s = time.monotonic()
-        passed_s = now_s - self._told_s
+        passed_s = now_s - self._reported_s
         if passed_s < MEASURE_EVERY_S:
             return
-        self._told_s = now_s
+        self._reported_s = now_s
         with self._lock:
             job = self._job
-        used_us = 0 if job is None else job.use.untold_us()
+        used_us = 0 if job is None else job.use.unreported_us()
         share_milli = round(used_us / passed_s / 1000)
         self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))

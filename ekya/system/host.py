@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _V2 = "cgroup2"
 _NO_LIMIT_BYTES = 1 << 60
 """Version 1 reports "no limit" as a very large number."""
@@ -114,9 +116,6 @@ def cpu_limit(cgroups: Cgroups | None = None) -> float:
     return cores if quota is None else min(cores, quota)
 
 
-_MEMORY = Path("/proc/meminfo")
-
-
 @dataclass(frozen=True, slots=True)
 class HostMemory:
     """Memory of the machine.
@@ -130,20 +129,14 @@ class HostMemory:
     free_bytes: int
 
 
-def read_host_memory(meminfo: Path = _MEMORY, cgroups: Cgroups | None = None) -> HostMemory | None:
-    """Returns the memory now; None where the kernel does not report it.
+def read_host_memory(cgroups: Cgroups | None = None) -> HostMemory:
+    """Returns the memory now.
 
     Args:
-        meminfo: the kernel's file on memory.
         cgroups: groups of this process; by default read from the kernel.
     """
-    try:
-        told = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        total, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    except (OSError, KeyError, ValueError):
-        return None
-    left = (cgroups or Cgroups()).memory_free_bytes()
-    return HostMemory(total, free if left is None else min(free, left))
+    memory, left = psutil.virtual_memory(), (cgroups or Cgroups()).memory_free_bytes()
+    return HostMemory(memory.total, memory.available if left is None else min(memory.available, left))
 
 
 CPU_INFO = Path("/proc/cpuinfo")

@@ -81,7 +81,7 @@ def upper_bound(
     streams = per_stream_bound(
         view, keep_minimum=keep_minimum and sum(floors.values()) <= view.capacity_milli
     )
-    weights = np.array([s.weight for s in sorted(view.streams, key=lambda stream: stream.stream)])
+    weights = np.array([s.weight for s in view.streams])
     dual = _Dual(
         streams,
         max(view.capacity_milli, 0) // view.quantum_milli * view.quantum_milli / FULL_GPU_MILLI,

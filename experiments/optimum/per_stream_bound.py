@@ -14,8 +14,7 @@ from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.allocation import largest_share_milli
 from ekya.planning.schedulers.checkpoint_gain import steps_above
 from ekya.planning.schedulers.objective import DONE_GPU_S, analysed_part
-from ekya.planning.schedulers.pick import inference_floor_milli
-from ekya.planning.schedulers.tables import Floats, Ints
+from ekya.planning.schedulers.tables import Floats, Ints, floor_quanta
 
 _STEPS = 12
 """Number of steps in which the gain from checkpoints is taken to arrive, each slightly too early."""
@@ -80,7 +79,7 @@ class PerStreamBound:
 
 def per_stream_bound(view: WindowView, *, keep_minimum: bool) -> PerStreamBound:
     """Returns the arrays of a view, streams by id; ``keep_minimum`` as in ``upper_bound``."""
-    streams = sorted(view.streams, key=lambda stream: stream.stream)
+    streams = view.streams
     left_s = us_to_seconds(view.window_end_us - view.now_us)
     found = [_worthwhile(stream, left_s) if left_s > 0 else [] for stream in streams]
     least = [
@@ -109,7 +108,10 @@ def per_stream_bound(view: WindowView, *, keep_minimum: bool) -> PerStreamBound:
 
 
 def _least_milli(view: WindowView, stream: StreamView, keep_minimum: bool) -> int:
-    return (inference_floor_milli(view, stream) or 0) if keep_minimum else 0
+    if not keep_minimum:
+        return 0
+    alone = replace(view, streams=(stream,))
+    return int(floor_quanta(alone, np.array([[stream.accuracy]]))[0, 0]) * view.quantum_milli
 
 
 def _corners(view: WindowView, stream: StreamView, least_milli: int) -> Line:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -6,7 +7,8 @@ from draw_samples import draw_cityscapes
 
 from ekya import cli
 from ekya.config.fleet_file import load_fleet
-from ekya.streams.datasets.cityscapes import PAPER_CLASSES, CityscapesDataset
+from ekya.streams.datasets.cityscapes import CITYSCAPES, PAPER_CLASSES
+from ekya.streams.sources import DATASETS
 
 
 def two_cities(root):
@@ -95,16 +97,16 @@ def test_nothing_is_replaced_unless_it_is_said(place, capfd):
 
 
 def test_a_check_that_was_interrupted_goes_on_behind_the_last_stream(place, capfd, caplog, monkeypatch):
-    examined, examine = [], CityscapesDataset.examine
+    examined = []
 
-    def interrupted(self, root, stream, *more):
+    def interrupted(root, stream, *more):
         if stream == "ulm" and not examined.count("ulm"):
             examined.append("ulm")
             raise KeyboardInterrupt
         examined.append(stream)
-        return examine(self, root, stream, *more)
+        return CITYSCAPES.examine(root, stream, *more)
 
-    monkeypatch.setattr(CityscapesDataset, "examine", interrupted)
+    monkeypatch.setitem(DATASETS, "cityscapes", replace(CITYSCAPES, examine=interrupted))
     assert prepare() == 130
     assert "--resume goes on" in caplog.text
     assert not (place / "cityscapes.yaml").exists()

@@ -10,7 +10,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import Family, FamilyCost
-from ekya.core.state import Status
+from ekya.core.state import Faults, Status
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
 from ekya.planning.schedulers.scheduler import Needs
@@ -22,14 +22,14 @@ EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
 LAMBDAS = (InferenceOption(EVERY, 1.0, 300), InferenceOption(SECOND, 0.8, 150))
 INFERENCE, RETRAINING = ev.Role.INFERENCE, ev.Role.RETRAINING
 
-STANDINGS = {
-    Status.SERVING: {},
-    Status.RESTARTING: {"down": "killed"},
-    Status.LOST: {"lost": "no signal"},
-    Status.ENDED: {"ended": True},
-    Status.SET_ASIDE: {"set_aside": "killed too often"},
+FAULTS = {
+    Status.SERVING: Faults(),
+    Status.RESTARTING: Faults(down="killed"),
+    Status.LOST: Faults(lost="no signal"),
+    Status.ENDED: Faults(ended=True),
+    Status.SET_ASIDE: Faults(set_aside="killed too often"),
 }
-"""State of a stream in each status."""
+"""Faults of a stream in each status."""
 
 S = 1_000_000
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import EVERY, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, STANDINGS, A, B, S
+from byhand import EVERY, FAULTS, LAMBDAS, LONG, OPTIONS, SECOND, SHORT, A, B, S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from ekya.control.diff import after_command, diff
 from ekya.control.views import window_view
 from ekya.core import commands as cmd
 from ekya.core.plan import Assignment
-from ekya.core.state import FleetState, RetrainJob, Status, StreamState
+from ekya.core.state import FleetState, RetrainJob, Status, StreamState, WindowLabels
 from ekya.core.units import JobId, StreamId
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -24,7 +24,7 @@ def job(number=1, share_milli=400, config=LONG):
 
 
 def stream(name, **changes):
-    known = {"accuracy": 0.5, "training_crops": 50, "validation_crops": 10}
+    known = {"accuracy": 0.5, "labels": WindowLabels(50, 10)}
     return StreamState(name, LAMBDAS, **{**known, **changes})
 
 
@@ -107,7 +107,7 @@ def test_no_share_pauses_what_runs_and_starts_nothing():
 
 @pytest.mark.parametrize("status", [one for one in Status if one is not Status.SERVING])
 def test_a_stream_that_does_not_serve_is_told_nothing(status):
-    state = fleet(stream(A, **STANDINGS[status]))
+    state = fleet(stream(A, faults=FAULTS[status]))
     assert diff(window_view(state, 0, OPTIONS, NEEDS, {}), (given_to(A, 900, 100, SHORT),), state) == ()
 
 

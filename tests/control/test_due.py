@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, OPTIONS, STANDINGS, A, B, S
+from byhand import FAULTS, LAMBDAS, OPTIONS, A, B, S
 
 from ekya.control.loop import closes_run
 from ekya.control.protocols import Batch
@@ -14,7 +14,7 @@ from ekya.core.state import OVER, FleetState, Status, StreamState
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
     streams = tuple(
-        StreamState(name, LAMBDAS, **STANDINGS[s]) for name, s in zip((A, B), statuses, strict=True)
+        StreamState(name, LAMBDAS, faults=FAULTS[s]) for name, s in zip((A, B), statuses, strict=True)
     )
     opened_us = index * 100 * S
     return FleetState(streams, index, opened_us, opened_us + 100 * S, preparing)

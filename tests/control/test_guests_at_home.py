@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ekya.control.options import StreamHome
 from ekya.control.views import lendable_milli
 from ekya.core import events as ev
-from ekya.core.state import FleetState, RetrainJob, Status, StreamState
+from ekya.core.state import Faults, FleetState, RetrainJob, Status, StreamState
 from ekya.core.units import StreamId
 from ekya.planning.placement.homes import PREPARATION_GPU, deal, guests_gpu
 from ekya.planning.placement.pack import Packing, rooms_milli
@@ -60,7 +60,7 @@ def test_with_one_gpu_it_is_the_same_whether_jobs_can_move(homes, capacity, lent
 def test_who_keeps_a_share_while_its_camera_is_lost_keeps_it_from_guests():
     state = serving()
     job = RetrainJob(1, LONG, 1, 250, 0.9, 0.9, 10.0)
-    gone = replace(state.stream(B), job=job, lost="no signal")
+    gone = replace(state.stream(B), job=job, faults=Faults(lost="no signal"))
     assert lendable_milli(state.with_stream(gone), APART, LATER_US) == 1000 - 250
 
 

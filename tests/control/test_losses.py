@@ -65,9 +65,9 @@ def test_both_workers_that_die_together_have_died_once_but_one_that_dies_again_h
             died = hand.give(at_us, ev.WorkerDied(at_us, A, role, "killed"))
             assert cmd.RestartWorker(A, role) in died.commands
         hand.give((round_s + 5) * S, ev.WorkerBack((round_s + 5) * S, A, INFERENCE))
-    assert len(hand.stream().deaths_us) == 2
+    assert len(hand.stream().faults.deaths_us) == 2
     hand.give(50 * S, ev.WorkerDied(50 * S, A, INFERENCE, "killed by itself"))
-    assert hand.stream().set_aside is not None
+    assert hand.stream().faults.set_aside is not None
 
 
 def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
@@ -84,7 +84,7 @@ def test_three_deaths_set_a_stream_aside_while_the_others_go_on():
     assert "killed again" in aside.reason
     assert only(cmd.RestartWorker, third) == []
     fourth = hand.give(141 * S, ev.WorkerDied(141 * S, A, RETRAINING, "killed with it"))
-    assert (fourth.commands, len(hand.stream().deaths_us)) == ((), 3)
+    assert (fourth.commands, len(hand.stream().faults.deaths_us)) == ((), 3)
     assert (hand.stream().status, hand.stream().job) == (Status.SET_ASIDE, None)
     assert [stream.stream for stream in hand.views[-1].streams] == [B]
     assert hand.views[-1].capacity_milli == 2000

@@ -89,7 +89,7 @@ def test_the_next_window_tries_again():
     hand = retraining(LONG)
     fail(hand)
     hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
-    assert hand.stream().did_not_fit == ()
+    assert hand.stream().profiles.did_not_fit == ()
     hand.give(205 * S, labels(205 * S, A, window=2), labels(205 * S, B, window=2))
     hand.give(210 * S, ev.PreparationEnded(210 * S, 2))
     assert LONG in offered(hand)

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import FamilyCurve
-from ekya.core.state import DEATHS_WITHIN_US, TOGETHER_US, FleetState, RetrainJob, Status, StreamState, apply
+from ekya.core.state import (
+    DEATHS_WITHIN_US,
+    TOGETHER_US,
+    Faults,
+    FleetState,
+    RetrainJob,
+    Status,
+    StreamState,
+    WindowLabels,
+    WindowProfiles,
+    apply,
+)
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
 
@@ -28,9 +39,8 @@ def in_window_2(**changes) -> FleetState:
         A,
         OPTIONS,
         accuracy=0.6,
-        training_crops=80,
-        validation_crops=20,
-        curves=(CURVE,),
+        labels=WindowLabels(80, 20),
+        profiles=WindowProfiles((CURVE,)),
         inference=LAMBDA,
         inference_share_milli=300,
         job=JOB,
@@ -57,7 +67,9 @@ def test_streams_are_kept_in_the_order_of_their_ids():
 
 
 def test_a_new_window_forgets_labels_profiles_and_jobs_but_not_what_serves():
-    state = apply(in_window_2(finished=JOB, needs_new_head=True), ev.WindowOpened(30, 3, 40))
+    state = apply(
+        in_window_2(finished=JOB, labels=WindowLabels(80, 20, new_classes=True)), ev.WindowOpened(30, 3, 40)
+    )
     assert (state.window, state.window_open_us, state.window_end_us) == (3, 30, 40)
     assert state.stream(A) == StreamState(
         A, OPTIONS, accuracy=0.6, inference=LAMBDA, inference_share_milli=300
@@ -93,18 +105,16 @@ def test_labels_and_profiles_of_this_window_count():
         ev.RetrainProfiled(22, A, 2, (ESTIMATE,), 0.2),
         ev.InferenceProfiled(23, A, 2, (InferenceOption(LAMBDA, 0.9, 250),), 0.1),
     )
-    assert (stream.training_crops, stream.validation_crops) == (50, 12)
+    assert stream.labels == WindowLabels(50, 12, new_classes=True)
     assert stream.accuracy == 0.45
-    assert stream.needs_new_head
-    assert stream.curves == (CURVE, CURVE)
-    assert stream.profiled == (ESTIMATE,)
+    assert stream.profiles == WindowProfiles((CURVE, CURVE), (ESTIMATE,))
     assert stream.inference_options[0].share_needed_milli == 250
 
 
 def test_a_window_with_nothing_to_validate_with_says_nothing_of_the_model():
     before = in_window_2().stream(A)
     stream = after(in_window_2(), ev.LabelsReady(21, A, 2, 50, 0, 0.0, False, 0.2))
-    assert (stream.training_crops, stream.validation_crops) == (50, 0)
+    assert stream.labels == WindowLabels(50, 0)
     assert stream.accuracy == before.accuracy is not None
 
 
@@ -152,16 +162,6 @@ def test_a_swap_counts_from_its_own_event():
     assert (stream.version, stream.accuracy) == (4, 0.72)
 
 
-def test_measured_shares_are_kept_apart():
-    stream = after(
-        in_window_2(),
-        ev.ShareMeasured(21, A, ev.Role.INFERENCE, 280),
-        ev.ShareMeasured(21, A, ev.Role.RETRAINING, 390),
-    )
-    assert (stream.inference_measured_milli, stream.retraining_measured_milli) == (280, 390)
-    assert stream.inference_share_milli == 300
-
-
 def test_what_inference_needed_last_is_known_whatever_it_was_told():
     first, last = (ev.NeedMeasured(t_us, A, LAMBDA, 100 + t_us) for t_us in (21, 26))
     assert (in_window_2().stream(A).need, after(in_window_2(), first, last).need) == (None, last)
@@ -173,11 +173,15 @@ def died(role=ev.Role.INFERENCE, reason="out of memory", t_us=21):
 
 def test_a_dead_inference_serves_nothing_until_it_is_back():
     stream = after(in_window_2(), died())
-    assert (stream.status, stream.reason, stream.deaths_us) == (Status.RESTARTING, "out of memory", (21,))
+    assert (stream.status, stream.reason, stream.faults.deaths_us) == (
+        Status.RESTARTING,
+        "out of memory",
+        (21,),
+    )
     assert (stream.inference, stream.inference_share_milli) == (None, 0)
     assert stream.job == JOB
     back = after(in_window_2(), died(), ev.WorkerBack(22, A, ev.Role.INFERENCE))
-    assert (back.status, back.reason, back.deaths_us) == (Status.SERVING, "", (21,))
+    assert (back.status, back.reason, back.faults.deaths_us) == (Status.SERVING, "", (21,))
 
 
 def test_a_dead_retraining_takes_its_job_along_and_leaves_inference_alone():
@@ -199,7 +203,7 @@ def test_two_deaths_are_forgiven_and_the_third_is_not(last):
     assert after(in_window_2(), *twice).status is Status.SERVING
     stream = after(in_window_2(), *twice, died(last, "segmentation fault", 4 * TOGETHER_US))
     assert stream.status is Status.SET_ASIDE
-    assert len(stream.deaths_us) == 3
+    assert len(stream.faults.deaths_us) == 3
     assert "3 times" in stream.reason
     assert "segmentation fault" in stream.reason
     assert stream.inference_share_milli == 0
@@ -217,7 +221,7 @@ def test_a_stream_is_set_aside_exactly_when_three_deaths_fall_within_ten_minutes
 
 @pytest.mark.parametrize("back", [ev.WorkerBack(23, A, ev.Role.INFERENCE), ev.StreamBack(23, A)])
 def test_nobody_comes_back_from_being_set_aside_or_from_the_end(back):
-    aside = after(in_window_2(deaths_us=(11, 12)), died(), back)
+    aside = after(in_window_2(faults=Faults(deaths_us=(11, 12))), died(), back)
     assert aside.status is Status.SET_ASIDE
     assert after(in_window_2(), ev.StreamEnded(22, A), back).status is Status.ENDED
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ekya.gpu.mps.control import CONTROL, MpsControl
-from ekya.gpu.mps.daemon import Patience
+from ekya.gpu.mps.daemon import DaemonLimits
 from ekya.gpu.mps.folder import DaemonFolder
-from ekya.system.processes import look_at
+from ekya.system.processes import find_process
 
-SHORT = Patience(start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05)
+SHORT = DaemonLimits(
+    start_s=10.0, answer_s=5.0, drain_s=1.0, force_after_s=1, kill_s=0.5, health_every_s=0.05
+)
 """For daemons that respond immediately."""
 
 
@@ -41,7 +43,7 @@ class FakeMps:
     def asked(self):
         return [call["asked"] for call in self.calls() if "asked" in call]
 
-    def rooms(self):
+    def folders_left(self):
         return [DaemonFolder(path) for path in sorted(self.folders.glob("ekya-mps-*"))]
 
     def control(self, folder):
@@ -50,7 +52,7 @@ class FakeMps:
     def running(self):
         """Returns the process numbers of daemons and servers that are still alive."""
         pids = [call[which] for call in self.daemons() for which in ("daemon", "server")]
-        return [pid for pid in pids if look_at(pid) is not None]
+        return [pid for pid in pids if find_process(pid) is not None]
 
 
 def wait_until(holds, within_s=8.0):

@@ -43,7 +43,7 @@ def run_for(bucket, clock, seconds, batch_ms):
     return 1000 * (clock.thread_ns - began_thread) / (clock.wall_ns - began_wall)
 
 
-def test_two_jobs_hold_their_shares_within_five_percent():
+def test_bucket_two_jobs_get_their_shares_within_five_percent():
     for share_milli, batch_ms in ((700, 12), (250, 30)):
         clock = VirtualTime()
         handle = CpuShares(1, clock.clocks).attach(ShareJob("train/cam-1", "retraining", share_milli))
@@ -54,14 +54,14 @@ def test_two_jobs_hold_their_shares_within_five_percent():
         assert handle.measured().used_us == 0
 
 
-def test_a_full_share_never_waits():
+def test_bucket_full_share_never_waits():
     clock = VirtualTime()
     bucket = TokenBucket(1000, clock.clocks)
     assert run_for(bucket, clock, 5, 40) == 1000
     assert clock.waits_s == []
 
 
-def test_a_resize_holds_from_the_next_batch_on():
+def test_bucket_resize_applies_from_next_batch():
     clock = VirtualTime()
     bucket = TokenBucket(200, clock.clocks)
     run_for(bucket, clock, 2, 10)
@@ -71,7 +71,7 @@ def test_a_resize_holds_from_the_next_batch_on():
     assert run_for(bucket, clock, 3, 10) == pytest.approx(100, rel=0.05)
 
 
-def test_a_resize_shortens_the_wait_that_is_under_way():
+def test_bucket_resize_shortens_current_wait():
     clock = VirtualTime()
     bucket = TokenBucket(10, clock.clocks)
     clock.at_wait.append(lambda: bucket.resize(1000))
@@ -81,7 +81,7 @@ def test_a_resize_shortens_the_wait_that_is_under_way():
     assert clock.wall_ns < 150 * MS
 
 
-def test_share_zero_waits_without_an_end_until_it_is_resized():
+def test_bucket_share_zero_waits_until_resized():
     clock = VirtualTime()
     bucket = TokenBucket(0, clock.clocks)
     clock.at_wait.append(lambda: bucket.resize(500))
@@ -90,7 +90,7 @@ def test_share_zero_waits_without_an_end_until_it_is_resized():
     assert clock.waits_s[0] is None
 
 
-def test_a_batch_that_ends_at_share_zero_is_over_and_its_debt_waits_for_the_next():
+def test_bucket_batch_ending_at_share_zero_defers_debt():
     clock = VirtualTime()
     bucket = TokenBucket(500, clock.clocks)
     with bucket.scope():
@@ -103,7 +103,7 @@ def test_a_batch_that_ends_at_share_zero_is_over_and_its_debt_waits_for_the_next
     assert clock.waits_s == [None, pytest.approx(0.2, rel=0.01)]
 
 
-def test_a_share_that_is_taken_away_ends_the_wait_of_a_batch_that_is_over():
+def test_bucket_share_removed_ends_wait_of_finished_batch():
     clock = VirtualTime()
     bucket = TokenBucket(500, clock.clocks)
     clock.at_wait.append(lambda: bucket.resize(0))
@@ -112,7 +112,7 @@ def test_a_share_that_is_taken_away_ends_the_wait_of_a_batch_that_is_over():
     assert len(clock.waits_s) == 1
 
 
-def test_release_ends_a_wait_and_every_later_one():
+def test_bucket_release_ends_current_and_later_waits():
     clock = VirtualTime()
     bucket = TokenBucket(0, clock.clocks)
     clock.at_wait.append(bucket.release)
@@ -123,7 +123,7 @@ def test_release_ends_a_wait_and_every_later_one():
     assert bucket.measured().used_us == 300_000
 
 
-def test_an_idle_job_makes_good_at_most_the_burst():
+def test_bucket_idle_job_saves_at_most_the_burst():
     clock = VirtualTime()
     bucket = TokenBucket(500, clock.clocks)
     clock.wall_ns += 60_000 * MS
@@ -133,7 +133,7 @@ def test_an_idle_job_makes_good_at_most_the_burst():
     assert 0 < extra_us <= 0.5 * BURST_US + 10_000
 
 
-def test_a_batch_that_raises_is_charged_and_its_debt_is_paid_by_the_next():
+def test_bucket_failed_batch_is_charged_to_the_next():
     clock = VirtualTime()
     bucket = TokenBucket(100, clock.clocks)
     with pytest.raises(ZeroDivisionError), bucket.scope():
@@ -145,7 +145,7 @@ def test_a_batch_that_raises_is_charged_and_its_debt_is_paid_by_the_next():
     assert clock.waits_s[0] == pytest.approx(0.45)
 
 
-def test_a_negative_share_is_refused():
+def test_bucket_negative_share_raises():
     with pytest.raises(ValueError, match="negative"):
         TokenBucket(-1)
     with pytest.raises(ValueError, match="negative"):
@@ -155,7 +155,7 @@ def test_a_negative_share_is_refused():
 @given(
     st.lists(st.tuples(st.integers(20, 1000), st.floats(0.1, 80), st.floats(0, 300)), min_size=1, max_size=30)
 )
-def test_use_never_exceeds_what_was_granted_by_more_than_burst_and_a_batch(steps):
+def test_bucket_use_exceeds_grant_by_at_most_burst_and_batch(steps):
     clock = VirtualTime()
     bucket = TokenBucket(1000, clock.clocks)
     granted_ns = 0.0
@@ -170,7 +170,7 @@ def test_use_never_exceeds_what_was_granted_by_more_than_burst_and_a_batch(steps
     assert clock.thread_ns <= granted_ns + BURST_US * 1000 + longest_ns + MS
 
 
-def test_threads_of_one_job_are_held_together_on_the_real_clock():
+def test_bucket_threads_of_one_job_share_its_limit():
     bucket = TokenBucket(300)
     stop = time.monotonic() + 0.8
 
@@ -190,7 +190,7 @@ def test_threads_of_one_job_are_held_together_on_the_real_clock():
     assert 100 <= bucket.measured().share_milli <= 330
 
 
-def test_a_waiting_thread_wakes_when_another_resizes():
+def test_bucket_resize_wakes_waiting_thread():
     bucket = TokenBucket(0)
     ran = threading.Event()
 
@@ -215,7 +215,7 @@ def begin_batch(bucket):
     return scope
 
 
-def test_what_a_batch_that_does_not_end_still_holds_is_said():
+def test_bucket_unfinished_batch_reports_share_in_use():
     """The waiting thread passes virtual time; the batch is another thread's, and never ends."""
     clock = VirtualTime()
     bucket = TokenBucket(700, clock.clocks)
@@ -228,7 +228,7 @@ def test_what_a_batch_that_does_not_end_still_holds_is_said():
     del endless
 
 
-def test_a_batch_that_began_at_no_more_is_not_waited_for():
+def test_bucket_batch_begun_at_same_share_needs_no_wait():
     clock = VirtualTime()
     bucket = TokenBucket(200, clock.clocks)
     endless = begin_batch(bucket)

@@ -23,7 +23,7 @@ def open_claims(tmp_path):
         one.close()
 
 
-def test_a_group_belongs_to_one_job_even_in_one_process(open_claims):
+def test_claims_group_belongs_to_one_job_in_a_process(open_claims):
     one, other = open_claims(), open_claims()
     assert one.take(0, 4)
     assert not other.take(3, 4)
@@ -32,14 +32,14 @@ def test_a_group_belongs_to_one_job_even_in_one_process(open_claims):
     assert one.taken() == (False,) * 4 + (True,) * 4 + (False,) * 8
 
 
-def test_a_claim_that_fails_takes_nothing(open_claims):
+def test_claims_failed_claim_takes_nothing(open_claims):
     one, other = open_claims(), open_claims()
     one.take(8, 1)
     assert not other.take(0, 16)
     assert one.taken() == (False,) * 16
 
 
-def test_what_is_let_go_is_free_and_what_is_kept_is_not(open_claims):
+def test_claims_released_groups_are_free_and_others_held(open_claims):
     one, other = open_claims(), open_claims()
     one.take(2, 8)
     one.keep_only(4, 2)
@@ -48,13 +48,13 @@ def test_what_is_let_go_is_free_and_what_is_kept_is_not(open_claims):
     assert other.take(0, GROUPS)
 
 
-def test_a_job_takes_more_beside_what_it_has(open_claims):
+def test_claims_growing_job_extends_its_groups(open_claims):
     one = open_claims()
     assert one.take(2, 2)
     assert one.take(0, 6)
 
 
-def test_the_groups_of_a_process_that_is_killed_are_free(tmp_path, open_claims):
+def test_claims_killed_process_frees_its_groups(tmp_path, open_claims):
     code = (
         "import sys; from pathlib import Path; from ekya.gpu.green.claims import SmClaims as Claims; "
         f"claims = Claims(Path(sys.argv[1]), {GROUPS}); print(claims.take(0, 8), flush=True); input()"
@@ -73,7 +73,7 @@ def test_the_groups_of_a_process_that_is_killed_are_free(tmp_path, open_claims):
     assert mine.take(0, GROUPS)
 
 
-def test_the_folder_is_private_and_one_that_is_not_is_refused(tmp_path, monkeypatch):
+def test_claims_folder_not_private_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = claims_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -87,7 +87,7 @@ def test_the_folder_is_private_and_one_that_is_not_is_refused(tmp_path, monkeypa
         claims_folder()
 
 
-def test_guests_share_the_first_group_and_see_up_to_where_nobody_is(open_claims):
+def test_claims_guests_share_first_group_and_free_ones(open_claims):
     guest, other, owner = open_claims(), open_claims(), open_claims()
     assert guest.keep_for_guests() and other.keep_for_guests()
     assert owner.taken() == (True,) + (False,) * 15

@@ -10,7 +10,7 @@ from ekya.gpu.green.sm_driver import NoSmDriverError, SmDriverError, SmGroup
 from ekya.gpu.green.sm_layout import SmLayout
 
 
-def test_levels_come_from_the_drivers_calls_in_their_order():
+def test_driver_level_issues_calls_in_order():
     bindings = FakeBindings()
     pool = LevelPool(CudaDriver(CudaCalls(bindings)))
     assert pool.layout == SmLayout(8, 16, 4)
@@ -40,17 +40,17 @@ def test_levels_come_from_the_drivers_calls_in_their_order():
 @pytest.mark.parametrize(
     "name", ["cuDevSmResourceSplitByCount", "cuGreenCtxCreate", "cuGreenCtxStreamCreate"]
 )
-def test_a_call_that_fails_is_named_with_its_error(name):
+def test_driver_failed_call_names_call_and_error(name):
     with pytest.raises(SmDriverError, match=f"{name}: CUDA_ERROR_OUT_OF_MEMORY"):
         LevelPool(CudaDriver(CudaCalls(FakeBindings([name])))).level(0, 1)
 
 
-def test_an_old_library_is_named_with_what_it_lacks(monkeypatch):
+def test_driver_old_library_names_missing_calls(monkeypatch):
     monkeypatch.delattr(FakeBindings, "cuDevSmResourceSplitByCount")
     assert read_layouts(FakeBindings()).why == "these cuda.bindings have no cuDevSmResourceSplitByCount"
 
 
-def test_what_the_gpus_can_be_split_into_is_read_without_a_context():
+def test_driver_layouts_are_read_without_context():
     bindings = FakeBindings(gpus=2)
     report = read_layouts(bindings)
     assert report.layouts == (SmLayout(8, 16, 4),) * 2
@@ -59,7 +59,7 @@ def test_what_the_gpus_can_be_split_into_is_read_without_a_context():
     assert bindings.retained == 0
 
 
-def test_a_machine_without_a_driver_says_so_and_raises_nothing(monkeypatch):
+def test_driver_missing_reports_reason_without_error(monkeypatch):
     assert "CUDA does not start here (cuInit: CUDA_ERROR" in read_layouts(FakeBindings(["cuInit"])).why
     assert read_layouts(FakeBindings(gpus=0)).why == "CUDA shows no GPU to this process"
 
@@ -70,14 +70,14 @@ def test_a_machine_without_a_driver_says_so_and_raises_nothing(monkeypatch):
     assert read_layouts(FakeBindings()).why == "CUDA does not start here (cuInit: no libcuda.so)"
 
 
-def test_a_missing_library_is_said(monkeypatch):
+def test_driver_missing_bindings_are_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     with pytest.raises(NoSmDriverError, match="is not installed"):
         CudaCalls()
     assert read_layouts().layouts == ()
 
 
-def test_the_library_takes_what_it_is_given():
+def test_driver_real_bindings_accept_our_arguments():
     real = pytest.importorskip("cuda.bindings.driver")
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -118,7 +118,7 @@ class SomeCalls(CudaCalls):
         return super().__call__(name, *arguments)
 
 
-def test_the_library_has_every_call_and_name_that_the_fake_has():
+def test_driver_real_bindings_have_every_fake_call():
     real = pytest.importorskip("cuda.bindings.driver")
     for name in ANSWERS:
         assert callable(getattr(real, name))

@@ -40,7 +40,7 @@ def take(process, handle):
     return own.raw
 
 
-def test_what_one_process_lends_another_has_and_nothing_stays_behind(lender, taker):
+def test_ipc_shared_memory_is_read_and_freed(lender, taker):
     loan = lend(lender)
     assert isinstance(loan.handle, bytes)
     assert take(taker, loan.handle) == BYTES
@@ -50,13 +50,13 @@ def test_what_one_process_lends_another_has_and_nothing_stays_behind(lender, tak
     assert (lender.copied, taker.copied) == (1, 1), "a copy that nobody waits for may come too late"
 
 
-def test_memory_that_is_lent_shares_no_block_with_other_memory(lender):
+def test_ipc_shared_memory_has_driver_blocks_of_its_own(lender):
     lend(lender)
     (memory,) = lender.memory.values()
     assert len(memory) % (1 << 21) == 0
 
 
-def test_a_dead_owners_memory_and_what_was_freed_cannot_be_had(lender, taker):
+def test_ipc_memory_of_dead_owner_cannot_be_opened(lender, taker):
     freed, left = lend(lender), lend(lender)
     freed.end()
     with pytest.raises(SmDriverError, match="cuIpcOpenMemHandle"):
@@ -69,14 +69,14 @@ def test_a_dead_owners_memory_and_what_was_freed_cannot_be_had(lender, taker):
 
 
 @pytest.mark.parametrize("fails", ["cuMemcpyDtoDAsync", "cuIpcGetMemHandle"])
-def test_what_cannot_be_lent_is_freed(lender, fails):
+def test_ipc_failed_share_frees_its_memory(lender, fails):
     lender.fails[fails] = "no"
     with pytest.raises(SmDriverError, match=fails):
         lend(lender)
     assert (lender.memory, lender.contexts) == ({}, [])
 
 
-def test_what_cannot_be_copied_is_left_alone(lender, taker):
+def test_ipc_failed_copy_closes_the_handle(lender, taker):
     loan = lend(lender)
     taker.fails["cuMemcpyDtoDAsync"] = "no"
     with pytest.raises(SmDriverError, match="cuMemcpyDtoDAsync"):
@@ -84,7 +84,7 @@ def test_what_cannot_be_copied_is_left_alone(lender, taker):
     assert (taker.opened, taker.contexts) == (set(), [])
 
 
-def test_what_is_no_handle_is_not_shown_to_the_driver(taker):
+def test_ipc_invalid_handle_never_reaches_the_driver(taker):
     with pytest.raises(ValueError, match="64 bytes and not 3"):
         take(taker, b"abc")
     assert taker.calls == ["cuInit", "cuDeviceGet"]

@@ -25,26 +25,26 @@ def run_for(handle, gpu, seconds, batch_ms, host_ms=0.1):
 
 
 @pytest.mark.parametrize(("share_milli", "batch_ms"), [(700, 12), (250, 30), (50, 5)])
-def test_the_gpus_time_is_held_to_the_share_within_five_percent(share_milli, batch_ms):
+def test_duty_cycle_gpu_time_matches_share_within_five_percent(share_milli, batch_ms):
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, share_milli, gpu.clocks)
     assert run_for(handle, gpu, 10, batch_ms) == pytest.approx(share_milli, rel=0.05)
     assert handle.measured().share_milli == pytest.approx(share_milli, rel=0.05)
 
 
-def test_the_host_prepares_a_batch_while_the_gpu_does_the_last_one():
+def test_duty_cycle_host_prepares_while_gpu_works():
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, 1000, gpu.clocks)
     assert run_for(handle, gpu, 5, 10, host_ms=9) == pytest.approx(1000, rel=0.01)
 
 
-def test_the_host_never_waits_where_the_gpu_is_quicker():
+def test_duty_cycle_host_never_waits_for_faster_gpu():
     gpu = FakeGpu()
     run_for(DutyCycleHandle(gpu, 1000, gpu.clocks), gpu, 2, 1, host_ms=5)
     assert gpu.waits == 0
 
 
-def test_a_job_is_never_more_than_the_burst_and_two_batches_ahead():
+def test_duty_cycle_job_is_at_most_burst_and_two_batches_ahead():
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, 100, gpu.clocks)
     gpu.now_ns += 60_000 * MS
@@ -57,7 +57,7 @@ def test_a_job_is_never_more_than_the_burst_and_two_batches_ahead():
         assert launched_ms <= earned_ms + 0.1 * BURST_US / 1000 + 40 + 1
 
 
-def test_a_resize_holds_from_then_on():
+def test_duty_cycle_resize_applies_immediately():
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, 200, gpu.clocks)
     run_for(handle, gpu, 3, 10)
@@ -65,7 +65,7 @@ def test_a_resize_holds_from_then_on():
     assert run_for(handle, gpu, 5, 10) == pytest.approx(800, rel=0.05)
 
 
-def test_a_released_job_waits_no_more():
+def test_duty_cycle_released_job_does_not_wait():
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, 0, gpu.clocks)
     handle.release()
@@ -73,7 +73,7 @@ def test_a_released_job_waits_no_more():
         gpu.launch(50)
 
 
-def test_a_batch_that_raises_is_counted():
+def test_duty_cycle_failed_batch_is_counted():
     gpu = FakeGpu()
     handle = DutyCycleHandle(gpu, 500, gpu.clocks)
     with pytest.raises(ZeroDivisionError), handle.scope():
@@ -83,19 +83,19 @@ def test_a_batch_that_raises_is_counted():
     assert handle.measured().used_us == 30_000
 
 
-def test_a_process_sees_its_gpu_and_no_other_by_uuid():
+def test_duty_cycle_process_sees_only_its_gpu():
     backend = DutyCycleShares(GPUS, without_cuda=lambda: False)
     assert backend.actor_env(JOB) == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
     assert backend.probe().capacity_milli == 2000
 
 
-def test_a_torch_without_cuda_cannot_use_a_gpu_and_that_is_said():
+def test_duty_cycle_torch_without_cuda_is_reported():
     capability = DutyCycleShares(GPUS, without_cuda=lambda: True).probe()
     assert not capability.usable
     assert "built without CUDA" in capability.why
 
 
-def test_the_backend_makes_its_handle_on_the_gpus_clock():
+def test_duty_cycle_backend_uses_the_gpu_clock():
     gpu = FakeGpu()
     handle = DutyCycleShares(GPUS, streams=lambda: gpu, clocks=gpu.clocks).attach(JOB)
     assert run_for(handle, gpu, 5, 10) == pytest.approx(300, rel=0.05)

@@ -21,7 +21,7 @@ from ekya.gpu.green.mps_clients import MpsGreenShares
 from ekya.gpu.green.process import GreenProcess, GreenProcesses
 from ekya.gpu.green.sm_layout import SmLayout, SmReport, SmSpan
 from ekya.gpu.mps.backend import MpsShares
-from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
@@ -70,7 +70,7 @@ def green(made):
     return GreenShares(TWO_GPUS, h200s, True, GreenProcesses(made["make"]))
 
 
-def test_jobs_of_one_process_stand_side_by_side_on_their_gpu(made):
+def test_green_jobs_of_one_process_get_separate_spans(made):
     with green(made).open(2) as shares:
         handles = [
             shares.attach(ShareJob(name, "retraining", 500, gpu))
@@ -87,7 +87,7 @@ def test_jobs_of_one_process_stand_side_by_side_on_their_gpu(made):
     assert made[0][0].closed and made[1][0].closed
 
 
-def test_a_grant_says_which_multiprocessors():
+def test_green_grant_names_its_multiprocessors():
     grants = GreenShares(TWO_GPUS, h200s, True).quantise({"a": 700, "b": 260, "c": 990, "d": 30})
     assert grants.share_milli == {"a": 667, "b": 243, "c": 970, "d": 30}
     assert grants.spans["a"].gpu == grants.spans["b"].gpu != grants.spans["c"].gpu
@@ -97,7 +97,7 @@ def test_a_grant_says_which_multiprocessors():
     assert GreenShares(TWO_GPUS, no_split, True).quantise({"a": 740}).lost_milli == 740
 
 
-def test_green_alone_is_for_jobs_that_share_a_process_and_says_so():
+def test_green_alone_requires_a_shared_process():
     assert GreenShares(TWO_GPUS, h200s, True).probe().usable
     apart = GreenShares(TWO_GPUS, h200s, False).probe()
     assert not apart.usable
@@ -106,7 +106,7 @@ def test_green_alone_is_for_jobs_that_share_a_process_and_says_so():
     assert GreenShares(NO_GPU, h200s, True).probe().why == NO_GPU.why
 
 
-def test_nothing_that_a_process_holds_travels_to_another():
+def test_green_process_state_is_never_pickled():
     there = pickle.loads(pickle.dumps(GreenShares(TWO_GPUS, h200s, True)))
     assert there.probe() == GreenShares(TWO_GPUS, h200s, True).probe()
     assert there.processes._held == {}
@@ -115,11 +115,11 @@ def test_nothing_that_a_process_holds_travels_to_another():
 def _mps_green(machine):
     backend = SHARE_BACKENDS["mps+green"](machine)
     assert isinstance(backend, MpsGreenShares)
-    rooms = tuple(MpsRoom(gpu.uuid, Path("/tmp/m") / gpu.uuid) for gpu in TWO_GPUS.gpus)
-    return replace(backend, mps=replace(backend.mps, environment=MpsEnvironment(Path("/control"), rooms)))
+    gpus = tuple(MpsGpu(gpu.uuid, Path("/tmp/m") / gpu.uuid) for gpu in TWO_GPUS.gpus)
+    return replace(backend, mps=replace(backend.mps, environment=MpsEnvironment(Path("/control"), gpus)))
 
 
-def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():
+def test_green_mps_client_may_use_all_multiprocessors():
     backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
     for role, share in (("retraining", 300), ("inference", 100), ("preparation", 250)):
         assert backend.actor_env(ShareJob("a", role, share, 1)) == {
@@ -135,7 +135,7 @@ def test_a_client_of_mps_with_green_contexts_may_use_all_multiprocessors():
     )
 
 
-def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_sees(made, monkeypatch):
+def test_green_mps_client_checks_daemon_and_sees_one_gpu(made, monkeypatch):
     backend = _mps_green(Machine(2, TWO_GPUS, working_mps, h200s))
     backend = replace(backend, green=replace(backend.green, processes=GreenProcesses(made["make"])))
     joined = []
@@ -147,7 +147,7 @@ def test_a_client_makes_sure_of_its_daemon_and_attaches_on_the_only_gpu_that_it_
     handle.release()
 
 
-def test_a_process_that_is_no_client_makes_no_green_contexts(made):
+def test_green_process_outside_mps_makes_no_contexts(made):
     def no_cuda():
         raise NoCudaError("cuInit gives CUDA error 805")
 
@@ -160,7 +160,7 @@ def test_a_process_that_is_no_client_makes_no_green_contexts(made):
     assert set(made) == {"make"}
 
 
-def test_auto_goes_down_the_list_and_says_why_at_every_step():
+def test_registry_auto_tries_all_and_gives_reasons():
     def chosen(ask, split, one_process=False, inventory=TWO_GPUS):
         return choose_backend(machine=Machine(2, inventory, ask, split, one_process))
 
@@ -176,7 +176,7 @@ def test_auto_goes_down_the_list_and_says_why_at_every_step():
     assert chosen(silent_mps, h200s, inventory=NO_GPU).name == "cpu"
 
 
-def test_a_named_backend_never_becomes_another():
+def test_registry_named_backend_is_never_replaced():
     machine = Machine(2, TWO_GPUS, working_mps, no_split)
     with pytest.raises(UserError, match=r"--shares mps\+green: these cuda.bindings have no"):
         choose_backend("mps+green", machine)
@@ -185,7 +185,7 @@ def test_a_named_backend_never_becomes_another():
     assert choose_backend("duty-cycle", machine).name == "duty-cycle"
 
 
-def test_every_module_can_be_imported_without_cuda_and_without_a_driver():
+def test_gpu_modules_import_without_cuda_and_driver():
     code = """
 import importlib, pkgutil, sys
 class NoCuda:

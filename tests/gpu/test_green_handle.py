@@ -57,7 +57,7 @@ def process(tmp_path):
     made.close()
 
 
-def test_a_batch_runs_on_the_sms_of_its_share(process):
+def test_handle_batch_runs_on_sms_of_its_share(process):
     handle = process.job(500)
     with handle.scope():
         assert process.driver.groups_on(process.gpu.current()) == set(range(8))
@@ -65,26 +65,26 @@ def test_a_batch_runs_on_the_sms_of_its_share(process):
 
 
 @pytest.mark.parametrize("planned", [100, 230, 500, 669, 960])
-def test_a_share_that_the_planner_grants_is_what_the_job_says_that_it_has(process, planned):
+def test_handle_share_equals_what_the_planner_grants(process, planned):
     groups = process.pool.layout.grouping
     granted = groups.down(planned)
     resized = process.job(0).resize(granted)
     assert (resized.share_milli, resized.note) == (granted, "")
 
 
-def test_who_has_the_last_group_has_more_than_was_granted_by_what_makes_no_whole_group(process):
+def test_handle_last_group_includes_the_remainder(process):
     process.job(500)
     assert process.job(0).resize(243).share_milli == 273
 
 
-def test_a_resize_says_what_was_granted_as_it_was_read_back(tmp_path):
+def test_handle_resize_returns_what_was_granted(tmp_path):
     process = Process(tmp_path / "gpu", granted=lambda sms: sms - 2)
     resized = process.job(0).resize(250)
     assert (resized.share_milli, resized.note) == (228, "")
     process.close()
 
 
-def test_a_resize_goes_on_only_when_the_old_stream_is_done(process):
+def test_handle_resize_waits_for_the_old_stream(process):
     handle = process.job(250)
     with handle.scope():
         process.gpu.launch(30)
@@ -97,7 +97,7 @@ def test_a_resize_goes_on_only_when_the_old_stream_is_done(process):
     assert handle.level.stream != old
 
 
-def test_the_same_share_again_changes_nothing(process):
+def test_handle_same_share_changes_nothing(process):
     handle = process.job(250)
     level = handle.level
     handle.resize(255)
@@ -105,7 +105,7 @@ def test_the_same_share_again_changes_nothing(process):
     assert process.gpu.synchronised == []
 
 
-def test_a_resize_waits_for_the_batch_under_way_and_the_next_batch_for_the_resize(process):
+def test_handle_resize_and_batches_exclude_each_other(process):
     handle = process.job(250)
     inside, leave = threading.Event(), threading.Event()
     seen = []
@@ -128,7 +128,7 @@ def test_a_resize_waits_for_the_batch_under_way_and_the_next_batch_for_the_resiz
     assert process.groups(handle) == set(range(12))
 
 
-def test_a_batch_that_does_not_end_is_not_waited_for_and_its_job_changes_after_it(process, monkeypatch):
+def test_handle_resize_of_stuck_batch_applies_after_it(process, monkeypatch):
     monkeypatch.setattr(green_handle, "ANSWER_WITHIN_S", 0.01)
     handle = process.job(500)
     inside, leave = threading.Event(), threading.Event()
@@ -150,19 +150,19 @@ def test_a_batch_that_does_not_end_is_not_waited_for_and_its_job_changes_after_i
         assert process.groups(handle) == {0, 1, 2, 3}
 
 
-def test_a_resize_inside_a_batch_of_its_own_thread_is_refused(process):
+def test_handle_resize_inside_own_batch_raises(process):
     handle = process.job(250)
     with handle.scope(), pytest.raises(RuntimeError, match="inside a batch"):
         handle.resize(500)
 
 
 @pytest.mark.parametrize("role", ["retraining", "inference"])
-def test_a_negative_share_is_refused(process, role):
+def test_handle_negative_share_raises(process, role):
     with pytest.raises(ValueError, match="negative"):
         process.job(250, role).resize(-1)
 
 
-def test_share_zero_waits_until_there_is_one_and_gives_all_sms_back(process):
+def test_handle_share_zero_waits_and_frees_all_sms(process):
     handle = process.job(250)
     assert handle.resize(0).share_milli == 0
     assert process.job(1000).level.groups == 16
@@ -191,7 +191,7 @@ def run_for(process, handle, seconds, batch_ms):
     return 1000 * used_ns / (gpu.now_ns - began_ns)
 
 
-def test_an_inference_is_a_guest_on_all_that_nobody_has_and_keeps_to_its_share(process):
+def test_handle_inference_guest_uses_free_sms_within_share(process):
     guest = process.job(0, "inference")
     assert guest.resize(100).share_milli == 100
     with guest.scope():
@@ -200,7 +200,7 @@ def test_an_inference_is_a_guest_on_all_that_nobody_has_and_keeps_to_its_share(p
     assert guest.measured().share_milli == pytest.approx(100, rel=0.06)
 
 
-def test_guests_leave_what_a_job_claims_with_their_next_batch_and_come_back(process):
+def test_handle_guests_leave_claimed_sms_and_return(process):
     guest, other = process.job(100, "inference"), process.job(50, "inference")
     owner = process.job(500)
     assert process.groups(owner) == set(range(8, 16))
@@ -213,7 +213,7 @@ def test_guests_leave_what_a_job_claims_with_their_next_batch_and_come_back(proc
         assert process.groups(guest) == set(range(16))
 
 
-def test_guests_always_have_the_first_group(process):
+def test_handle_guests_always_have_the_first_group(process):
     guest = process.job(100, "inference")
     resized = process.job(0).resize(1000)
     assert "15 of 16 groups" in resized.note
@@ -221,7 +221,7 @@ def test_guests_always_have_the_first_group(process):
         assert process.groups(guest) == {0}
 
 
-def test_a_job_with_less_than_a_group_is_a_guest_until_it_has_more(process):
+def test_handle_share_below_a_group_is_a_guest(process):
     handle = process.job(500)
     assert handle.resize(59) == replace(handle.resize(59), share_milli=59, note="")
     assert process.job(485).level.groups == 8, "it has let go of its own"
@@ -234,7 +234,7 @@ def test_a_job_with_less_than_a_group_is_a_guest_until_it_has_more(process):
     assert run_for(process, handle, 1, 4) > 200, "it is not held back any more"
 
 
-def test_a_guest_without_a_share_waits_until_it_has_one(process):
+def test_handle_guest_without_share_waits(process):
     guest = process.job(0, "inference")
     ran = threading.Event()
 
@@ -248,7 +248,7 @@ def test_a_guest_without_a_share_waits_until_it_has_one(process):
         assert ran.wait(5)
 
 
-def test_release_ends_a_wait_and_frees_the_sms(process):
+def test_handle_release_ends_wait_and_frees_sms(process):
     handle = process.job(0)
     other = process.job(1000)
 
@@ -263,7 +263,7 @@ def test_release_ends_a_wait_and_frees_the_sms(process):
     assert process.job(1000).level.groups == 16
 
 
-def test_sms_of_a_released_job_are_free_only_when_its_batch_has_ended(process):
+def test_handle_released_sms_are_free_after_its_batch(process):
     handle = process.job(1000)
     inside, leave = threading.Event(), threading.Event()
 
@@ -282,7 +282,7 @@ def test_sms_of_a_released_job_are_free_only_when_its_batch_has_ended(process):
     assert process.job(500).level.groups == 8
 
 
-def test_a_job_that_is_ending_is_not_resized_any_more(process):
+def test_handle_ending_job_is_not_resized(process):
     handle = process.job(500)
     handle.release()
     assert handle.resize(1000).note == "the job is ending"
@@ -290,7 +290,7 @@ def test_a_job_that_is_ending_is_not_resized_any_more(process):
         assert process.gpu.current() == handle.level.stream
 
 
-def test_release_ends_a_resize_that_waits_for_a_batch(process):
+def test_handle_release_ends_a_waiting_resize(process):
     handle = process.job(500)
     inside, leave = threading.Event(), threading.Event()
     notes = []
@@ -309,7 +309,7 @@ def test_release_ends_a_resize_that_waits_for_a_batch(process):
     assert notes and "has not ended" in notes[0]
 
 
-def test_a_grower_takes_at_a_batch_boundary_what_a_shrinker_let_go(process):
+def test_handle_growing_job_takes_freed_sms_between_batches(process):
     grower, shrinker = process.job(250), process.job(750)
     resized = grower.resize(500)
     assert resized.share_milli == 243
@@ -321,7 +321,7 @@ def test_a_grower_takes_at_a_batch_boundary_what_a_shrinker_let_go(process):
         assert not process.groups(grower) & process.groups(shrinker)
 
 
-def test_a_job_without_sms_begins_when_somebody_lets_go(process):
+def test_handle_job_without_sms_begins_when_some_are_freed(process):
     first = process.job(1000)
     second = process.job(500)
     assert second.level is None
@@ -336,7 +336,7 @@ def test_a_job_without_sms_begins_when_somebody_lets_go(process):
         process.gpu.now_ns += 100 * MS
 
 
-def test_planned_sms_are_taken_where_they_are_free(process):
+def test_handle_planned_sms_are_taken_if_free(process):
     one = process.job(250)
     one.resize(250, SmSpan(0, 8, 4))
     assert process.groups(one) == {8, 9, 10, 11}
@@ -347,7 +347,7 @@ def test_planned_sms_are_taken_where_they_are_free(process):
     assert not process.groups(one) & process.groups(other)
 
 
-def test_a_level_that_fails_the_gate_is_not_used_and_the_resize_says_so(tmp_path):
+def test_handle_level_failing_the_gate_is_skipped(tmp_path):
     process = Process(tmp_path / "gpu", bad={64})
     handle = process.job(250)
     resized = handle.resize(500)
@@ -362,7 +362,7 @@ def test_a_level_that_fails_the_gate_is_not_used_and_the_resize_says_so(tmp_path
     process.close()
 
 
-def test_a_gpu_on_which_no_level_passes_is_the_users_error(tmp_path):
+def test_handle_no_level_passing_raises_user_error(tmp_path):
     process = Process(tmp_path / "gpu", bad={8})
     with pytest.raises(UserError, match=r"no green context .* use --shares duty-cycle"):
         process.job(500)
@@ -370,7 +370,7 @@ def test_a_gpu_on_which_no_level_passes_is_the_users_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["make_context", "context_sms", "make_stream", "is_on"])
-def test_a_driver_that_refuses_a_level_leaves_the_job_where_it_is(process, name):
+def test_handle_refused_level_keeps_the_current_one(process, name):
     handle = process.job(250)
     process.driver.fails.add(name)
     resized = handle.resize(1000)
@@ -380,12 +380,12 @@ def test_a_driver_that_refuses_a_level_leaves_the_job_where_it_is(process, name)
     assert process.job(750).level.groups == 12
 
 
-def test_a_job_leaves_the_primary_context_when_it_attaches_even_without_a_share(process):
+def test_handle_attach_leaves_the_primary_context(process):
     process.job(0)
     assert process.driver.groups_on(process.gpu.current()) == {0}
 
 
-def test_a_thread_that_comes_from_elsewhere_waits_for_what_it_made_there(process):
+def test_handle_new_thread_waits_for_its_earlier_work(process):
     handle = process.job(500)
 
     def work():
@@ -402,7 +402,7 @@ def test_a_thread_that_comes_from_elsewhere_waits_for_what_it_made_there(process
         pass
 
 
-def test_a_thread_that_is_not_where_it_should_be_does_not_begin_its_batch(process, monkeypatch):
+def test_handle_thread_on_wrong_stream_raises(process, monkeypatch):
     handle = process.job(500)
     monkeypatch.setattr(process.gpu, "current", lambda: FakeGpu.DEFAULT)
     with pytest.raises(RuntimeError, match="not that of its level"), handle.scope():
@@ -411,7 +411,7 @@ def test_a_thread_that_is_not_where_it_should_be_does_not_begin_its_batch(proces
     assert handle.resize(250).share_milli == 243
 
 
-def test_what_is_measured_is_time_by_the_part_of_the_gpu(process):
+def test_handle_use_is_time_times_part_of_the_gpu(process):
     handle = process.job(500)
     with handle.scope():
         process.gpu.launch(10)
@@ -426,7 +426,7 @@ def test_what_is_measured_is_time_by_the_part_of_the_gpu(process):
     assert handle.measured().used_us == 10_000
 
 
-def test_streams_of_a_job_that_is_gone_are_used_again(process):
+def test_handle_streams_of_released_jobs_are_reused(process):
     first = process.job(500)
     stream = first.level.stream
     first.release()
@@ -436,7 +436,7 @@ def test_streams_of_a_job_that_is_gone_are_used_again(process):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 18)), min_size=1, max_size=12))
-def test_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
+def test_handle_jobs_never_share_a_multiprocessor(tmp_path_factory, steps):
     process = Process(tmp_path_factory.mktemp("claims") / "gpu")
     guest = process.job(100, "inference")
     jobs = [process.job(0) for _ in range(4)]

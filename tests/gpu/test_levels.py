@@ -6,7 +6,7 @@ from ekya.gpu.green.sm_driver import SmDriverError
 from ekya.gpu.green.sm_layout import SmLayout
 
 
-def test_the_device_is_split_once_and_levels_are_made_once():
+def test_levels_are_made_once_on_one_split():
     driver = FakeDriver()
     pool = LevelPool(driver)
     assert pool.layout == SmLayout(8, 16, 4)
@@ -21,28 +21,28 @@ def test_the_device_is_split_once_and_levels_are_made_once():
 @pytest.mark.parametrize(
     ("sms", "step", "groups", "rest"), [(108, 2, 54, 0), (108, 4, 27, 0), (142, 4, 35, 2)]
 )
-def test_steps_are_the_drivers(sms, step, groups, rest):
+def test_levels_use_the_step_of_the_driver(sms, step, groups, rest):
     assert LevelPool(FakeDriver(sms, step)).layout == SmLayout(step, groups, rest)
 
 
-def test_what_is_left_over_goes_with_the_last_group():
+def test_levels_remainder_joins_the_last_group():
     pool = LevelPool(FakeDriver())
     assert pool.level(12, 4).sms == 36
     assert pool.level(0, 16).sms == 132
     assert pool.level(0, 12).sms == 96
 
 
-def test_where_the_driver_does_not_join_what_is_left_over_the_level_says_so():
+def test_levels_without_remainder_report_fewer_sms():
     pool = LevelPool(FakeDriver(joins_rest=False))
     assert pool.level(12, 4).sms == 32
 
 
-def test_a_level_says_what_was_granted_and_not_what_was_asked():
+def test_levels_report_granted_not_requested_sms():
     pool = LevelPool(FakeDriver(granted=lambda sms: sms - 2))
     assert pool.level(0, 4).sms == 30
 
 
-def test_jobs_have_streams_of_their_own_on_one_context():
+def test_levels_jobs_have_own_streams_on_one_context():
     driver = FakeDriver()
     pool = LevelPool(driver)
     lanes = pool.take_lane(), pool.take_lane()
@@ -54,7 +54,7 @@ def test_jobs_have_streams_of_their_own_on_one_context():
 
 
 @pytest.mark.parametrize("name", ["make_context", "context_sms", "make_stream", "is_on"])
-def test_a_call_that_fails_leaves_nothing_behind_and_can_be_tried_again(name):
+def test_levels_failed_call_cleans_up_and_can_be_retried(name):
     driver = FakeDriver()
     pool = LevelPool(driver)
     pool.level(0, 1)
@@ -69,7 +69,7 @@ def test_a_call_that_fails_leaves_nothing_behind_and_can_be_tried_again(name):
 
 
 @pytest.mark.parametrize("name", ["whole", "split"])
-def test_a_gpu_that_cannot_be_split_is_said_at_once(name):
+def test_levels_gpu_that_cannot_be_split_raises(name):
     driver = FakeDriver()
     driver.fails.add(name)
     with pytest.raises(SmDriverError, match=name):
@@ -78,7 +78,7 @@ def test_a_gpu_that_cannot_be_split_is_said_at_once(name):
         LevelPool(FakeDriver(sms=4))
 
 
-def test_a_stream_of_another_context_is_not_used(monkeypatch):
+def test_levels_stream_of_another_context_is_not_used(monkeypatch):
     driver = FakeDriver()
     monkeypatch.setattr(driver, "is_on", lambda stream, context: False)
     with pytest.raises(SmDriverError, match="outside"):
@@ -86,7 +86,7 @@ def test_a_stream_of_another_context_is_not_used(monkeypatch):
     assert driver.streams == {}
 
 
-def test_the_end_waits_for_work_and_destroys_streams_first():
+def test_levels_close_waits_and_destroys_streams_first():
     driver = FakeDriver()
     pool = LevelPool(driver)
     streams = {pool.level(0, 4).stream, pool.level(4, 4).stream, pool.level(4, 4, 1).stream}
@@ -97,6 +97,6 @@ def test_the_end_waits_for_work_and_destroys_streams_first():
 
 
 @pytest.mark.parametrize("span", [(-1, 2), (0, 0), (0, 17), (16, 1)])
-def test_a_span_that_is_not_there_is_refused(span):
+def test_levels_unknown_span_raises(span):
     with pytest.raises(ValueError, match="no such span"):
         LevelPool(FakeDriver()).level(*span)

@@ -12,7 +12,7 @@ from fake_mps import SHORT, wait_until
 from ekya.gpu.mps.control import CONTROL, MpsControl, MpsError, driver_folders, find_control, is_too_long
 from ekya.gpu.mps.daemon import end_daemon, find_daemon, start_daemon, trouble
 from ekya.gpu.mps.folder import DaemonFolder, abandoned, held, new_folder, short_enough, why_none
-from ekya.system.processes import look_at, send_signal, still_runs
+from ekya.system.processes import find_process, is_own, send_signal, started_s, still_runs
 
 UUID = "GPU-0f5e"
 
@@ -36,18 +36,18 @@ def start(fake_mps, folder, within_s=SHORT.start_s):
     return start_daemon(fake_mps.control(folder), folder, UUID, within_s)
 
 
-def end(fake_mps, folder, patience=SHORT):
-    control = replace(fake_mps.control(folder), answer_within_s=patience.answer_s)
-    end_daemon(control, folder, patience)
+def end(fake_mps, folder, limits=SHORT):
+    control = replace(fake_mps.control(folder), answer_within_s=limits.answer_s)
+    end_daemon(control, folder, limits)
 
 
-def test_a_daemon_runs_in_a_private_folder_for_one_gpu_by_its_uuid(fake_mps, folder, monkeypatch):
+def test_daemon_start_uses_private_folder_and_gpu_uuid(fake_mps, folder, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     daemon = start(fake_mps, folder)
     assert folder.root.stat().st_mode & 0o777 == 0o700
     (call,) = fake_mps.daemons()
-    assert (call["daemon"], daemon.user) == (daemon.pid, os.getuid())
+    assert (call["daemon"], is_own(daemon)) == (daemon.pid, True)
     assert call["environment"] == {
         "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe),
         "CUDA_MPS_LOG_DIRECTORY": str(folder.log),
@@ -57,7 +57,7 @@ def test_a_daemon_runs_in_a_private_folder_for_one_gpu_by_its_uuid(fake_mps, fol
     assert find_daemon(folder) == daemon
 
 
-def test_the_end_leaves_no_process_and_no_folder(fake_mps, folder):
+def test_daemon_end_leaves_no_process_and_no_folder(fake_mps, folder):
     start(fake_mps, folder)
     end(fake_mps, folder)
     assert fake_mps.asked()[-1] == "quit -t 1"
@@ -65,12 +65,12 @@ def test_the_end_leaves_no_process_and_no_folder(fake_mps, folder):
     assert not folder.root.exists()
 
 
-def test_a_slow_daemon_is_waited_for(fake_mps, folder):
+def test_daemon_slow_start_is_waited_for(fake_mps, folder):
     fake_mps.behave(takes_s=0.3)
     assert still_runs(start(fake_mps, folder))
 
 
-def test_a_daemon_that_refuses_is_quoted(fake_mps, folder):
+def test_daemon_refusal_is_quoted(fake_mps, folder):
     fake_mps.behave(refuses="An instance of this daemon is already running")
     with pytest.raises(MpsError, match=r"-d refuses \(An instance of this daemon is already running\)"):
         start(fake_mps, folder)
@@ -78,7 +78,7 @@ def test_a_daemon_that_refuses_is_quoted(fake_mps, folder):
     assert not folder.root.exists()
 
 
-def test_a_daemon_that_never_comes_up_is_found_and_ended(fake_mps, folder):
+def test_daemon_never_up_is_found_and_ended(fake_mps, folder):
     fake_mps.behave(never_up=True)
     with pytest.raises(MpsError, match=r"does not come back within 2 s"):
         start(fake_mps, folder, 2.0)
@@ -97,7 +97,7 @@ def test_a_daemon_that_never_comes_up_is_found_and_ended(fake_mps, folder):
         ({"answers": {"get_server_list": "Server: none\n"}}, "answers 'Server: none' to get_server_list"),
     ],
 )
-def test_a_daemon_that_cannot_be_told_or_understood_is_not_used(fake_mps, folder, ways, why):
+def test_daemon_with_invalid_replies_is_not_used(fake_mps, folder, ways, why):
     fake_mps.behave(**ways)
     with pytest.raises(MpsError, match=why):
         start(fake_mps, folder, 2.0)
@@ -105,9 +105,7 @@ def test_a_daemon_that_cannot_be_told_or_understood_is_not_used(fake_mps, folder
     assert fake_mps.running() == []
 
 
-def test_the_process_of_a_stale_pid_file_is_neither_taken_for_the_daemon_nor_signalled(
-    fake_mps, folder, sleeper
-):
+def test_daemon_stale_pid_file_signals_no_process(fake_mps, folder, sleeper):
     fake_mps.behave(pid_file=str(sleeper.pid))
     with pytest.raises(MpsError, match=f"process {sleeper.pid} of its pid file is not a daemon"):
         start(fake_mps, folder, 2.0)
@@ -116,7 +114,7 @@ def test_the_process_of_a_stale_pid_file_is_neither_taken_for_the_daemon_nor_sig
     assert fake_mps.running() == []
 
 
-def test_an_older_daemon_with_the_number_of_the_pid_file_is_left_alone(fake_mps, folder):
+def test_daemon_older_process_of_pid_file_is_ignored(fake_mps, folder):
     with new_folder(fake_mps.folders) as other:
         older = start(fake_mps, other)
         time.sleep(1.1)  # Start times have a resolution of 0.01 s, and clocks may differ by a second.
@@ -128,25 +126,27 @@ def test_an_older_daemon_with_the_number_of_the_pid_file_is_left_alone(fake_mps,
         assert still_runs(older)
 
 
-def test_a_recorded_number_that_another_process_has_by_now_is_not_the_daemon(fake_mps, folder, sleeper):
-    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_ticks": 1}))
+def test_daemon_record_of_reused_pid_is_ignored(fake_mps, folder, sleeper):
+    folder.record.write_text(json.dumps({"pid": sleeper.pid, "started_s": 0.01}))
     assert find_daemon(folder) is None
     end(fake_mps, folder)
     assert sleeper.poll() is None
     assert not folder.root.exists()
 
 
-def test_a_process_that_took_over_a_number_gets_no_signal(sleeper):
-    now = look_at(sleeper.pid)
-    assert not send_signal(replace(now, started_ticks=now.started_ticks - 1), 9)
-    assert sleeper.poll() is None
-    assert send_signal(now, 9)
+def test_process_ended_is_not_found_and_gets_no_signal(sleeper):
+    found = find_process(sleeper.pid)
+    assert 0 < started_s(found) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert send_signal(found, 9)
+    wait_until(lambda: not still_runs(found))
+    assert find_process(sleeper.pid) is None, "a zombie does not run"
     assert sleeper.wait() == -9
-    assert look_at(sleeper.pid) is None
+    assert not send_signal(found, 9)
+    assert not still_runs(found)
 
 
 @pytest.mark.parametrize("ways", [{"quits": False}, {"quits": False, "stubborn": True}, {"deaf": True}])
-def test_a_daemon_that_does_not_quit_is_ended_with_its_server(fake_mps, folder, ways):
+def test_daemon_ignoring_quit_is_ended_with_its_server(fake_mps, folder, ways):
     fake_mps.behave(**{way: value for way, value in ways.items() if way == "stubborn"})
     start(fake_mps, folder)
     assert len(fake_mps.running()) == 2
@@ -156,7 +156,7 @@ def test_a_daemon_that_does_not_quit_is_ended_with_its_server(fake_mps, folder, 
     assert not folder.root.exists()
 
 
-def test_clients_are_given_time_to_end_and_then_are_not_waited_for(fake_mps, folder):
+def test_daemon_end_waits_for_clients_until_timeout(fake_mps, folder):
     fake_mps.behave(clients=[os.getpid()])
     start(fake_mps, folder)
     began_s = time.monotonic()
@@ -165,7 +165,7 @@ def test_clients_are_given_time_to_end_and_then_are_not_waited_for(fake_mps, fol
     assert "quit -t 1" in fake_mps.asked()
 
 
-def test_quit_comes_after_the_last_client(fake_mps, folder):
+def test_daemon_quit_follows_the_last_client(fake_mps, folder):
     fake_mps.behave(clients=[1])
     start(fake_mps, folder)
     ending = subprocess.Popen(
@@ -174,7 +174,7 @@ def test_quit_comes_after_the_last_client(fake_mps, folder):
             "-c",
             "from pathlib import Path; from ekya.gpu.mps.daemon import *; from ekya.gpu.mps.folder import *;"
             f"f = DaemonFolder(Path({str(folder.root)!r}));"
-            f"end_daemon(MpsControl(Path({str(fake_mps.program)!r}), f.pipe), f, Patience())",
+            f"end_daemon(MpsControl(Path({str(fake_mps.program)!r}), f.pipe), f, DaemonLimits())",
         ]
     )
     wait_until(lambda: any("get_client_list" in line for line in fake_mps.asked()))
@@ -184,7 +184,7 @@ def test_quit_comes_after_the_last_client(fake_mps, folder):
     assert fake_mps.asked()[-1] == "quit -t 5"
 
 
-def test_health_names_death_silence_a_fault_and_a_second_server(fake_mps, folder):
+def test_daemon_trouble_names_death_silence_fault_and_second_server(fake_mps, folder):
     daemon = start(fake_mps, folder)
     control = fake_mps.control(folder)
     fake_mps.behave(status="FAULT")
@@ -200,7 +200,7 @@ def test_health_names_death_silence_a_fault_and_a_second_server(fake_mps, folder
     assert "Cannot find MPS control daemon process" in trouble(control, None)
 
 
-def test_a_client_is_on_exactly_one_server(fake_mps, folder):
+def test_control_client_must_be_on_exactly_one_server(fake_mps, folder):
     start(fake_mps, folder)
     control = fake_mps.control(folder)
     fake_mps.behave(clients=[4711])
@@ -215,7 +215,7 @@ def test_a_client_is_on_exactly_one_server(fake_mps, folder):
         control.require_client(4711, 0.0)
 
 
-def test_a_daemon_is_reached_at_107_bytes_and_refused_before_the_start_at_108(fake_mps):
+def test_folder_path_over_107_bytes_is_refused(fake_mps):
     def room(length):
         return DaemonFolder(
             fake_mps.folders / ("x" * (length - len(f"{fake_mps.folders}//pipe/{CONTROL}.pid")))
@@ -232,7 +232,7 @@ def test_a_daemon_is_reached_at_107_bytes_and_refused_before_the_start_at_108(fa
     end(fake_mps, folder)
 
 
-def test_where_temporary_files_go_too_deep_the_next_folder_is_taken(fake_mps, tmp_path):
+def test_folder_long_temporary_path_uses_the_next(fake_mps, tmp_path):
     deep = tmp_path / ("d" * 80)
     deep.mkdir()
     assert short_enough((deep, fake_mps.folders)) == fake_mps.folders
@@ -240,7 +240,7 @@ def test_where_temporary_files_go_too_deep_the_next_folder_is_taken(fake_mps, tm
     assert "set TMPDIR to a shorter folder" in why_none((deep,))
 
 
-def test_only_folders_that_nobody_holds_are_abandoned(fake_mps, folder):
+def test_folder_abandoned_ones_have_no_holder(fake_mps, folder):
     with abandoned(fake_mps.folders) as found:
         assert found == []
     with new_folder(fake_mps.folders) as left:
@@ -256,7 +256,7 @@ def test_only_folders_that_nobody_holds_are_abandoned(fake_mps, folder):
         assert not still_there
 
 
-def test_the_program_is_found_on_the_path_or_beside_the_drivers_library(fake_mps, tmp_path, monkeypatch):
+def test_control_program_is_found_on_path_or_beside_driver(fake_mps, tmp_path, monkeypatch):
     assert find_control() == fake_mps.program
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_control([tmp_path]) is None
@@ -267,6 +267,6 @@ def test_the_program_is_found_on_the_path_or_beside_the_drivers_library(fake_mps
     assert list(driver_folders(tmp_path / "none")) == []
 
 
-def test_a_program_that_is_gone_is_an_error_and_not_a_crash(tmp_path):
+def test_control_missing_program_raises_mps_error(tmp_path):
     with pytest.raises(MpsError, match="cannot be run"):
         MpsControl(tmp_path / CONTROL, Path("/tmp")).servers()

@@ -13,9 +13,9 @@ from fake_mps import SHORT, wait_until
 
 from ekya.core.errors import UserError
 from ekya.gpu.mps.control import CONTROL, MpsError
-from ekya.gpu.mps.service import FOREIGN_VARIABLE, look_for_mps, mps_service
+from ekya.gpu.mps.service import EXTERNAL_VARIABLE, find_mps, mps_service
 from ekya.gpu.nvml import Gpu, GpuInventory
-from ekya.system.processes import look_at
+from ekya.system.processes import find_process
 
 GPUS = tuple(Gpu(index, "a GPU", 8 << 30, 7 << 30, f"GPU-{index}f") for index in range(2))
 TWO = GpuInventory(GPUS, "600.1", "2 NVIDIA GPUs")
@@ -25,12 +25,12 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from ekya.gpu.mps import service as mps_service
-from ekya.gpu.mps.daemon import Patience
+from ekya.gpu.mps.daemon import DaemonLimits
 from ekya.gpu.nvml import Gpu
 mps_service.temporary_folders = lambda: (Path(sys.argv[1]),)
 found = mps_service.MpsFound(True, "told", Path(sys.argv[2]))
-patience = Patience(start_s=10.0, drain_s=1.0, force_after_s=1, kill_s=0.5)
-with mps_service.mps_service(found, [Gpu(0, "a GPU", 1, 1, "GPU-0f")], patience):
+limits = DaemonLimits(start_s=10.0, drain_s=1.0, force_after_s=1, kill_s=0.5)
+with mps_service.mps_service(found, [Gpu(0, "a GPU", 1, 1, "GPU-0f")], limits):
     print("up", flush=True)
     time.sleep(60)
 """
@@ -57,22 +57,22 @@ def keeper_of(owner_pid):
 
 
 def all_gone(fake_mps):
-    return fake_mps.running() == [] and fake_mps.rooms() == []
+    return fake_mps.running() == [] and fake_mps.folders_left() == []
 
 
-def test_each_gpu_has_a_daemon_of_its_own_for_as_long_as_the_run_lasts(fake_mps):
-    with mps_service(look_for_mps(TWO), GPUS, SHORT) as environment:
+def test_service_each_gpu_has_a_daemon_during_the_run(fake_mps):
+    with mps_service(find_mps(TWO), GPUS, SHORT) as environment:
         seen = [call["environment"] for call in fake_mps.daemons()]
         assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["GPU-0f", "GPU-1f"]
-        assert len({room.pipe for room in environment.rooms}) == 2
+        assert len({served.pipe for served in environment.gpus}) == 2
         for gpu, one in enumerate(seen):
             told = pickle.loads(pickle.dumps(environment)).of(gpu)
             assert told == {name: one[name] for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES")}
     assert all_gone(fake_mps)
 
 
-def test_a_process_that_cuda_left_without_mps_is_told_so(fake_mps, monkeypatch):
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT) as environment:
+def test_environment_process_without_mps_is_detected(fake_mps, monkeypatch):
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT) as environment:
         for name, value in environment.of(0).items():
             monkeypatch.setenv(name, value)
         fake_mps.behave(clients=[os.getpid()])
@@ -82,17 +82,17 @@ def test_a_process_that_cuda_left_without_mps_is_told_so(fake_mps, monkeypatch):
             environment.require_client(0.0)
 
 
-def test_a_daemon_that_does_not_start_is_the_users_error_and_leaves_nothing(fake_mps):
+def test_service_failed_start_is_a_user_error_and_cleans_up(fake_mps):
     fake_mps.behave(refuses="no permission to create the pipe")
     with (
         pytest.raises(UserError, match=r"GPU 0 has no MPS daemon: .*no permission to create the pipe"),
-        mps_service(look_for_mps(ONE), GPUS[:1], SHORT),
+        mps_service(find_mps(ONE), GPUS[:1], SHORT),
     ):
         pytest.fail("the run began")
     assert all_gone(fake_mps)
 
 
-def test_the_first_daemon_is_ended_when_the_second_does_not_start(fake_mps, monkeypatch):
+def test_service_second_start_failing_ends_the_first(fake_mps, monkeypatch):
     starts = iter([{}, {"refuses": "too many"}])
     popen = subprocess.Popen
 
@@ -104,21 +104,21 @@ def test_the_first_daemon_is_ended_when_the_second_does_not_start(fake_mps, monk
     monkeypatch.setattr(subprocess, "Popen", misbehave_later)
     with (
         pytest.raises(UserError, match="GPU 1 has no MPS daemon"),
-        mps_service(look_for_mps(TWO), GPUS, SHORT),
+        mps_service(find_mps(TWO), GPUS, SHORT),
     ):
         pytest.fail("the run began")
     assert len(fake_mps.daemons()) == 1
     assert all_gone(fake_mps)
 
 
-def test_a_daemon_ends_when_its_owner_is_killed(fake_mps, owner):
+def test_keeper_ends_daemon_when_owner_is_killed(fake_mps, owner):
     assert len(fake_mps.running()) == 2
     owner.kill()
     wait_until(lambda: all_gone(fake_mps))
     assert fake_mps.asked()[-1] == "quit -t 1"
 
 
-def test_a_keeper_holds_out_when_everything_is_asked_to_end(fake_mps, owner):
+def test_keeper_survives_signals_to_the_whole_group(fake_mps, owner):
     keeper = keeper_of(owner.pid)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         keeper.send_signal(number)
@@ -127,32 +127,32 @@ def test_a_keeper_holds_out_when_everything_is_asked_to_end(fake_mps, owner):
     wait_until(lambda: all_gone(fake_mps))
 
 
-def test_what_a_dead_owner_with_a_dead_keeper_left_is_ended_by_the_next_run(fake_mps, owner):
+def test_service_next_run_ends_daemons_of_dead_owners(fake_mps, owner):
     keeper_of(owner.pid).kill()
     orphan = fake_mps.running()
-    (left,) = fake_mps.rooms()
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+    (left,) = fake_mps.folders_left()
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         assert set(orphan) < set(fake_mps.running())  # Its owner is still alive and may have jobs on it.
     owner.kill()
     owner.wait()
     assert fake_mps.running() == orphan
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         assert not left.root.exists()
         assert not set(orphan) & set(fake_mps.running())
     assert all_gone(fake_mps)
 
 
-def test_an_owner_whose_keeper_died_ends_its_daemon_itself(fake_mps):
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+def test_service_owner_ends_daemon_when_keeper_died(fake_mps):
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         keeper = keeper_of(os.getpid())
         keeper.kill()
-        wait_until(lambda: look_at(keeper.pid) is None)
+        wait_until(lambda: find_process(keeper.pid) is None)
         assert len(fake_mps.running()) == 2
     assert all_gone(fake_mps)
 
 
-def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog):
-    with caplog.at_level(logging.ERROR), mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+def test_service_death_without_keeper_is_logged_once(fake_mps, caplog):
+    with caplog.at_level(logging.ERROR), mps_service(find_mps(ONE), GPUS[:1], SHORT):
         keeper_of(os.getpid()).kill()
         os.kill(fake_mps.daemons()[0]["daemon"], signal.SIGKILL)
         wait_until(lambda: "has died" in caplog.text)
@@ -164,8 +164,8 @@ def test_a_daemon_that_dies_without_its_keeper_is_noticed_once(fake_mps, caplog)
 @pytest.fixture
 def one_daemon(fake_mps):
     """The environment of a run with one daemon that has just started."""
-    patience = replace(SHORT, health_every_s=0.3)
-    with mps_service(look_for_mps(ONE), GPUS[:1], patience) as environment:
+    limits = replace(SHORT, health_every_s=0.3)
+    with mps_service(find_mps(ONE), GPUS[:1], limits) as environment:
         yield environment
     assert all_gone(fake_mps)
 
@@ -183,9 +183,7 @@ def kill_newest(fake_mps):
     os.kill(fake_mps.daemons()[-1]["daemon"], signal.SIGKILL)
 
 
-def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clients_begin_again(
-    fake_mps, one_daemon, client, monkeypatch, caplog
-):
+def test_keeper_restarts_daemon_in_the_same_folder(fake_mps, one_daemon, client, monkeypatch, caplog):
     for name, value in one_daemon.of(0).items():
         monkeypatch.setenv(name, value)
     for times in (1, 2):
@@ -202,38 +200,36 @@ def test_a_daemon_that_dies_is_started_again_where_jobs_look_for_it_and_its_clie
     one_daemon.require_client()
 
 
-def test_a_daemon_that_dies_again_and_again_is_given_up_and_that_is_said_once(
-    fake_mps, one_daemon, monkeypatch, caplog
-):
+def test_keeper_gives_up_after_the_last_restart(fake_mps, one_daemon, monkeypatch, caplog):
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", one_daemon.of(0)["CUDA_MPS_PIPE_DIRECTORY"])
     fake_mps.behave(lives=1)
     wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
-    assert len(fake_mps.daemons()) == 1 + SHORT.starts_again
+    assert len(fake_mps.daemons()) == 1 + SHORT.max_restarts
     assert caplog.text.count("is not started again any more") == 1
     with pytest.raises(MpsError):
         one_daemon.wait_for_daemon(0.0)
 
 
-def test_a_daemon_that_cannot_be_started_again_is_tried_so_often_and_quoted(fake_mps, one_daemon, caplog):
+def test_keeper_failed_restarts_are_counted_and_quoted(fake_mps, one_daemon, caplog):
     fake_mps.behave(refuses="no more pipes")
     kill_newest(fake_mps)
     wait_until(lambda: "is not started again any more" in caplog.text, within_s=15.0)
-    assert caplog.text.count("cannot be started again") == SHORT.starts_again
+    assert caplog.text.count("cannot be started again") == SHORT.max_restarts
     assert "refuses (no more pipes)" in caplog.text
     assert len(fake_mps.daemons()) == 1
 
 
-def test_an_owner_that_ends_while_its_daemon_is_dead_leaves_nothing(fake_mps):
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+def test_service_end_with_dead_daemon_leaves_nothing(fake_mps):
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         kill_newest(fake_mps)
     assert all_gone(fake_mps)
 
 
-def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, owner, monkeypatch, caplog):
+def test_service_external_daemon_is_never_restarted(fake_mps, owner, monkeypatch, caplog):
     keeper_of(owner.pid).kill()  # it would restart its daemon
-    (foreign,) = fake_mps.rooms()
-    monkeypatch.setenv(FOREIGN_VARIABLE, str(foreign.pipe))
-    with mps_service(look_for_mps(ONE), GPUS[:1], SHORT):
+    (external,) = fake_mps.folders_left()
+    monkeypatch.setenv(EXTERNAL_VARIABLE, str(external.pipe))
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
         kill_newest(fake_mps)
         wait_until(lambda: "jobs that start now wait, and fail if it stays so" in caplog.text)
         time.sleep(1.0)
@@ -241,46 +237,46 @@ def test_a_foreign_daemon_that_dies_is_said_and_never_started_again(fake_mps, ow
         assert len(fake_mps.running()) == 1, "its server is not ours to end"
 
 
-def test_a_foreign_daemon_is_left_alone_unless_it_is_named(fake_mps, owner, monkeypatch):
-    (foreign,) = fake_mps.rooms()
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(foreign.pipe))
-    found = look_for_mps(ONE)
-    assert (found.usable, found.foreign) == (True, ())
-    assert f"the daemon that runs at {foreign.pipe} is left alone" in found.why
-    monkeypatch.setenv(FOREIGN_VARIABLE, str(foreign.pipe))
-    found = look_for_mps(ONE)
-    assert (found.usable, found.foreign) == (True, (foreign.pipe,))
+def test_service_external_daemon_is_used_only_if_named(fake_mps, owner, monkeypatch):
+    (external,) = fake_mps.folders_left()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(external.pipe))
+    found = find_mps(ONE)
+    assert (found.usable, found.external) == (True, ())
+    assert f"the daemon that runs at {external.pipe} is left alone" in found.why
+    monkeypatch.setenv(EXTERNAL_VARIABLE, str(external.pipe))
+    found = find_mps(ONE)
+    assert (found.usable, found.external) == (True, (external.pipe,))
     running = fake_mps.running()
     with mps_service(found, GPUS[:1], SHORT) as environment:
-        assert environment.of(0)["CUDA_MPS_PIPE_DIRECTORY"] == str(foreign.pipe)
+        assert environment.of(0)["CUDA_MPS_PIPE_DIRECTORY"] == str(external.pipe)
         assert len(fake_mps.daemons()) == 1
     assert fake_mps.running() == running
     assert not any(line.startswith("quit") for line in fake_mps.asked())
 
 
-def test_a_foreign_daemon_that_does_not_answer_is_said_before_the_run(fake_mps, tmp_path, monkeypatch):
-    monkeypatch.setenv(FOREIGN_VARIABLE, str(fake_mps.folders))
-    found = look_for_mps(ONE)
+def test_service_external_daemon_without_reply_is_refused(fake_mps, tmp_path, monkeypatch):
+    monkeypatch.setenv(EXTERNAL_VARIABLE, str(fake_mps.folders))
+    found = find_mps(ONE)
     assert not found.usable
     assert "no daemon can be used" in found.why
     assert "Cannot find MPS control daemon process" in found.why
-    assert f"{FOREIGN_VARIABLE} names 1 folders for 2 GPUs" in look_for_mps(TWO).why
-    monkeypatch.setenv(FOREIGN_VARIABLE, "/tmp/" + "x" * 120)
-    assert "too long for a socket of 107 bytes" in look_for_mps(ONE).why
+    assert f"{EXTERNAL_VARIABLE} names 1 folders for 2 GPUs" in find_mps(TWO).why
+    monkeypatch.setenv(EXTERNAL_VARIABLE, "/tmp/" + "x" * 120)
+    assert "too long for a socket of 107 bytes" in find_mps(ONE).why
 
 
-def test_looking_starts_nothing_and_says_what_is_missing(fake_mps, tmp_path, monkeypatch):
-    found = look_for_mps(ONE)
+def test_find_mps_starts_nothing_and_names_what_is_missing(fake_mps, tmp_path, monkeypatch):
+    found = find_mps(ONE)
     assert (found.usable, found.program) == (True, fake_mps.program)
     assert fake_mps.calls() == []
-    assert fake_mps.rooms() == []
+    assert fake_mps.folders_left() == []
     no_gpu = GpuInventory((), None, "no NVIDIA driver answers")
-    assert look_for_mps(no_gpu).why == "no NVIDIA driver answers"
+    assert find_mps(no_gpu).why == "no NVIDIA driver answers"
     split = replace(ONE, gpus=(replace(GPUS[0], mig=True),))
-    assert "GPU 0 is split by MIG" in look_for_mps(split).why
+    assert "GPU 0 is split by MIG" in find_mps(split).why
     fake_mps.program.unlink()
     monkeypatch.setattr("ekya.gpu.mps.control._USUAL_FOLDERS", ())
-    missing = look_for_mps(ONE)
+    missing = find_mps(ONE)
     assert not missing.usable
     assert f"{CONTROL} is neither on the PATH nor where drivers put it" in missing.why
     with pytest.raises(UserError, match="MPS cannot be used here"), mps_service(missing, GPUS[:1], SHORT):

@@ -102,7 +102,7 @@ def shown(visible, driver=None):
         ("1,1", [1]),
     ],
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible, indices):
+def test_visible_devices_are_read_as_cuda_reads_them(visible, indices):
     driver = FakeDriver()
     inventory = shown(visible, driver)
     assert [gpu.index for gpu in inventory.gpus] == indices
@@ -110,12 +110,12 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible, indices):
     assert driver.open == 0
 
 
-def test_what_hides_gpus_is_named():
+def test_visible_devices_hiding_gpus_are_named():
     assert shown("2").why == "1 of 3 NVIDIA GPUs by CUDA_VISIBLE_DEVICES=2, driver 600.1"
     assert "CUDA_VISIBLE_DEVICES= shows none of 3 NVIDIA GPUs; unset it" in shown("").why
 
 
-def test_numbers_of_unlike_gpus_are_said_to_be_the_drivers():
+def test_inventory_unlike_gpus_use_driver_numbers():
     unlike = FakeDriver("fast", "slow")
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in shown("1", unlike).why
     assert "CUDA_DEVICE_ORDER" not in shown("GPU-aa20", unlike).why
@@ -123,14 +123,14 @@ def test_numbers_of_unlike_gpus_are_said_to_be_the_drivers():
     assert "CUDA_DEVICE_ORDER" not in list_gpus(chosen, unlike).why
 
 
-def test_a_mig_instance_is_a_gpu_with_its_own_memory():
+def test_inventory_mig_instance_is_a_gpu():
     (gpu,) = shown(INSTANCE, FakeDriver(split=1)).gpus
     assert (gpu.index, gpu.name, gpu.uuid, gpu.mig) == (1, "a part", INSTANCE, True)
     assert (gpu.memory_bytes, gpu.memory_free_bytes) == (5 * GIB, 4 * GIB)
 
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
-def test_no_backend_uses_more_gpus_than_are_shown(name):
+def test_backends_use_only_visible_gpus(name):
     def working(inventory):
         return MpsFound(bool(inventory.gpus), "it works")
 
@@ -142,13 +142,13 @@ def test_no_backend_uses_more_gpus_than_are_shown(name):
     assert hidden.usable == (hidden.device == "cpu")
 
 
-def test_a_jobs_position_counts_the_gpus_that_are_shown():
+def test_backends_count_only_visible_gpus():
     backend = DutyCycleShares(shown("2,0"))
     first, second = (backend.actor_env(ShareJob("job", "inference", 100, gpu)) for gpu in (0, 1))
     assert (first["CUDA_VISIBLE_DEVICES"], second["CUDA_VISIBLE_DEVICES"]) == ("GPU-bb30", "GPU-aa10")
 
 
-def test_a_gpu_without_memory_of_its_own_is_a_gpu(tmp_path):
+def test_inventory_gpu_without_own_memory_is_listed(tmp_path):
     inventory = shown(None, FakeDriver("Orin", lacking=["nvmlDeviceGetMemoryInfo"]))
     (gpu,) = inventory.gpus
     assert (gpu.memory_bytes, gpu.memory_free_bytes) == (None, None)
@@ -156,6 +156,6 @@ def test_a_gpu_without_memory_of_its_own_is_a_gpu(tmp_path):
     assert "Orin, memory shared with the system" in as_json(examination)["findings"]["GPU 0"]["found"]
 
 
-def test_a_gpu_without_a_uuid_goes_by_its_index():
+def test_inventory_gpu_without_uuid_uses_its_index():
     inventory = shown(None, FakeDriver("Orin", lacking=["nvmlDeviceGetUUID"]))
     assert [gpu.uuid for gpu in inventory.gpus] == ["0"]

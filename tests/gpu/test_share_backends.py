@@ -22,7 +22,7 @@ from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.green.sm_layout import SmLayout, SmReport
 from ekya.gpu.mps.backend import MpsShares
 from ekya.gpu.mps.control import MAX_SOCKET_BYTES
-from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsRoom, look_for_mps
+from ekya.gpu.mps.service import MpsEnvironment, MpsFound, MpsGpu, find_mps
 from ekya.gpu.nvml import Gpu, GpuInventory, list_gpus
 
 NO_GPU = GpuInventory((), None, "no NVIDIA driver answers")
@@ -57,7 +57,7 @@ MACHINES = [
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
 @given(shares=st.dictionaries(st.text("abc-12", min_size=1), st.integers(0, 3000), max_size=8))
-def test_every_backend_grants_no_more_than_asked_and_than_there_is(name, shares):
+def test_backend_grants_at_most_request_and_capacity(name, shares):
     backend = SHARE_BACKENDS[name](MACHINES[2])
     capability = backend.probe()
     grants = backend.quantise(shares)
@@ -74,20 +74,20 @@ def test_every_backend_grants_no_more_than_asked_and_than_there_is(name, shares)
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
-def test_every_backend_says_why_and_has_capacity_only_where_it_works(name, machine):
+def test_backend_reason_is_given_and_capacity_only_if_usable(name, machine):
     capability = SHARE_BACKENDS[name](machine).probe()
     assert capability.why
     assert (capability.capacity_milli > 0) == capability.usable
 
 
 @pytest.mark.parametrize("name", SHARE_BACKENDS)
-def test_what_a_run_opens_travels_to_the_processes_of_its_jobs(name, fake_mps):
-    with SHARE_BACKENDS[name](Machine(2, ONE_GPU, look_for_mps)).open(1) as opened:
+def test_backend_opened_state_is_sent_to_job_processes(name, fake_mps):
+    with SHARE_BACKENDS[name](Machine(2, ONE_GPU, find_mps)).open(1) as opened:
         there = pickle.loads(pickle.dumps(opened))
         assert there.actor_env(TRAINER) == opened.actor_env(TRAINER)
 
 
-def test_auto_takes_the_first_that_works_and_says_why_not_the_others():
+def test_registry_auto_takes_first_usable_with_reasons():
     chosen = choose_backend(machine=MACHINES[1])
     assert chosen.name == "duty-cycle"
     assert "not mps: nvidia-cuda-mps-control is not here" in chosen.why
@@ -96,7 +96,7 @@ def test_auto_takes_the_first_that_works_and_says_why_not_the_others():
     assert "no NVIDIA driver answers" in choose_backend(machine=MACHINES[0]).why
 
 
-def test_a_named_backend_that_cannot_work_is_the_users_error():
+def test_registry_named_unusable_backend_is_a_user_error():
     with pytest.raises(UserError, match=r"mps: nvidia-cuda-mps-control is not here; use --shares auto"):
         choose_backend("mps", MACHINES[1])
     with pytest.raises(
@@ -106,9 +106,9 @@ def test_a_named_backend_that_cannot_work_is_the_users_error():
 
 
 def opened(**options):
-    room = MpsRoom("GPU-1", Path("/tmp/e/pipe"))
+    served = MpsGpu("GPU-1", Path("/tmp/e/pipe"))
     environment = MpsEnvironment(
-        Path("/usr/bin/nvidia-cuda-mps-control"), (room, replace(room, gpu_uuid="GPU-2"))
+        Path("/usr/bin/nvidia-cuda-mps-control"), (served, replace(served, gpu_uuid="GPU-2"))
     )
     return MpsShares(ONE_GPU, has_mps, environment=environment, **options)
 
@@ -131,7 +131,7 @@ def client(fake_mps, monkeypatch):
     return make
 
 
-def test_mps_caps_trainers_and_never_an_inference():
+def test_mps_caps_trainers_but_not_inference():
     def percentage(role, share_milli):
         job = ShareJob("job", role, share_milli)
         return opened().actor_env(job)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
@@ -143,25 +143,25 @@ def test_mps_caps_trainers_and_never_an_inference():
     assert percentage("inference", 100) == "100"
 
 
-def test_mps_tells_a_job_its_daemon_and_its_gpu_by_uuid():
+def test_mps_job_environment_names_daemon_and_gpu():
     env = opened().actor_env(replace(TRAINER, gpu=1))
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-2"
     assert env["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/e/pipe"
 
 
-def test_a_live_mps_client_says_that_its_share_stays(client):
+def test_mps_resize_of_running_client_keeps_its_cap(client):
     with client("43") as backend:
         resized = backend.attach(TRAINER).resize(900)
     assert resized.share_milli == 430
     assert "cannot change" in resized.note
 
 
-def test_a_client_that_was_started_without_a_cap_says_so(client):
+def test_mps_client_without_cap_is_reported(client):
     with client("100") as backend:
         assert backend.attach(TRAINER).resize(430).share_milli == 1000
 
 
-def test_told_to_an_mps_client_waits_between_batches_under_its_cap(client):
+def test_mps_client_with_duty_cycle_waits_under_its_cap(client):
     gpu = FakeGpu()
     with client("43", duty_cycle=True, streams=lambda: gpu, clocks=gpu.clocks) as backend:
         handle = backend.attach(TRAINER)
@@ -173,7 +173,7 @@ def test_told_to_an_mps_client_waits_between_batches_under_its_cap(client):
     assert handle.measured().share_milli == pytest.approx(215, rel=0.05)
 
 
-def test_an_mps_clients_batch_counts_with_the_kernels_that_it_has_queued(client):
+def test_mps_batch_time_includes_queued_kernels(client):
     gpu = FakeGpu()
     with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
         handle = backend.attach(TRAINER)
@@ -187,7 +187,7 @@ def test_an_mps_clients_batch_counts_with_the_kernels_that_it_has_queued(client)
     assert handle.measured().used_us == 20_000, "40 ms at a cap of a half"
 
 
-def test_a_batch_that_fails_is_not_waited_for(client):
+def test_mps_failed_batch_is_not_waited_for(client):
     gpu = FakeGpu()
     with client("50", streams=lambda: gpu, clocks=gpu.clocks) as backend:
         handle = backend.attach(TRAINER)
@@ -196,7 +196,7 @@ def test_a_batch_that_fails_is_not_waited_for(client):
     assert gpu.synchronised == []
 
 
-def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fake_mps, monkeypatch):
+def test_mps_process_outside_the_server_does_not_work(client, fake_mps, monkeypatch):
     monkeypatch.setattr("ekya.gpu.mps.backend.JOIN_WITHIN_S", 0.0)
     with client("43") as backend:
         fake_mps.behave(clients=[])
@@ -204,7 +204,7 @@ def test_a_process_that_is_no_client_does_not_work_as_if_it_were_one(client, fak
             backend.attach(TRAINER)
 
 
-def test_a_process_without_cuda_says_so(client):
+def test_mps_process_without_cuda_reports_why(client):
     def refuse():
         raise NoCudaError("cuInit gives CUDA error 100")
 
@@ -212,7 +212,7 @@ def test_a_process_without_cuda_says_so(client):
         replace(backend, connect=refuse, sleep=lambda _s: pytest.fail("it would not help")).attach(TRAINER)
 
 
-def test_the_first_connection_is_tried_again_while_the_server_starts(client):
+def test_mps_first_connection_is_retried(client):
     answers = [NoCudaError("cuInit gives CUDA error 807", mps_starts=True)] * 3
     slept = []
 
@@ -227,7 +227,7 @@ def test_the_first_connection_is_tried_again_while_the_server_starts(client):
     assert len(slept) == 3
 
 
-def test_a_server_that_never_starts_is_given_up(client):
+def test_mps_server_that_never_starts_raises(client):
     slept = []
 
     def refuse():
@@ -239,7 +239,7 @@ def test_a_server_that_never_starts_is_given_up(client):
 
 
 @pytest.mark.parametrize(("error", "passes"), [(807, True), (805, True), (100, False), (0, None)])
-def test_of_cudas_errors_those_of_a_starting_server_pass(monkeypatch, error, passes):
+def test_cuda_context_errors_of_starting_server_are_temporary(monkeypatch, error, passes):
     def answers(*_arguments):
         return error
 
@@ -253,7 +253,7 @@ def test_of_cudas_errors_those_of_a_starting_server_pass(monkeypatch, error, pas
     assert caught.value.mps_starts == passes
 
 
-def test_without_its_daemon_cuda_is_not_started(fake_mps, client, monkeypatch):
+def test_mps_without_daemon_makes_no_context(fake_mps, client, monkeypatch):
     monkeypatch.setattr("ekya.gpu.mps.backend._BACK_WITHIN_S", 0.0)
     started = []
     with client("43") as backend:
@@ -263,24 +263,24 @@ def test_without_its_daemon_cuda_is_not_started(fake_mps, client, monkeypatch):
     assert started == [], "it would stay without MPS while the process lives"
 
 
-def test_a_context_needs_a_driver():
+def test_cuda_context_needs_a_driver():
     if list_gpus().driver is not None:
         pytest.skip("there is one")
     with pytest.raises(NoCudaError, match="libcuda"):
         make_context()
 
 
-def test_no_job_can_be_made_before_the_daemons(fake_mps):
+def test_mps_job_before_the_daemons_raises(fake_mps):
     with pytest.raises(RuntimeError, match="before it is opened"):
         MpsShares(ONE_GPU).actor_env(TRAINER)
     assert fake_mps.calls() == []
 
 
-def test_the_cpu_backend_keeps_its_jobs_on_one_thread():
+def test_cpu_backend_uses_one_thread_for_each_job():
     assert CpuShares(2).actor_env(TRAINER)["OMP_NUM_THREADS"] == "1"
 
 
-def test_a_missing_driver_is_not_an_error(monkeypatch):
+def test_inventory_missing_driver_is_no_error(monkeypatch):
     def fail():
         raise pynvml.NVMLError_LibraryNotFound
 
@@ -291,7 +291,7 @@ def test_a_missing_driver_is_not_an_error(monkeypatch):
     assert "no NVIDIA driver answers" in inventory.why
 
 
-def test_the_length_limit_is_the_kernels():
+def test_folder_length_limit_matches_the_kernel():
     if sys.platform != "linux":
         pytest.skip("the limit differs")
     with pytest.raises(OSError, match="too long"), socket.socket(socket.AF_UNIX) as sock:

@@ -15,7 +15,7 @@ SHARES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 
 
 
 @given(SHARES, LAYOUTS)
-def test_spans_lie_on_their_gpu_and_never_overlap(shares, layouts):
+def test_layout_spans_lie_on_their_gpu_without_overlap(shares, layouts):
     granted = quantise_sms(shares, layouts)
     taken = set()
     for span in granted.spans.values():
@@ -26,7 +26,7 @@ def test_spans_lie_on_their_gpu_and_never_overlap(shares, layouts):
 
 
 @given(SHARES, LAYOUTS)
-def test_a_grant_is_whole_steps_and_never_above_what_was_asked_or_is_there(shares, layouts):
+def test_layout_grant_is_whole_steps_within_request_and_capacity(shares, layouts):
     granted = quantise_sms(shares, layouts)
     step = coarsest(layouts)
     assert granted.share_milli.keys() == shares.keys()
@@ -43,13 +43,13 @@ def test_a_grant_is_whole_steps_and_never_above_what_was_asked_or_is_there(share
 
 
 @given(SHARES, LAYOUTS)
-def test_the_order_of_jobs_does_not_matter(shares, layouts):
+def test_layout_order_of_jobs_does_not_matter(shares, layouts):
     turned = dict(reversed(shares.items()))
     assert quantise_sms(shares, layouts) == quantise_sms(turned, layouts)
 
 
 @given(SHARES, LAYOUTS)
-def test_who_asks_for_a_step_gets_one_as_long_as_there_are_enough(shares, layouts):
+def test_layout_every_request_gets_a_step_if_possible(shares, layouts):
     step = coarsest(layouts)
     asking = [job for job, share in shares.items() if share >= step.share_milli(1)]
     room = sum(step.groups_for(layout.grouping.share_milli(layout.groups)) for layout in layouts)
@@ -59,7 +59,7 @@ def test_who_asks_for_a_step_gets_one_as_long_as_there_are_enough(shares, layout
 
 
 @given(SHARES, ONE_LAYOUT)
-def test_on_one_gpu_only_rounding_is_lost_where_there_is_room(shares, layout):
+def test_layout_one_gpu_loses_only_rounding(shares, layout):
     wanted = {job: layout.groups_for(share) for job, share in shares.items()}
     granted = quantise_sms(shares, [layout])
     got = {job: granted.spans[job].groups if job in granted.spans else 0 for job in shares}
@@ -75,13 +75,13 @@ def test_on_one_gpu_only_rounding_is_lost_where_there_is_room(shares, layout):
 @pytest.mark.parametrize(
     ("layout", "sms", "step"), [(H200, 132, 61), (A100, 108, 19), (SmLayout(2, 66), 132, 16)]
 )
-def test_a_full_share_is_every_sm(layout, sms, step):
+def test_layout_full_share_is_every_sm(layout, sms, step):
     granted = quantise_sms({"a": 1000}, [layout])
     assert layout.sms_of(granted.spans["a"].first, granted.spans["a"].groups) == sms
     assert layout.grouping.share_milli(1) == step
 
 
-def test_an_h200_gives_three_quarters_and_a_quarter_all_of_its_multiprocessors():
+def test_layout_h200_splits_three_quarters_and_one_without_loss():
     granted = quantise_sms({"a": 740, "b": 260}, [H200])
     assert {job: H200.sms_of(span.first, span.groups) for job, span in granted.spans.items()} == {
         "a": 100,
@@ -89,7 +89,7 @@ def test_an_h200_gives_three_quarters_and_a_quarter_all_of_its_multiprocessors()
     }
 
 
-def test_large_jobs_go_to_gpus_of_their_own_and_what_fits_on_none_is_cut():
+def test_layout_large_jobs_get_own_gpus_and_are_cut_to_fit():
     granted = quantise_sms({"a": 700, "b": 700, "c": 600}, [H200, H200])
     spans = granted.spans
     assert {spans["a"].gpu, spans["b"].gpu} == {0, 1}
@@ -100,7 +100,7 @@ TAKEN = st.lists(st.booleans(), min_size=1, max_size=24)
 
 
 @given(TAKEN, st.integers(1, 24))
-def test_a_new_job_gets_what_it_wants_where_a_gap_is_large_enough_and_else_the_largest_gap(taken, groups):
+def test_layout_new_job_takes_fitting_or_largest_gap(taken, groups):
     gaps = "".join("x" if one else "." for one in taken).split("x")
     span = place_again(taken, groups, None)
     largest = max(len(gap) for gap in gaps)
@@ -112,7 +112,7 @@ def test_a_new_job_gets_what_it_wants_where_a_gap_is_large_enough_and_else_the_l
 
 
 @given(TAKEN, st.integers(1, 24), st.data())
-def test_a_job_that_has_groups_never_loses_by_asking_for_more_and_stays_where_it_can(taken, groups, data):
+def test_layout_growing_job_never_loses_and_stays_in_place(taken, groups, data):
     first = data.draw(st.integers(0, len(taken) - 1))
     end = data.draw(st.integers(first + 1, len(taken)))
     taken[first:end] = [False] * (end - first)
@@ -128,6 +128,6 @@ def test_a_job_that_has_groups_never_loses_by_asking_for_more_and_stays_where_it
         assert not (span.first <= first and end <= span.end)
 
 
-def test_the_second_job_stands_at_the_end_of_the_gpu():
+def test_layout_second_job_starts_at_the_end():
     assert place_again([True] * 4 + [False] * 12, 4, None) == SmSpan(0, 12, 4)
     assert place_again([False] * 16, 4, None) == SmSpan(0, 0, 4)

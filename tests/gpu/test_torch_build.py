@@ -33,14 +33,14 @@ def packages(tmp_path):
     return make
 
 
-def test_a_build_is_read_from_its_files(packages):
+def test_torch_build_is_read_from_its_files(packages):
     build = find_torch(packages())
     assert (build.version, build.vision_version, build.cuda) == ("2.15.0+x", "0.30.0", "13.2")
     assert build.broken == ""
 
 
 @pytest.mark.parametrize("cuda", ["None", "''"])
-def test_a_build_without_cuda_says_so_whatever_its_version_is_called(packages, cuda):
+def test_torch_build_without_cuda_is_detected(packages, cuda):
     assert find_torch(packages(cuda)).cuda is None
 
 
@@ -54,7 +54,7 @@ def test_a_build_without_cuda_says_so_whatever_its_version_is_called(packages, c
         (["torch/_C."], "no compiled library for this Python"),
     ],
 )
-def test_a_part_that_is_missing_is_told(packages, missing, says):
+def test_torch_build_missing_part_is_reported(packages, missing, says):
     assert says in find_torch(packages(missing=missing)).broken
 
 
@@ -68,11 +68,11 @@ def test_a_part_that_is_missing_is_told(packages, missing, says):
         ("torch (>=2.16.0)", False),
     ],
 )
-def test_builds_that_do_not_belong_together_are_told(packages, needs, fits):
+def test_torch_build_version_mismatch_is_reported(packages, needs, fits):
     assert (find_torch(packages(needs=needs)).broken == "") == fits
 
 
-def test_the_installed_build_is_told_as_torch_tells_it():
+def test_torch_build_matches_the_imported_torch():
     build = find_torch()
     assert (build.version, build.cuda) == (torch.__version__, torch.version.cuda)
     assert torchvision.__version__.startswith(build.vision_version)
@@ -80,7 +80,7 @@ def test_the_installed_build_is_told_as_torch_tells_it():
     assert cpu_only_torch() == (torch.version.cuda is None)
 
 
-def test_the_doctor_imports_no_engine(tmp_path):
+def test_doctor_imports_no_engine(tmp_path):
     code = (
         "import sys; from ekya import cli; cli.main(['doctor', '--runs', sys.argv[1]]); "
         "slow = ('torch', 'torchvision', 'ray', 'onnxruntime', 'pyarrow'); "

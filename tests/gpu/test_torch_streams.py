@@ -76,7 +76,7 @@ def cuda(monkeypatch):
     return fake
 
 
-def test_a_thread_stays_on_the_stream_that_it_entered(cuda):
+def test_torch_streams_thread_stays_on_entered_stream(cuda):
     streams = TorchStreams(0)
     assert cuda.started
     streams.enter(4096)
@@ -92,7 +92,7 @@ def test_a_thread_stays_on_the_stream_that_it_entered(cuda):
     assert cuda.now is cuda.default
 
 
-def test_marks_are_events_on_the_threads_stream_that_take_the_time(cuda):
+def test_torch_streams_marks_are_timed_events(cuda):
     streams = TorchStreams(0)
     streams.enter(4096)
     began = streams.mark()
@@ -107,16 +107,14 @@ def test_marks_are_events_on_the_threads_stream_that_take_the_time(cuda):
         ended.ns_since(object())
 
 
-def test_torch_has_what_the_adapter_calls():
+def test_torch_streams_torch_has_every_call_used():
     for name in ("init", "set_stream", "current_stream", "ExternalStream", "Event", "default_stream"):
         assert callable(getattr(torch.cuda, name))
     assert {"record", "query", "synchronize", "elapsed_time"} <= set(dir(torch.cuda.Event))
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
-def test_a_process_makes_its_levels_ahead_and_checks_each_number_of_multiprocessors(
-    cuda, monkeypatch, tmp_path, has_bfloat16
-):
+def test_green_process_prepares_and_checks_its_levels(cuda, monkeypatch, tmp_path, has_bfloat16):
     bindings = FakeBindings()
     asked = []
 

@@ -134,7 +134,7 @@ def metered(nvml, *others):
     return GpuMeter(readers, clock_ns=lambda: round(nvml.now_s * 1e9))
 
 
-def test_a_window_of_a_device_that_tells_everything():
+def test_meter_window_has_all_counters_of_the_device():
     nvml = FakeNvml()
     meter = metered(nvml)
     meter.read()
@@ -154,7 +154,7 @@ def test_a_window_of_a_device_that_tells_everything():
     assert use.least_power_w == 100
 
 
-def test_windows_follow_each_other_without_a_gap_and_the_least_power_is_of_the_run():
+def test_meter_windows_are_contiguous_with_least_power_of_run():
     nvml = FakeNvml()
     meter = metered(nvml)
     meter.read()
@@ -170,7 +170,7 @@ def test_windows_follow_each_other_without_a_gap_and_the_least_power_is_of_the_r
     assert [use.least_power_w for use in taken] == [100, 100, 100]
 
 
-def test_without_gpm_the_utilisation_rate_stands_in_and_is_named():
+def test_meter_without_gpm_uses_and_names_utilisation():
     nvml = FakeNvml(gpm=False)
     meter = metered(nvml)
     meter.read()
@@ -180,7 +180,7 @@ def test_without_gpm_the_utilisation_rate_stands_in_and_is_named():
 
 
 @pytest.mark.parametrize("lacking", ["nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet"])
-def test_a_driver_that_refuses_gpm_leaves_nothing_behind(lacking):
+def test_reader_refused_gpm_is_cleaned_up(lacking):
     nvml = FakeNvml(lacking=[lacking])
     reader = NvmlReader("GPU-1", nvml)
     assert reader.sm_from == "kernel-utilization"
@@ -189,7 +189,7 @@ def test_a_driver_that_refuses_gpm_leaves_nothing_behind(lacking):
     assert nvml.open == 0
 
 
-def test_without_an_energy_counter_the_power_is_added_up_and_that_is_said():
+def test_meter_without_energy_counter_integrates_power():
     nvml = FakeNvml(lacking=["nvmlDeviceGetTotalEnergyConsumption"])
     meter = metered(nvml)
     meter.read()
@@ -199,7 +199,7 @@ def test_without_an_energy_counter_the_power_is_added_up_and_that_is_said():
     assert use.power_w == pytest.approx(200)
 
 
-def test_a_counter_that_was_set_back_is_not_believed():
+def test_meter_reset_energy_counter_is_ignored():
     nvml = FakeNvml()
     meter = metered(nvml)
     meter.read()
@@ -209,7 +209,7 @@ def test_a_counter_that_was_set_back_is_not_believed():
     assert (use.energy_from, use.energy_j) == ("power", pytest.approx(100))
 
 
-def test_what_a_device_does_not_tell_is_none_and_not_nought():
+def test_meter_missing_counter_is_none():
     nvml = FakeNvml(
         lacking=[
             "nvmlDeviceGetPowerUsage",
@@ -228,7 +228,7 @@ def test_what_a_device_does_not_tell_is_none_and_not_nought():
 
 
 @pytest.mark.parametrize("status", [pynvml.NVML_ERROR_UNKNOWN])
-def test_a_metric_that_did_not_come_is_none(status):
+def test_reader_missing_metric_is_none(status):
     nvml = FakeNvml()
     meter = metered(nvml)
     meter.read()
@@ -237,7 +237,7 @@ def test_a_metric_that_did_not_come_is_none(status):
     assert meter.take()[0].sm_activity is None
 
 
-def test_a_gpu_that_stops_answering_has_a_gap_and_the_others_go_on(caplog):
+def test_meter_silent_gpu_leaves_a_gap_and_others_continue(caplog):
     first, second = FakeNvml("GPU-1"), FakeNvml("GPU-2")
     meter = metered(first, second)
     meter.read()
@@ -251,14 +251,14 @@ def test_a_gpu_that_stops_answering_has_a_gap_and_the_others_go_on(caplog):
     assert meter.free_bytes(1) is None
 
 
-def test_one_that_never_answered_is_left_out():
+def test_meter_gpu_without_readings_is_left_out():
     nvml = FakeNvml()
     nvml.failing.add("nvmlDeviceGetMemoryInfo")
     assert metered(nvml).take() == ()
 
 
 @pytest.mark.parametrize("lacking", [["nvmlDeviceGetMemoryInfo"], []])
-def test_a_gpu_that_shares_the_systems_memory_is_measured_by_that(lacking):
+def test_reader_shared_memory_gpu_uses_system_memory(lacking):
     nvml = FakeNvml(lacking=lacking)
     nvml.total = nvml.used = 0  # NVML refuses the query, or reports 0.
     free = [6 * GIB, 4 * GIB, 5 * GIB]
@@ -275,7 +275,7 @@ def test_a_gpu_that_shares_the_systems_memory_is_measured_by_that(lacking):
     assert meter.free_bytes(0) == 5 * GIB
 
 
-def test_its_thread_reads_while_it_is_entered_and_everything_is_closed_after():
+def test_meter_thread_samples_while_entered_and_closes():
     nvml = FakeNvml()
     read, enough = [], threading.Event()
 
@@ -293,19 +293,19 @@ def test_its_thread_reads_while_it_is_entered_and_everything_is_closed_after():
     assert len(read) == done
 
 
-def test_a_gpu_that_is_not_there_closes_the_driver_again():
+def test_reader_missing_gpu_shuts_the_driver_down():
     nvml = FakeNvml("GPU-1")
     with pytest.raises(pynvml.NVMLError):
         NvmlReader("GPU-2", nvml)
     assert nvml.open == 0
 
 
-def test_a_machine_without_a_gpu_has_no_meter():
+def test_meter_machine_without_gpu_has_none():
     assert open_meter(GpuInventory((), None, "no driver"), 1) is None
 
 
 @pytest.mark.skipif(bool(list_gpus().gpus), reason="a driver answers here")
-def test_a_driver_that_went_away_means_no_meter_and_a_word(caplog):
+def test_meter_lost_driver_warns_and_has_none(caplog):
     there = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), "600.1", "1 NVIDIA GPU")
     assert open_meter(there, 1) is None
     assert "cannot be measured" in caplog.text
@@ -315,7 +315,7 @@ readings = st.lists(st.tuples(st.integers(1, 5), st.floats(0, 700), st.floats(0,
 
 
 @given(readings)
-def test_means_lie_between_what_was_read_and_energy_is_power_times_time(steps):
+def test_meter_means_are_bounded_and_energy_is_power_times_time(steps):
     timed, t_ns = [], 0
     for passed_s, power_w, activity in steps:
         t_ns += passed_s * 10**9

@@ -15,7 +15,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import MicroProfile, Trying
 from ekya.models.training.operations import RetrainingCost, preparation_operations, retraining_cost
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
 HEAD = RetrainConfig(epochs=3, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=1.0)
 
@@ -66,11 +66,13 @@ def retraining(
     return Retraining(
         model,
         config,
-        make_bars(40, 1),
-        make_bars(20, 2, first_track=500),
-        memory=ExemplarMemory(12).update(model, make_bars(20, 5, first_track=900)),
-        classes=model.classes,
-        seed=3,
+        RetrainingData(
+            make_bars(40, 1),
+            make_bars(20, 2, first_track=500),
+            model.classes,
+            memory=ExemplarMemory(12).update(model, make_bars(20, 5, first_track=900)),
+            seed=3,
+        ),
         passed=passed,
     )
 
@@ -137,7 +139,7 @@ def test_a_trial_leaves_what_it_passed_and_promises_what_the_retraining_then_cos
         background=None,
         seed=3,
         clock=lambda: float(len(entered)),
-        scope=scope,
+        compute=Compute(scope=scope),
         passed=passed,
     )
     cost = trial.cost()
@@ -146,14 +148,7 @@ def test_a_trial_leaves_what_it_passed_and_promises_what_the_retraining_then_cos
     tried = int(passed.known(blocks, concatenate([training, validation]).crops).sum())
     assert tried >= 16
     real = Retraining(
-        tiny_model,
-        config,
-        training,
-        validation,
-        memory=None,
-        classes=tiny_model.classes,
-        seed=3,
-        passed=passed,
+        tiny_model, config, RetrainingData(training, validation, tiny_model.classes, seed=3), passed=passed
     )
     assert real.passed_crops == tried
     assert trial.retraining_cost() == retraining_cost(real)

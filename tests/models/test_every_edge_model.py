@@ -24,7 +24,7 @@ from ekya.models.training.operations import (
     retraining_cost,
 )
 from ekya.models.training.sgd import SgdRecipe
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 NAMES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 TOO_SLOW = "resnet101"
@@ -61,11 +61,7 @@ def retraining(model: EdgeModel, make_bars, blocks: int, **more) -> Retraining:
     return Retraining(
         model,
         RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=blocks, data_fraction=1.0),
-        make_bars(6, 1),
-        make_bars(3, 2, first_track=500),
-        memory=None,
-        classes=NAMES,
-        seed=1,
+        RetrainingData(make_bars(6, 1), make_bars(3, 2, first_track=500), NAMES, seed=1),
         **more,
     )
 
@@ -120,7 +116,7 @@ def test_at_32_pixels_the_last_block_still_sees_where_things_are(models, name: s
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("statistics", [False, True])
 def test_trained_blocks_move_and_frozen_ones_do_not(models, make_bars, name: str, statistics: bool) -> None:
-    after = trained(models[name], make_bars, 2, recipe=SgdRecipe(batch_statistics=statistics))
+    after = trained(models[name], make_bars, 2, method=TrainingMethod(SgdRecipe(batch_statistics=statistics)))
     assert changed(models[name], after) == set(block_names(name)[-2:])
     assert not torch.equal(after.head.weight, models[name].head.weight)
 
@@ -129,8 +125,8 @@ def test_trained_blocks_move_and_frozen_ones_do_not(models, make_bars, name: str
 def test_all_blocks_can_train_and_twice_is_the_same(models, make_bars, name: str) -> None:
     blocks = len(block_names(name))
     recipe = SgdRecipe(batch_statistics=True)
-    once = trained(models[name], make_bars, blocks, recipe=recipe)
-    again = trained(models[name], make_bars, blocks, recipe=recipe)
+    once = trained(models[name], make_bars, blocks, method=TrainingMethod(recipe))
+    again = trained(models[name], make_bars, blocks, method=TrainingMethod(recipe))
     assert changed(models[name], once) == set(block_names(name))
     assert not changed(once, again)
     assert torch.equal(once.head.weight, again.head.weight)

@@ -14,7 +14,7 @@ from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.model import build_edge_model, split_at
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.planning.profiling.gpu_memory import JobCrops, retraining_bytes
 
 CLASSES = ("a", "b", "c", "d", "e", "f")
@@ -63,11 +63,9 @@ def held_bytes(architecture, config, training, validation):
     retraining = Retraining(
         start,
         config,
-        labelled(training, 1),
-        labelled(validation, 2),
-        memory=ExemplarMemory(),
-        classes=CLASSES,
-        seed=0,
+        RetrainingData(
+            labelled(training, 1), labelled(validation, 2), CLASSES, memory=ExemplarMemory(), seed=0
+        ),
     )
     with Living(start) as living:
         retraining.prepare()

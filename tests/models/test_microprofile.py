@@ -18,7 +18,7 @@ from ekya.models.training.microprofile import (
     way_to_try,
 )
 from ekya.models.training.operations import forward_operations, retraining_cost
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 
 BLOCKS = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
 HEAD = replace(BLOCKS, trainable_blocks=0)
@@ -135,11 +135,7 @@ def test_the_promised_cost_is_that_of_the_retraining(
     real = Retraining(
         trial.start,
         replace(BLOCKS, epochs=3, data_fraction=fraction),
-        trial.training,
-        trial.validation,
-        memory=memory,
-        classes=trial.classes,
-        seed=1,
+        RetrainingData(trial.training, trial.validation, trial.classes, memory=memory, seed=1),
     )
     counted = replace(trial, exemplars=memory.size)
     curve = counted.priced(counted.run(), lambda cost: (float(cost.preparation), float(cost.epoch)))

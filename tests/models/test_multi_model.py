@@ -1,6 +1,8 @@
-"""Tests that one call of several models gives the same answers as each model alone."""
+"""Tests that models share equal blocks, and that one call of several answers as each model alone."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -10,27 +12,40 @@ from torch import nn
 
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.batched import JOININGS
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN, ForwardWay
-from ekya.models.edge.model import adapt, build_edge_model
-from ekya.models.edge.multi_model import Asked, MultiModelPredictor
+from ekya.models.edge.model import adapt, build_edge_model, clone
+from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Request
+from ekya.models.edge.packed import can_pack
 from ekya.models.edge.predictor import Predictor
 
 PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128)
 EVERY_WAY = [PACKED, PLAIN, *(ForwardWay(joining=joining) for joining in sorted(JOININGS))]
+WAYS = [PLAIN, ForwardWay(channels_last=True, packed_for=(6, 32) if can_pack() else None)]
+
+
+def sent(model):
+    """Returns a model as received from another process, with its own weights."""
+    return from_bytes(to_bytes(model))
+
+
+def add(call, owner, model):
+    predictor = call.predictors.of(sent(model))
+    call.add(owner, predictor)
+    return predictor
 
 
 def call_of(models, way=PLAIN):
-    """Returns a call that holds all models by their index, and its members."""
+    """Returns a call that holds all models by their index, and their predictors."""
     call = MultiModelPredictor("cpu", way)
-    members = [call.add(place, model, Predictor(model, "cpu", way)) for place, model in enumerate(models)]
-    return call, members
+    return call, [add(call, place, model) for place, model in enumerate(models)]
 
 
-def assert_as_one_by_one(call, asked) -> None:
-    answers = call.predict(asked)
-    assert len(answers) == len(asked)
-    for one, (classes, confidence) in zip(asked, answers, strict=True):
-        expected, sure = Predictor(one.member.model).predict(one.crops, one.resolution)
+def assert_as_one_by_one(call, requests) -> None:
+    answers = call.predict(requests)
+    assert len(answers) == len(requests)
+    for one, (classes, confidence) in zip(requests, answers, strict=True):
+        expected, sure = Predictor(one.predictor.source).predict(one.crops, one.resolution)
         np.testing.assert_array_equal(classes, expected)
         np.testing.assert_allclose(confidence, sure, atol=1e-5)
 
@@ -42,80 +57,128 @@ def family(base):
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_answers_are_those_of_each_model_by_itself(tiny_model, make_bars, way) -> None:
-    call, members = call_of(family(tiny_model), way)
+def test_predict_of_several_models_answers_as_each_alone(tiny_model, make_bars, way) -> None:
+    call, predictors = call_of(family(tiny_model), way)
     for count in (6, 1, 3):
-        asked = [
-            Asked(member, make_bars(2 + place, place).crops, 32)
-            for place, member in enumerate(members[:count])
+        requests = [
+            Request(predictor, make_bars(2 + place, place).crops, 32)
+            for place, predictor in enumerate(predictors[:count])
         ]
-        assert_as_one_by_one(call, asked)
+        assert_as_one_by_one(call, requests)
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_resolutions_heads_and_frames_without_objects_may_differ(tiny_model, make_bars, way) -> None:
+def test_predict_allows_other_resolutions_heads_and_no_crops(tiny_model, make_bars, way) -> None:
     models = [
         retrained(tiny_model, 2, 1),
         adapt(retrained(tiny_model, 2, 2), ("truck", "bus"), 8, seed=3),
         adapt(tiny_model, ("person", "car", "truck", "bus"), 0, seed=5),
         tiny_model,
     ]
-    call, members = call_of(models, way)
+    call, predictors = call_of(models, way)
     crops = [make_bars(4, seed).crops for seed in range(4)]
     crops[0] = crops[0][:0]
-    asked = [Asked(*of) for of in zip(members, crops, itertools.cycle((32, 24)), strict=False)]
-    assert_as_one_by_one(call, asked)
+    requests = [Request(*of) for of in zip(predictors, crops, itertools.cycle((32, 24)), strict=False)]
+    assert_as_one_by_one(call, requests)
     assert call.predict([]) == []
 
 
-def counting(blocks, passes):
-    for at, block in enumerate(blocks):
-        block.register_forward_hook(lambda _module, images, _out, at=at: passes.append((at, len(images[0]))))
-
-
-def test_what_is_alike_passes_a_block_once(tiny_model, make_bars) -> None:
-    """Two of the three models have all blocks in common; the third shares the first two."""
-    call, members = call_of([tiny_model, retrained(tiny_model, 0, 1), retrained(tiny_model, 3, 2)])
+def count_passes(predictors):
+    """Returns a list that collects the block and the crops of each pass."""
     passes = []
-    for member in members:
-        counting(member.predictor.model.blocks, passes)
-    call.predict([Asked(member, make_bars(5, 1).crops, 32) for member in members])
+    blocks = {block: at for one in predictors for at, block in enumerate(one.model.blocks)}
+    for block, at in blocks.items():
+        block.register_forward_hook(lambda _module, images, _out, at=at: passes.append((at, len(images[0]))))
+    return passes
+
+
+def test_predict_passes_a_shared_block_once(tiny_model, make_bars) -> None:
+    """Two of the three models have all blocks in common; the third shares the first two."""
+    call, predictors = call_of([tiny_model, retrained(tiny_model, 0, 1), retrained(tiny_model, 3, 2)])
+    passes = count_passes(predictors)
+    call.predict([Request(predictor, make_bars(5, 1).crops, 32) for predictor in predictors])
     assert sorted(passes) == [(0, 15), (1, 15), (2, 5), (2, 10), (3, 5), (3, 10), (4, 5), (4, 10)]
 
 
-def test_newest_weights_and_those_before_them_can_be_asked_at_once(tiny_model, make_bars) -> None:
-    for way in EVERY_WAY:
-        call, members = call_of([tiny_model, retrained(tiny_model, 2, 1), retrained(tiny_model, 2, 2)], way)
-        newer = retrained(tiny_model, 2, 9)
-        newest = call.add(1, newer, Predictor(newer, "cpu", way))
-        crops = make_bars(6, 3).crops
-        for serving in (members, [members[0], newest, members[2]]):
-            assert_as_one_by_one(call, [Asked(member, crops, 32) for member in serving])
-        call.remove(0)
-        assert_as_one_by_one(call, [Asked(member, crops, 32) for member in (newest, members[2])])
-
-
-def test_weights_that_serve_again_are_alike_again(tiny_model) -> None:
-    call, (first, second) = call_of([tiny_model, retrained(tiny_model, 3, 1)])
-    assert first.lineage[:2] == second.lineage[:2]
-    assert first.lineage[2] != second.lineage[2]
-    again = call.add(1, tiny_model, Predictor(tiny_model))
-    assert again.lineage == first.lineage
-
-
-def test_a_block_is_not_alike_behind_one_that_differs(tiny_model) -> None:
-    other = retrained(tiny_model, 0, 1)
+def test_predict_splits_at_the_first_block_that_differs(tiny_model, make_bars) -> None:
+    other = clone(tiny_model)
     with torch.no_grad():
-        next(other.blocks[1].parameters()).add_(0.5)
-    _, (first, second) = call_of([tiny_model, other])
-    assert first.lineage[0] == second.lineage[0]
-    assert not set(first.lineage[1:]) & set(second.lineage[1:])
+        next(other.blocks[0].parameters()).add_(0.5)
+    call, predictors = call_of([tiny_model, other])
+    passes = count_passes(predictors)
+    call.predict([Request(predictor, make_bars(5, 1).crops, 32) for predictor in predictors])
+    assert sorted(passes) == [(at, 5) for at in range(5) for _ in range(2)]
+
+
+def test_predict_of_newest_and_earlier_weights_together(tiny_model, make_bars) -> None:
+    for way in EVERY_WAY:
+        call, predictors = call_of(
+            [tiny_model, retrained(tiny_model, 2, 1), retrained(tiny_model, 2, 2)], way
+        )
+        newest = add(call, 1, retrained(tiny_model, 2, 9))
+        crops = make_bars(6, 3).crops
+        for serving in (predictors, [predictors[0], newest, predictors[2]]):
+            assert_as_one_by_one(call, [Request(predictor, crops, 32) for predictor in serving])
+        call.remove(0)
+        assert_as_one_by_one(call, [Request(predictor, crops, 32) for predictor in (newest, predictors[2])])
+
+
+def shared(one, other) -> list[bool]:
+    """Returns for each block whether two predictors share it, both prepared and original."""
+    together = zip(one.model.blocks, other.model.blocks, one.source.blocks, other.source.blocks, strict=True)
+    return [mine is its and mine_came is its_came for mine, its, mine_came, its_came in together]
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_each_architecture_is_a_batch_of_its_own(tiny_model, make_bars, monkeypatch, way) -> None:
+def test_predict_of_two_architectures_answers_as_each_alone(tiny_model, make_bars, monkeypatch, way) -> None:
     monkeypatch.setitem(EDGE_MODELS, "other", lambda: Trunk({"only": nn.Conv2d(3, 4, 3)}, 4))
     other = build_edge_model(tiny_model.classes, 0, 1, "other")
-    call, members = call_of([tiny_model, other, tiny_model, other], way)
+    call, predictors = call_of([tiny_model, other, tiny_model, other], way)
     crops = make_bars(4, 3).crops
-    assert_as_one_by_one(call, [Asked(member, crops, 32) for member in members])
+    assert_as_one_by_one(call, [Request(predictor, crops, 32) for predictor in predictors])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_predictors_share_blocks_that_no_retraining_changed(tiny_model, make_bars, way) -> None:
+    predictors = Predictors("cpu", way)
+    base = predictors.of(sent(tiny_model))
+    models = [
+        tiny_model,
+        retrained(tiny_model, 3, 1),
+        adapt(tiny_model, ("bus", *tiny_model.classes), 8, seed=2),
+    ]
+    made = [predictors.of(sent(model)) for model in models]
+    assert [shared(base, one) for one in made] == [[True] * 5, [True, True, False, True, False], [True] * 5]
+    crops = make_bars(9, 1).crops
+    for model, one in zip(models, made, strict=True):
+        for side in (32, 24):
+            expected, sure = Predictor(model).predict(crops, side)
+            classes, confidence = one.predict(crops, side)
+            np.testing.assert_array_equal(classes, expected)
+            np.testing.assert_allclose(confidence, sure, atol=1e-5)
+
+
+def test_predictors_share_a_changed_block_with_the_next_model(tiny_model) -> None:
+    predictors = Predictors()
+    base, first = predictors.of(sent(tiny_model)), predictors.of(sent(retrained(tiny_model, 1, 1)))
+    second = predictors.of(sent(retrained(tiny_model, 1, 1)))
+    assert shared(base, second) == [True, True, True, True, False]
+    assert shared(first, second) == [True] * 5
+
+
+def test_predictors_of_another_architecture_share_nothing(tiny_model) -> None:
+    predictors = Predictors()
+    other = build_edge_model(tiny_model.classes, 0, 1, "mobilenet_v3_small")
+    predictors.of(tiny_model)
+    assert predictors.of(other).classes == tiny_model.classes
+
+
+def test_predictors_free_blocks_without_an_owner(tiny_model) -> None:
+    predictors = Predictors()
+    first = predictors.of(sent(tiny_model))
+    second = predictors.of(sent(retrained(tiny_model, 1, 1)))
+    common, own = weakref.ref(first.model.blocks[0]), weakref.ref(first.model.blocks[4])
+    del first
+    gc.collect()
+    assert own() is None
+    assert common() is second.model.blocks[0]

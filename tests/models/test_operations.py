@@ -18,7 +18,7 @@ from ekya.models.training.operations import (
     preparation_operations,
     retraining_cost,
 )
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
 SIX = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 
@@ -40,11 +40,7 @@ def test_what_is_counted_is_what_the_trainer_runs(
     retraining = Retraining(
         start,
         config,
-        make_bars(6, 1),
-        make_bars(3, 2, first_track=500),
-        memory=memory,
-        classes=SIX,
-        seed=1,
+        RetrainingData(make_bars(6, 1), make_bars(3, 2, first_track=500), SIX, memory=memory, seed=1),
     )
     with FlopCounterMode(display=False) as preparing:
         retraining.prepare()
@@ -79,7 +75,9 @@ def test_steps_are_the_batches_of_an_epoch(fresh_model: EdgeModel, make_bars, cr
         yield
 
     held = training.take(np.arange(0))
-    retraining = Retraining(start, config, training, held, memory=None, classes=SIX, seed=1, scope=counted)
+    retraining = Retraining(
+        start, config, RetrainingData(training, held, SIX, seed=1), Compute(scope=counted)
+    )
     retraining.prepare()
     entered.clear()
     retraining.run_epoch()

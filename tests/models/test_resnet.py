@@ -46,13 +46,14 @@ from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.edge.predictor import Predictor
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 
 crops = np.zeros((8, 32, 32, 3), np.uint8)
 labelled = LabelledCrops(crops, np.arange(8) % 2, np.arange(8), np.arange(8))
 model = from_bytes(to_bytes(build_edge_model(("car", "bus"), 0, 1)))
 config = RetrainConfig(1, 4, 0, 1, 1.0)
-run = Retraining(model, config, labelled, labelled, memory=None, classes=("car", "bus"), seed=1)
+data = RetrainingData(labelled, labelled, ("car", "bus"), seed=1)
+run = Retraining(model, config, data)
 run.prepare()
 run.run_epoch()
 Predictor(run.model()).predict(crops, 24)

@@ -14,7 +14,13 @@ from ekya.models.training.epochs import batches_of, crops_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import class_mix_weights
 from ekya.models.training.sgd import SgdRecipe
-from ekya.models.training.trainer import Retraining, fraction_of_tracks
+from ekya.models.training.trainer import (
+    Compute,
+    Retraining,
+    RetrainingData,
+    TrainingMethod,
+    fraction_of_tracks,
+)
 
 LAST_BLOCK = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=1.0)
 
@@ -23,18 +29,19 @@ QUICK = SgdRecipe(learning_rate=0.03, head_learning_rate=0.1)
 
 
 def retrained(
-    start: EdgeModel, config: RetrainConfig, training, validation, *, memory=None, classes=None, **options
+    start: EdgeModel,
+    config: RetrainConfig,
+    training,
+    validation,
+    *,
+    memory=None,
+    classes=None,
+    precision=torch.float32,
+    **method,
 ) -> tuple[EdgeModel, list[float]]:
+    data = RetrainingData(training, validation, classes or start.classes, memory=memory, seed=3)
     retraining = Retraining(
-        start,
-        config,
-        training,
-        validation,
-        memory=memory,
-        classes=classes or start.classes,
-        seed=3,
-        recipe=QUICK,
-        **options,
+        start, config, data, Compute(precision=precision), TrainingMethod(QUICK, **method)
     )
     curve = [retraining.prepare()]
     while not retraining.done:
@@ -119,12 +126,8 @@ def test_the_share_handle_is_asked_for_every_batch(tiny_model: EdgeModel, make_b
     retraining = Retraining(
         tiny_model,
         config,
-        make_bars(33, 1),
-        make_bars(10, 2, first_track=500),
-        memory=None,
-        classes=tiny_model.classes,
-        seed=1,
-        scope=scope,
+        RetrainingData(make_bars(33, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
+        Compute(scope=scope),
     )
     retraining.prepare()
     assert len(entered) == 2 + 1 + 2 + 1  # frozen part of both sets, teacher, validation
@@ -136,11 +139,7 @@ def test_a_checkpoint_does_not_change_with_further_training(tiny_model: EdgeMode
     retraining = Retraining(
         tiny_model,
         replace(LAST_BLOCK, trainable_blocks=0),
-        make_bars(20, 1),
-        make_bars(10, 2, first_track=500),
-        memory=None,
-        classes=tiny_model.classes,
-        seed=1,
+        RetrainingData(make_bars(20, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
     retraining.prepare()
     checkpoint = retraining.model()
@@ -156,11 +155,13 @@ def test_exemplars_of_validating_objects_are_left_out(tiny_model: EdgeModel, mak
     retraining = Retraining(
         tiny_model,
         LAST_BLOCK,
-        make_bars(40, 2, first_track=500),
-        seen.take(np.flatnonzero(seen.tracks < 5)),
-        memory=memory,
-        classes=tiny_model.classes,
-        seed=1,
+        RetrainingData(
+            make_bars(40, 2, first_track=500),
+            seen.take(np.flatnonzero(seen.tracks < 5)),
+            tiny_model.classes,
+            memory=memory,
+            seed=1,
+        ),
     )
     exemplars = memory.exemplars()
     assert exemplars is not None
@@ -192,7 +193,7 @@ def test_replay_is_bounded_by_the_fresh_crops() -> None:
 def test_a_retraining_without_labels_is_refused(tiny_model: EdgeModel, make_bars) -> None:
     none = make_bars(2, 1).take(np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="training crop"):
-        Retraining(tiny_model, LAST_BLOCK, none, none, memory=None, classes=("a",), seed=1)
+        Retraining(tiny_model, LAST_BLOCK, RetrainingData(none, none, ("a",), seed=1))
 
 
 def test_the_shipped_architecture_keeps_frozen_statistics(fresh_model: EdgeModel, make_bars) -> None:
@@ -210,11 +211,7 @@ def test_models_of_a_retraining_share_what_it_froze_and_nothing_else(
     retraining = Retraining(
         tiny_model,
         replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
-        make_bars(20, 1),
-        make_bars(10, 2, first_track=500),
-        memory=None,
-        classes=tiny_model.classes,
-        seed=1,
+        RetrainingData(make_bars(20, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
     retraining.prepare()
     first, second = retraining.model().state_dict(), retraining.model().state_dict()
@@ -240,11 +237,7 @@ def test_no_step_asks_the_device_for_a_number(
     retraining = Retraining(
         tiny_model,
         replace(LAST_BLOCK, trainable_blocks=trainable_blocks),
-        make_bars(64, 1),
-        make_bars(10, 2, first_track=500),
-        memory=None,
-        classes=tiny_model.classes,
-        seed=1,
+        RetrainingData(make_bars(64, 1), make_bars(10, 2, first_track=500), tiny_model.classes, seed=1),
     )
     retraining.prepare()
     with NumbersAsked() as asked:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from optimum.executed import execute
+from optimum.problems import problem
 from views import V100, paper_view, window_views
 
 from ekya.core.speed import LINEAR
@@ -12,7 +13,6 @@ from ekya.planning.schedulers.carried_on import best_remainder
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.trace.problems import problem
 
 few = settings(max_examples=25)
 

@@ -13,10 +13,10 @@ from ekya.planning.profiling.estimate import (
     EPOCHS_EXPONENT,
     options,
     outcome_sd,
+    reestimated_accuracy,
     served_after,
 )
-from ekya.planning.profiling.history import Observation, ProfileHistory, bias_correction
-from ekya.planning.profiling.progress import reestimate
+from ekya.planning.profiling.history import MEMORY_WINDOWS, Observation, ProfileHistory, bias_correction
 
 SHORT = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
 LONG = replace(SHORT, epochs=12, data_fraction=1.0)
@@ -192,38 +192,25 @@ def test_two_curves_of_one_family_are_refused():
 
 
 def test_a_measurement_replaces_the_profile_of_its_window_and_old_windows_are_forgotten():
-    found = ProfileHistory(memory_windows=2)
-    for window in range(4):
+    found = ProfileHistory()
+    for window in range(8):
         found = found.with_observation(Observation(window, SHORT, 0.3, 1.0))
-    found = found.with_observation(Observation(3, SHORT, 0.1, 2.0, predicted_gain=0.3))
-    assert [(o.window, o.gain) for o in found.observations] == [(2, 0.3), (3, 0.1)]
+    found = found.with_observation(Observation(7, SHORT, 0.1, 2.0, predicted_gain=0.3))
+    assert [(o.window, o.gain) for o in found.observations][-2:] == [(6, 0.3), (7, 0.1)]
+    assert len(found.observations) == MEMORY_WINDOWS
 
 
-PROMISED = RetrainOption(LONG, 0.8, 12.0)
-
-
-def test_a_retraining_that_disappoints_is_expected_to_give_less_and_more_so_each_epoch():
-    flat = [(epoch, 0.55) for epoch in range(13)]
-    expected = [reestimate(PROMISED, flat[: done + 1], float(done)).accuracy_after for done in (0, 3, 6, 12)]
-    assert expected[0] == 0.8
+def test_reestimate_of_a_flat_retraining_falls_with_each_epoch():
+    expected = [reestimated_accuracy(LONG, 0.8, [0.55] * done) for done in (1, 3, 6, 12)]
+    assert 0.55 < expected[0] < 0.8
     assert expected == sorted(expected, reverse=True)
     assert expected[-1] == pytest.approx(0.55, abs=1e-6)
 
 
-def test_a_retraining_that_outdoes_its_promise_is_expected_to_keep_what_it_has():
-    rising_then_worse = [(0, 0.5), (1, 0.9), (2, 0.7)]
-    assert reestimate(PROMISED, rising_then_worse, 2.0).accuracy_after == 0.9
-    started_high = [(0, 0.95), (1, 0.6)]
-    assert reestimate(PROMISED, started_high, 1.0).accuracy_after < 0.95
+def test_reestimate_of_a_falling_retraining_keeps_its_best_epoch():
+    assert reestimated_accuracy(LONG, 0.8, [0.9, 0.7]) == 0.9
 
 
-def test_what_is_left_goes_by_the_measured_pace():
-    """Promised 1 GPU-second an epoch, measured 2."""
-    assert reestimate(PROMISED, [(0, 0.5), (3, 0.6)], 6.0).gpu_s == pytest.approx(18.0)
-    assert reestimate(PROMISED, [(0, 0.5)], 2.0).gpu_s == pytest.approx(10.0)
-    assert reestimate(PROMISED, [], 20.0).gpu_s == 0.0
-
-
-def test_more_epochs_than_gamma_has_are_refused():
+def test_reestimate_with_more_epochs_than_gamma_has_raises():
     with pytest.raises(ValueError, match="13 epochs"):
-        reestimate(PROMISED, [(13, 0.5)], 1.0)
+        reestimated_accuracy(LONG, 0.8, [0.5] * 13)

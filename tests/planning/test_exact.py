@@ -8,15 +8,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
-from views import GAMMAS, window_views
+from views import GAMMAS, value_of, window_views
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, Objective, RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
 from ekya.planning.schedulers.objective import score
-from ekya.planning.schedulers.pick import inference_floor_milli
 from ekya.planning.schedulers.registry import make_scheduler
 
 TINY = 1e-9
@@ -35,10 +35,9 @@ def small(view, streams=2, quantum=250):
 def splits(view, stream, choice):
     """Yields each total share of a stream, whether its constraints hold, and its value."""
     shares = range(0, 1001, view.quantum_milli)
-    floor = inference_floor_milli(view, stream)
+    floor = kept_floors(view, 10**9)[Job(stream.stream, Work.INFERENCE)]
     for retraining, inference in product(shares if choice.has_retraining else (0,), shares):
-        kept = floor is not None and inference >= floor
-        yield retraining + inference, kept, choice.value(retraining, inference)
+        yield retraining + inference, inference >= floor, value_of(choice, retraining, inference)
 
 
 def everything(view):
@@ -67,9 +66,8 @@ def by_milp(view):
     gains, quanta, owner = [], [], []
     total = sum(stream.weight for stream in view.streams)
     for row, choice in enumerate(choices_by_stream(view).values()):
-        must = inference_floor_milli(view, choice.stream) is not None
         for share, kept, value in splits(view, choice.stream, choice):
-            if kept or not must:
+            if kept:
                 gains.append(choice.stream.weight * value / total)
                 quanta.append(share)
                 owner.append(row)

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from views import window_views
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.shares import Job, Work
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
 from ekya.planning.placement.pack import Packing, pack
-from ekya.planning.placement.pool import Steps
-from ekya.planning.schedulers.allocation import Job, JobKind, inference_floors, shares_of, with_floors
+from ekya.planning.placement.rounding import Steps
+from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.planning.schedulers.regrant import regrant
 
@@ -86,14 +87,14 @@ def test_where_the_floors_do_not_fit_either_all_cameras_lack_the_same():
     names = ("cam-1", "cam-2", "cam-3", "cam-4")
     view = overloaded(*(camera(name, 0.9 - 0.1 * number, 500) for number, name in enumerate(names)))
     shares = shares_of(granted("ekya", view).phases[0])
-    assert {share for job, share in shares.items() if job.kind is JobKind.INFERENCE} == {250}
+    assert {share for job, share in shares.items() if job.work is Work.INFERENCE} == {250}
 
 
 def test_a_lambda_whose_age_nobody_knows_has_no_floor():
     stream = camera("cam-1", 0.5)
     ageless = tuple(replace(option, age_us=0) for option in stream.inference_options)
     view = overloaded(replace(stream, inference_options=ageless))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 0}
+    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 0}
 
 
 def test_a_floor_is_ample_once_it_is_known_what_frames_take():
@@ -102,11 +103,11 @@ def test_a_floor_is_ample_once_it_is_known_what_frames_take():
         replace(option, ample_milli=option.share_needed_milli * 6 // 5) for option in stream.inference_options
     )
     view = overloaded(replace(stream, inference_options=measured))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 250}
+    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 250}
 
 
 def test_where_every_lambda_is_old_the_cheapest_is_kept():
     stream = camera("cam-1", 0.5)
     old = tuple(replace(option, age_us=9_000_000) for option in stream.inference_options)
     view = overloaded(replace(stream, inference_options=old))
-    assert inference_floors(view) == {Job(StreamId("cam-1"), JobKind.INFERENCE): 200}
+    assert inference_floors(view) == {Job(StreamId("cam-1"), Work.INFERENCE): 200}

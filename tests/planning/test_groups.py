@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ekya.core.gpus import GpuGroups
 from ekya.planning.placement.homes import AtHome
 from ekya.planning.placement.pack import Packing, pack, rooms_milli
-from ekya.planning.placement.pool import Steps
+from ekya.planning.placement.rounding import Steps
 
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108)])
 ASKED = st.dictionaries(st.integers(0, 15), st.integers(0, 1200), max_size=10)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.planning.placement.homes import PREPARATION_GPU, AtHome, deal, guests_gpu
 from ekya.planning.placement.pack import Packing, pack
-from ekya.planning.placement.pool import Steps
+from ekya.planning.placement.rounding import Steps
 
 JOBS = st.dictionaries(st.integers(0, 12), st.integers(0, 1200), max_size=8)
 ROOMS = st.lists(st.integers(0, 1000), min_size=1, max_size=3)

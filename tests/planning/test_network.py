@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from ekya.planning.schedulers.network import (
     CELLULAR,
     CELLULAR_TWICE,
-    MODEL_MEGABITS,
     SATELLITE,
     LinkOrder,
     Network,
@@ -22,20 +21,18 @@ def test_the_papers_example_takes_432_seconds():
     """§6.5: eight streams, 400 s, 160 Mb each up over 5.1 Mbps and 398 Mb each down over 17.5 Mbps."""
     assert sample_megabits(400) == pytest.approx(160)
     cellular = Network(CELLULAR.uplink_mbps, CELLULAR.downlink_mbps, LinkOrder.SHARED)
-    assert arrivals_s(cellular, [160.0] * 8, MODEL_MEGABITS) == pytest.approx([432.9] * 8, abs=0.1)
+    assert arrivals_s(cellular, [160.0] * 8) == pytest.approx([432.9] * 8, abs=0.1)
 
 
 def test_in_turn_the_first_models_come_down_while_the_last_videos_go_up():
-    done = arrivals_s(CELLULAR, [160.0] * 8, MODEL_MEGABITS)
+    done = arrivals_s(CELLULAR, [160.0] * 8)
     one_up, one_down = 160 / 5.1, 398 / 17.5
     assert done == pytest.approx([(place + 1) * one_up + one_down for place in range(8)])
     assert done[-1] < 400
 
 
 def test_more_bandwidth_is_sooner():
-    last = [
-        max(arrivals_s(net, [160.0] * 8, MODEL_MEGABITS)) for net in (CELLULAR, SATELLITE, CELLULAR_TWICE)
-    ]
+    last = [max(arrivals_s(net, [160.0] * 8)) for net in (CELLULAR, SATELLITE, CELLULAR_TWICE)]
     assert last == sorted(last, reverse=True)
 
 

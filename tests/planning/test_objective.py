@@ -239,7 +239,7 @@ def test_one_phase_is_the_product_that_schedulers_use(case):
 def two_streams(**changes):
     first = one_stream().streams[0]
     second = replace(first, stream=StreamId("b"), accuracy=0.2, retrain_options=(), weight=3.0)
-    return replace(one_stream(), streams=(second, first), **changes)
+    return replace(one_stream(), streams=(first, second), **changes)
 
 
 def both_serve():

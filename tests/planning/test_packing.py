@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
 from ekya.planning.placement.pack import Packing, pack, rooms_milli
-from ekya.planning.placement.pool import Steps, round_down
+from ekya.planning.placement.rounding import Steps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
 on_gpus = pytest.mark.parametrize("packing", [Packing.QUANTISED, Packing.BEST_FIT])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import family_of
 from ekya.planning.profiling.history import Observation, ProfileHistory
-from ekya.planning.profiling.pruning import Pruning, pareto_distances, select
+from ekya.planning.profiling.pruning import RETRY_EVERY, pareto_distances, select
 
 BASE = RetrainConfig(epochs=4, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=1.0)
 CHEAP, GOOD, WASTE = (replace(BASE, trainable_blocks=blocks) for blocks in (0, 1, 4))
@@ -76,6 +76,5 @@ def test_something_is_always_profiled_and_each_family_comes_up(configs, rows, wi
     assert chosen
     assert len(set(chosen)) == len(chosen)
     assert select(list(reversed(configs)), known, window) == chosen
-    turn = Pruning().retry_every
-    seen = {family for w in range(window, window + turn) for family in select(configs, known, w)}
+    seen = {family for w in range(window, window + RETRY_EVERY) for family in select(configs, known, w)}
     assert seen == {family_of(config) for config in configs}

@@ -11,7 +11,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.planning.placement.pack import Packing, pack
-from ekya.planning.placement.pool import Steps
+from ekya.planning.placement.rounding import Steps
 from ekya.planning.schedulers.allocation import shares_of
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler

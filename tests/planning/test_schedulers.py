@@ -12,7 +12,7 @@ from views import window_views
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.objective import evaluate
-from ekya.planning.schedulers.pick import inference_floor_milli, pick_inference
+from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 every_scheduler = pytest.mark.parametrize("name", sorted(SCHEDULERS))
@@ -72,18 +72,16 @@ def test_every_stream_has_one_assignment_from_its_own_options(name, view):
 
 @every_scheduler
 @some
-@given(view=moments(), order=st.randoms(use_true_random=False))
-def test_the_order_of_streams_and_options_does_not_matter(name, view, order):
+@given(view=moments())
+def test_plan_with_options_reversed_stays_the_same(name, view):
     plan = make_scheduler(name).plan(view)
-    shuffled = list(view.streams)
-    order.shuffle(shuffled)
     streams = tuple(
         replace(
             stream,
             retrain_options=tuple(reversed(stream.retrain_options)),
             inference_options=tuple(reversed(stream.inference_options)),
         )
-        for stream in shuffled
+        for stream in view.streams
     )
     assert make_scheduler(name).plan(replace(view, streams=streams)).phases == plan.phases
 
@@ -144,7 +142,6 @@ def test_the_minimum_is_kept_for_as_many_streams_as_possible(name, view):
         kept = [
             (got.too_old, got.below_min) == broken_at_a_whole_gpu(view, stream)
             for stream, got in zip(view.streams, phase.assignments, strict=True)
-            if inference_floor_milli(view, stream) is not None
         ]
         assert sum(kept) >= possible
 

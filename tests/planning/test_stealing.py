@@ -3,15 +3,13 @@
 from collections.abc import Mapping
 
 from hypothesis import given, settings
-from views import window_views
+from views import value_of, window_views
 
+from ekya.core.shares import Job, Work
 from ekya.core.view import Objective
 from ekya.planning.schedulers.allocation import (
-    Job,
-    JobKind,
     choices_by_stream,
-    fair_shares_milli,
-    jobs_of,
+    equal_shares,
     kept_floors,
     largest_share_milli,
     lift_to_floors,
@@ -23,8 +21,8 @@ from ekya.planning.schedulers.thief import Thief
 
 def values_of(choices, shares: Mapping[Job, int]):
     return {
-        stream: choice.value(
-            shares.get(Job(stream, JobKind.RETRAINING), 0), shares[Job(stream, JobKind.INFERENCE)]
+        stream: value_of(
+            choice, shares.get(Job(stream, Work.RETRAINING), 0), shares[Job(stream, Work.INFERENCE)]
         )
         for stream, choice in choices.items()
     }
@@ -42,11 +40,13 @@ def rises(view, choices, before, after):
 def printed_algorithm(view):
     """Algorithm 1: every pair is tried, and every stream is evaluated anew at every try."""
     choices = choices_by_stream(view)
-    jobs = jobs_of(choices)
+    jobs = sorted(
+        [Job(stream, Work.INFERENCE) for stream in choices]
+        + [Job(stream, Work.RETRAINING) for stream, choice in choices.items() if choice.has_retraining]
+    )
     largest, quantum = largest_share_milli(view.quantum_milli), view.quantum_milli
-    fair = fair_shares_milli(view.capacity_milli, quantum, len(jobs))
-    step = view.steal_milli if fair and min(fair) >= view.steal_milli else quantum
-    best = {job: min(share, largest) for job, share in zip(jobs, fair, strict=True)}
+    best = equal_shares(view, jobs)
+    step = view.steal_milli if best and min(best.values()) >= view.steal_milli else quantum
     floors = kept_floors(view, sum(best.values()))
     best = lift_to_floors(best, floors, quantum)
     for thief in jobs:

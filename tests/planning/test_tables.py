@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from views import options_of, window_views
 
 from ekya.planning.schedulers.allocation import choices_by_stream, kept_floors
-from ekya.planning.schedulers.tables import NO_FLOOR, value_tables
+from ekya.planning.schedulers.pick import StreamChoices
+from ekya.planning.schedulers.tables import value_tables
 
 
 @settings(max_examples=40)
 @given(window_views())
 def test_the_tables_hold_what_is_picked_at_every_share(view):
     tables = value_tables(view)
-    assert tables.streams == tuple(sorted(stream.stream for stream in view.streams))
     for row, choice in enumerate(choices_by_stream(view).values()):
         for quanta in range(tables.levels):
             share = quanta * view.quantum_milli
@@ -26,8 +26,20 @@ def test_the_tables_hold_what_is_picked_at_every_share(view):
 @settings(max_examples=40)
 @given(window_views())
 def test_floors_are_what_the_constraints_need(view):
-    tables = value_tables(view)
     each = {job.stream: share for job, share in kept_floors(view, 10**9).items()}
-    for stream, floor in zip(tables.streams, tables.floors, strict=True):
-        assert (floor == NO_FLOOR) == (stream not in each)
-        assert floor == NO_FLOOR or floor * view.quantum_milli == each[stream]
+    assert each == {stream.stream: floor_milli(view, stream) for stream in view.streams}
+
+
+def floor_milli(view, stream):
+    """Returns the first share at which both constraints are kept, or as many as a whole GPU keeps."""
+    shares = range(0, 1001, view.quantum_milli)
+    picked = [StreamChoices(view, stream).inference(share) for share in shares]
+    for keeps in (
+        lambda one: not (one.below_min or one.too_old),
+        lambda one: stream.max_age_us is not None and not one.too_old,
+        lambda one: not one.below_min,
+    ):
+        for share, one in zip(shares, picked, strict=True):
+            if keeps(one):
+                return share
+    return 0

@@ -6,12 +6,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ekya.core.units import US_PER_S, ModelVersion, StreamId
+from ekya.core.configs import RetrainConfig
+from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.results.metrics.accuracy import ScoreSeries
 from ekya.results.metrics.timeline import (
     Curve,
     PreparationSpan,
-    RetrainSpan,
+    RetrainRun,
     RunTimeline,
     ShareSample,
     StreamCurves,
@@ -36,7 +37,20 @@ def timeline(streams: int, capacity_milli: int = 1000) -> RunTimeline:
         windows=(WindowSpan(0, 0, WINDOW_US), WindowSpan(1, WINDOW_US, 2 * WINDOW_US)),
         streams=tuple(StreamCurves(i, Curve(series(0.8), 0.8), Curve(series(0.6), 0.6)) for i in ids),
         shares=tuple(ShareSample(0, i, 100, capacity_milli // streams - 100) for i in ids),
-        retrainings=(RetrainSpan(ids[0], WINDOW_US, 2 * WINDOW_US, "8 ep", finished=False),),
+        retrainings=(
+            RetrainRun(
+                stream=ids[0],
+                job=JobId(1),
+                window=1,
+                config=RetrainConfig(8, 16, 0, 1, 1.0),
+                start_us=WINDOW_US,
+                end_us=2 * WINDOW_US,
+                ended="stopped",
+                expected_accuracy=0.5,
+                best_accuracy=None,
+                gpu_s=0.0,
+            ),
+        ),
         swaps=(Swap(30 * US_PER_S, ids[0], ModelVersion(1)),),
         capacity_milli=capacity_milli,
     )

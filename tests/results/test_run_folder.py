@@ -1,26 +1,29 @@
+import contextlib
 import errno
 import os
 import shutil
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes, ProfileRecord
+from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
 from ekya.core.units import ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
-from ekya.results.storage.run_state import ModelRow, StateStore, StreamRow, WindowRow
+from ekya.results.storage.run_state import ModelRow, StateStore, StreamRow
 from ekya.results.storage.run_tables import (
-    PredictionAppender,
-    ReferenceAppender,
-    merge_predictions,
-    merge_reference,
+    PREDICTIONS,
+    REFERENCE,
+    merge_parts,
+    prediction_writer,
     read_predictions,
-    read_profiles,
     read_reference,
+    reference_writer,
     write_profiles,
 )
 from ekya.system.files import write_bytes_atomic, write_text_atomic
@@ -93,12 +96,12 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
-    appender = PredictionAppender(path)
+    appender = prediction_writer(path)
     rows = [prediction(0, objects=3), prediction(1), prediction(2, window=1, objects=1, version=4)]
     for row in rows:
         appender.add(row)
     appender.flush()
-    merge_predictions(path)
+    merge_parts(path, PREDICTIONS)
     columns = read_predictions(path)
     assert columns.offsets.tolist() == [0, 3, 3, 4]
     assert columns.boxes.dtype == np.float32
@@ -120,16 +123,16 @@ def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
 
 def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
-    appender = PredictionAppender(path)
+    appender = prediction_writer(path)
     for frame in range(25):
         appender.add(prediction(frame, window=frame // 10))
     # No flush, as in a crash. Windows 0 and 1 are on disk even before a merge.
     assert read_predictions(path).frame.tolist() == list(range(20))
-    resumed = PredictionAppender(path)
+    resumed = prediction_writer(path)
     for frame in range(15, 30):
         resumed.add(prediction(frame, window=frame // 10, version=1))
     resumed.flush()
-    merge_predictions(path)
+    merge_parts(path, PREDICTIONS)
     merged = read_predictions(path)
     assert merged.frame.tolist() == list(range(30))
     assert merged.model_version.tolist() == [0] * 15 + [1] * 15
@@ -138,40 +141,40 @@ def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
 def test_merging_after_a_crash_in_the_middle_of_a_merge_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     for version in range(3):
-        appender = PredictionAppender(path)
+        appender = prediction_writer(path)
         for frame in range(version * 2, 6):
             appender.add(prediction(frame, objects=1, version=version))
         appender.flush()
     parts = path.with_suffix(".parts")
     kept = tmp_path / "kept"
     shutil.copytree(parts, kept)
-    merge_predictions(path)
+    merge_parts(path, PREDICTIONS)
     content = path.read_bytes()
     assert not parts.exists()
     for survivors in (["000001.parquet", "000002.parquet"], ["000002.parquet"], []):
         parts.mkdir()
         for name in survivors:
             shutil.copy(kept / name, parts / name)
-        merge_predictions(path)
+        merge_parts(path, PREDICTIONS)
         assert path.read_bytes() == content
     assert read_predictions(path).model_version.tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_the_reference_comes_back_and_a_stream_without_frames_has_an_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
-    appender = ReferenceAppender(path, rows_a_part=2)
+    appender = reference_writer(path, rows_a_part=2)
     for frame in range(5):
         boxes = np.full((frame % 2, 4), frame, np.float32)
         ids = np.full(frame % 2, 7)
         appender.add(FrameReference(frame, frame * 10, boxes, ids.astype(np.int16), ids))
     appender.flush()
-    merge_reference(path)
+    merge_parts(path, REFERENCE)
     columns = read_reference(path)
     assert columns.offsets.tolist() == [0, 0, 1, 1, 2, 2]
     assert columns.boxes[:, 0].tolist() == [1, 3]
     assert columns.tracks.dtype == np.int64
     empty = tmp_path / "cam-2.parquet"
-    merge_reference(empty)
+    merge_parts(empty, REFERENCE)
     assert read_reference(empty).boxes.shape == (0, 4)
     assert empty.is_file()
 
@@ -181,22 +184,19 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(UserError, match=r"cam-1\.parquet"):
         read_predictions(path)
-    merge_reference(tmp_path / "other.parquet")
+    merge_parts(tmp_path / "other.parquet", REFERENCE)
     (tmp_path / "other.parquet").replace(path)
     with pytest.raises(UserError, match="columns"):
         read_predictions(path)
-    with pytest.raises(UserError, match="does not exist"):
-        read_profiles(tmp_path / "none.parquet")
 
 
-def test_profiles_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_profiles_hold_one_row_for_each_retraining(tmp_path: Path) -> None:
     gamma = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
-    rows = [
-        ProfileRecord(1, CAM, "retraining", gamma, None, 0.8, None, 2.5),
-        ProfileRecord(1, CAM, "inference", None, InferenceConfig(2, 32), 0.95, 0.9, 0.125),
-    ]
-    write_profiles(tmp_path / "profiles.parquet", rows)
-    assert read_profiles(tmp_path / "profiles.parquet") == rows
+    row = {"window": 1, "stream": CAM, "kind": "retraining", **asdict(gamma), "predicted": 0.8}
+    row |= {"achieved": None, "gpu_s": 2.5}
+    write_profiles(tmp_path / "profiles.parquet", [row])
+    (written,) = pq.read_table(tmp_path / "profiles.parquet").to_pylist()
+    assert written == {**row, "every": None, "resolution": None}
 
 
 def test_the_state_survives_closing(tmp_path: Path) -> None:
@@ -207,13 +207,14 @@ def test_the_state_survives_closing(tmp_path: Path) -> None:
     with StateStore(path) as store:
         store.put_stream(StreamRow(CAM))
         store.put_stream(StreamRow(CAM, decoded=10, damaged=1, set_aside="died three times"))
-        store.put_window(WindowRow(0, 0, 30_000_000))
+        store.put_window(0, 0, 30_000_000)
         store.put_model(second)
         store.put_model(base)
     with StateStore(path) as store:
         assert store.streams() == [StreamRow(CAM, 10, 1, "died three times")]
-        assert store.windows() == [WindowRow(0, 0, 30_000_000)]
         assert store.models(CAM) == [base, second]
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM windows").fetchall() == [(0, 0, 30_000_000)]
 
 
 def test_only_labels_that_made_a_model_are_left_out_of_scoring(tmp_path: Path) -> None:
@@ -224,7 +225,6 @@ def test_only_labels_that_made_a_model_are_left_out_of_scoring(tmp_path: Path) -
         store.add_labels(CAM, 1, "training", at(5, 3), np.array([0, 1]))
         store.add_labels(CAM, 1, "training", at(5), np.array([0]))  # labelled again after a resume
         store.add_labels(CAM, 2, "validation", at(9), np.array([2]))
-        store.add_labels(CAM, 2, "inference_profile", at(11), np.array([2]))
         store.add_labels(StreamId("cam-2"), 2, "training", at(12), np.array([2]))
         labelled = store.labelled(CAM)
         assert labelled.frame.tolist() == [3, 5, 9]

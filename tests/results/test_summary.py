@@ -5,18 +5,17 @@ import numpy as np
 import pytest
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import StreamId
+from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
+from ekya.results.metrics.run_history import WindowOutcome, summarize
 from ekya.results.metrics.summary import (
     HostFacts,
     RunFacts,
     SampledAccuracy,
     StreamFacts,
-    WarningTold,
-    WindowOutcome,
     build_summary,
 )
-from ekya.results.metrics.timeline import ShareSample, mean_shares
+from ekya.results.metrics.timeline import RetrainRun, ShareSample, mean_shares
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
@@ -42,6 +41,21 @@ def outcome(stream: StreamId, index: int, gamma: RetrainConfig | None = None) ->
     return WindowOutcome(stream, index, gamma is not None, gamma, InferenceConfig(2, 32), 250, 125, "so")
 
 
+def run(job: int, ended: str) -> RetrainRun:
+    return RetrainRun(
+        stream=A,
+        job=JobId(job),
+        window=1,
+        config=GAMMA,
+        start_us=0,
+        end_us=1,
+        ended=ended,
+        expected_accuracy=0.5,
+        best_accuracy=None,
+        gpu_s=0.0,
+    )
+
+
 FACTS = RunFacts(
     world="emulated",
     scheduler="thief",
@@ -49,13 +63,14 @@ FACTS = RunFacts(
     gpus=2,
     window_s=30.0,
     streams=(StreamFacts(B, damaged=3, set_aside="died", lost_s=1.23456), StreamFacts(A)),
-    retrainings_started=3,
-    retrainings_finished=1,
-    retrainings_failed=1,
-    profiling_gpu_s=1.23456789,
-    labelling_gpu_s=2.0,
+    history=replace(
+        summarize([]),
+        retrainings=(run(1, "finished"), run(2, "failed"), run(3, "stopped")),
+        profiling_gpu_s=1.23456789,
+        labelling_gpu_s=2.0,
+    ),
     host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
-    warnings=(WarningTold("short of memory", ("scheduler", "inference/a")),),
+    warnings={"short of memory": ["scheduler", "inference/a"]},
 )
 SCORES = {
     A: score_of({0: ((8, 8), (2, 0)), 1: ((0, 0), (0, 0)), 2: ((10, 4), (0, 0)), 3: ((5, 0), (0, 0))}),

@@ -160,17 +160,17 @@ def row_of(path, kind):
 @pytest.mark.parametrize(
     ("kind", "column", "value", "says"),
     [
-        ("start", "validation_accuracy", 1.5, "not between 0 and 1"),
-        ("epoch", "gpu_s", float("nan"), "no amount"),
+        ("start", "validation_accuracy", 1.5, "less than or equal to 1"),
+        ("epoch", "gpu_s", float("nan"), "finite number"),
         ("epoch", "gpu_s", None, "needs it"),
         ("epoch", "epochs", 77, "epoch 1 of this training is missing"),
-        ("inference", "every", 0, "below 1"),
+        ("inference", "every", 0, "greater than or equal to 1"),
         ("inference", "kind", "guess", "there is no 'guess'"),
-        ("window", "kind", "start", "needs one row of kind 'window'"),
-        ("trial", "batch_size", 0, "below 1"),
+        ("window", "kind", "start", "a row of kind start needs it"),
+        ("trial", "batch_size", 0, "greater than or equal to 1"),
         ("window", "stream", "stranger", "not a stream of this trace"),
-        ("start", "accuracy_by_part", [0.5, 1.5], "not all between 0 and 1"),
-        ("window", "objects_by_part", [3, -1], "not all at least 0"),
+        ("start", "accuracy_by_part", [0.5, 1.5], "less than or equal to 1"),
+        ("window", "objects_by_part", [3, -1], "greater than or equal to 0"),
     ],
 )
 def test_an_impossible_value_is_named_with_its_row_and_column(written, kind, column, value, says):

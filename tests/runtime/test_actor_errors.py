@@ -9,7 +9,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.runtime.actor_errors import as_heard, in_words, reporting_user_errors, unwrapping_user_error
+from ekya.runtime.actor_errors import in_words, received, reporting_user_errors, unwrapping_user_error
 
 SENTENCE = "golden.onnx: is not an ONNX file; name another"
 
@@ -20,7 +20,6 @@ class Worker:
     def __init__(self, fine):
         if not fine:
             raise UserError(SENTENCE)
-        self.made = True
 
     def ready(self):
         return "ready"
@@ -29,7 +28,7 @@ class Worker:
         return [ev.StreamBack(1, StreamId("cam-1"))]
 
 
-def test_a_constructor_complains_whatever_its_actor_is_asked():
+def test_methods_after_a_failed_constructor_raise_its_user_error():
     complaining_worker = reporting_user_errors(Worker, "inference/cam-1")
     assert complaining_worker.__name__ == "Worker"
     wrong = complaining_worker(False)
@@ -37,11 +36,10 @@ def test_a_constructor_complains_whatever_its_actor_is_asked():
         with pytest.raises(UserError, match=SENTENCE):
             ask()
     fine = complaining_worker(True)
-    assert fine.made
     assert fine.ready() == "ready"
 
 
-def test_what_a_process_warns_of_is_among_its_news_each_text_once():
+def test_poll_returns_each_warning_of_the_process_once():
     worker = reporting_user_errors(Worker, "inference/cam-1")(True)
     log = logging.getLogger("ekya.somewhere")
     log.info("nothing to worry about")
@@ -51,14 +49,14 @@ def test_what_a_process_warns_of_is_among_its_news_each_text_once():
         raise OSError("no\nspace")
     except OSError:
         log.exception("a step failed")
-    news, again = worker.poll(0.0), worker.poll(0.0)
-    assert news[0] == ev.StreamBack(1, StreamId("cam-1"))
-    assert {event.source for event in news[1:]} == {"inference/cam-1"}
-    assert [event.text for event in news[1:]] == ["memory is short", "a step failed (OSError: no space)"]
+    events, again = worker.poll(0.0), worker.poll(0.0)
+    assert events[0] == ev.StreamBack(1, StreamId("cam-1"))
+    assert {event.source for event in events[1:]} == {"inference/cam-1"}
+    assert [event.text for event in events[1:]] == ["memory is short", "a step failed (OSError: no space)"]
     assert len(again) == 1
 
 
-def test_what_is_told_holds_no_password(monkeypatch):
+def test_received_warning_holds_no_password(monkeypatch):
     monkeypatch.setenv("CAM_PASSWORD", "hunter2secret")
     camera = {"kind": "camera", "url": "rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live"}
     fleet = FleetConfig.model_validate(
@@ -71,13 +69,13 @@ def test_what_is_told_holds_no_password(monkeypatch):
         }
     )
     said = "cannot open rtsp://admin:other@10.0.0.5/live: hunter2secret was refused"
-    heard = as_heard(ev.Warned(0, "inference/cam-1", said), 7, fleet)
-    assert (heard.t_us, heard.source) == (7, "inference/cam-1")
-    assert "hunter2secret" not in heard.text
-    assert "other" not in heard.text
+    warned = received(ev.Warned(0, "inference/cam-1", said), 7, fleet)
+    assert (warned.t_us, warned.source) == (7, "inference/cam-1")
+    assert "hunter2secret" not in warned.text
+    assert "other" not in warned.text
 
 
-def test_what_ray_wraps_comes_back_as_the_sentence_alone():
+def test_unwrapping_returns_the_user_error_alone():
     def ask(error):
         def asked():
             raise error
@@ -94,7 +92,7 @@ def test_what_ray_wraps_comes_back_as_the_sentence_alone():
     assert unwrapping_user_error(lambda: 3) == 3
 
 
-def test_a_constructor_that_failed_is_told_by_its_error_and_a_process_that_died_by_its_first_line():
+def test_in_words_of_a_failed_constructor_is_its_error():
     failed = ActorDiedError(
         RayTaskError("__init__", "Traceback:\n  a page of it\nOSError: no space", OSError())
     )

@@ -16,32 +16,32 @@ PATH = ActorKind("pathlib", "PurePosixPath", ("joinpath", "as_posix"))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_others_call_are_the_public_methods_of_the_class(kind):
+def test_methods_of_a_kind_are_the_public_ones_of_its_class(kind):
     loaded = getattr(import_module(kind.module), kind.name)
     public = {name for name, _ in inspect.getmembers(loaded, inspect.isfunction) if not name.startswith("_")}
     assert set(kind.methods) == public
 
 
-@pytest.mark.parametrize("kind", [PATH, replace(PATH, patient=True)])
-def test_calls_go_to_an_object_of_the_real_class(kind):
-    made = kind.actor_class()("a")
+@pytest.mark.parametrize("kind", [PATH, replace(PATH, low_priority=True)])
+def test_actor_class_forwards_calls_to_the_real_class(kind):
+    made = kind.actor_class("name")("a")
     assert made.joinpath("b").as_posix() == "a/b"
     assert type(made).__name__ == "PurePosixPath"
     assert not hasattr(made, "exists")
 
 
-def test_a_patient_process_is_as_urgent_as_before_once_it_has_loaded():
+def test_priority_after_loading_slowly_is_as_before():
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    replace(PATH, patient=True).actor_class()("a")
+    replace(PATH, low_priority=True).actor_class("name")("a")
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
-def test_a_class_that_cannot_be_loaded_says_why():
+def test_actor_class_that_cannot_be_loaded_raises_the_cause():
     with pytest.raises(ImportError, match="nowhere"):
-        ActorKind("ekya.nowhere", "Nobody", (), patient=True).actor_class()()
+        ActorKind("ekya.nowhere", "Nobody", (), low_priority=True).actor_class("name")()
 
 
-def test_the_driver_and_the_scheduler_do_without_torch():
+def test_driver_and_scheduler_import_no_torch():
     for module in ("ekya.runtime.live", "ekya.runtime.planning", "ekya.streams.ingest.process_child"):
         said = subprocess.run(
             [sys.executable, "-c", f"import sys, {module}; print('torch' in sys.modules)"],

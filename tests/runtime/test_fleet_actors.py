@@ -12,9 +12,8 @@ from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.planning.placement.homes import Processes
-from ekya.runtime import actor_processes as spares
 from ekya.runtime import fleet_actors
-from ekya.runtime.actor_kinds import ActorConfig
+from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.fleet_actors import ALONE_AFTER_S, FleetActors
 from ekya.system.host import HostMemory
 
@@ -22,10 +21,10 @@ STREAMS = ("cam-1", "cam-2", "cam-3", "cam-4")
 
 
 class Made:
-    """Fake actor with its name, environment and orders; records its calls."""
+    """Fake actor with its name, environment and config; records its calls."""
 
-    def __init__(self, _kind, name, environment, _gpu_part, orders, *loaded):
-        self.name, self.environment, self.orders, self.loaded = name, environment, orders, loaded
+    def __init__(self, _kind, name, environment, _gpu_part, config, *loaded):
+        self.name, self.environment, self.config, self.loaded = name, environment, config, loaded
         self.calls = []
 
     def __getattr__(self, method):
@@ -45,42 +44,42 @@ def fleet_of(monkeypatch):
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
     def made(process, server=""):
-        orders = ActorConfig(
+        config = ActorConfig(
             None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
         )
-        fleet = FleetActors(orders, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
+        fleet = FleetActors(config, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
         fleet.make_rest()
         return fleet
 
     return made
 
 
-def who_is_where(fleet):
-    return {made.name: [own.stream for own in made.orders.streams] for made in fleet.inferences}
+def streams_by_process(fleet):
+    return {made.name: [own.stream for own in made.config.streams] for made in fleet.inferences}
 
 
-def test_each_stream_has_a_process_of_its_own(fleet_of):
+def test_streams_without_sharing_have_a_process_each(fleet_of):
     fleet = fleet_of("stream")
-    assert who_is_where(fleet) == {f"inference/{stream}": [stream] for stream in STREAMS}
+    assert streams_by_process(fleet) == {f"inference/{stream}": [stream] for stream in STREAMS}
     for role in Role:
         assert fleet.beside("cam-1", role) == ()
 
 
-def test_streams_of_one_gpu_share_a_process_there(fleet_of):
+def test_streams_of_a_gpu_share_a_process_there(fleet_of):
     fleet = fleet_of("gpu")
-    assert who_is_where(fleet) == {
+    assert streams_by_process(fleet) == {
         "inference/gpu-0": ["cam-1", "cam-3"],
         "inference/gpu-1": ["cam-2", "cam-4"],
     }
     for role in Role:
         assert fleet.beside("cam-2", role) == ("cam-4",)
-    assert [made.orders.gpu for made in fleet.inferences] == [0, 1]
+    assert [made.config.gpu for made in fleet.inferences] == [0, 1]
     assert fleet.inferences[1].environment == {"GPU": "1", "JOB": "inference/gpu-1"}
     assert [made.name for made in fleet.retrainings] == ["retraining/gpu-0", "retraining/gpu-1"]
-    assert [own.stream for own in fleet.retrainings[0].orders.streams] == ["cam-1", "cam-3"]
+    assert [own.stream for own in fleet.retrainings[0].config.streams] == ["cam-1", "cam-3"]
 
 
-def test_actors_are_named_after_their_server_where_there_are_several(fleet_of):
+def test_actors_of_a_named_server_have_its_name(fleet_of):
     fleet = fleet_of("gpu", "west")
     assert fleet.scheduler.name == "west/scheduler"
     assert [made.name for made in fleet.inferences] == ["west/inference/gpu-0", "west/inference/gpu-1"]
@@ -90,7 +89,7 @@ def test_actors_are_named_after_their_server_where_there_are_several(fleet_of):
     assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1 (restart 1)"
 
 
-def test_a_shared_process_is_made_again_once_and_every_stream_joins_with_what_it_served(fleet_of):
+def test_dead_shared_inference_is_made_once_and_its_streams_join(fleet_of):
     fleet = fleet_of("gpu")
     dead = fleet.streams["cam-1"].inference
     fleet.streams["cam-3"].weights, fleet.streams["cam-3"].version = ("stored", b"newer"), ModelVersion(4)
@@ -99,13 +98,13 @@ def test_a_shared_process_is_made_again_once_and_every_stream_joins_with_what_it
         fleet.make_again(stream, Role.INFERENCE, 77)
     made = fleet.streams["cam-1"].inference
     assert made is fleet.streams["cam-3"].inference is not dead
-    assert (made.name, made.orders.streams) == ("inference/gpu-0 (restart 1)", ())
-    joined = [(orders.stream, weights, orders.version, at) for _, orders, weights, at in made.calls[1:]]
+    assert (made.name, made.config.streams) == ("inference/gpu-0 (restart 1)", ())
+    joined = [(config.stream, weights, config.version, at) for _, config, weights, at in made.calls[1:]]
     assert joined == [("cam-1", ("stored", b"base"), 0, 77), ("cam-3", ("stored", b"newer"), 4, 77)]
     assert fleet.streams["cam-2"].inference.name == "inference/gpu-1"
 
 
-def test_a_stream_that_failed_by_itself_joins_the_process_where_it_was(fleet_of):
+def test_stream_that_failed_alone_joins_its_process_again(fleet_of):
     for process in ("stream", "gpu"):
         fleet = fleet_of(process)
         before = fleet.streams["cam-1"].inference
@@ -114,7 +113,7 @@ def test_a_stream_that_failed_by_itself_joins_the_process_where_it_was(fleet_of)
         assert [call[0] for call in before.calls] == ["process", "join"]
 
 
-def test_a_shared_process_of_retraining_is_made_again_with_all_its_streams(fleet_of):
+def test_dead_shared_retraining_is_made_with_all_its_streams(fleet_of):
     fleet = fleet_of("gpu")
     inference, dead = fleet.streams["cam-1"].inference, fleet.streams["cam-1"].retraining
     fleet.has_died(dead)
@@ -123,12 +122,12 @@ def test_a_shared_process_of_retraining_is_made_again_with_all_its_streams(fleet
     made = fleet.streams["cam-1"].retraining
     assert fleet.streams["cam-1"].inference is inference
     assert made is fleet.streams["cam-3"].retraining is not dead
-    assert {own.stream for own in made.orders.streams} == {"cam-1", "cam-3"}
+    assert {own.stream for own in made.config.streams} == {"cam-1", "cam-3"}
     assert [call[0] for call in made.calls] == ["process", "begin", "begin"]
 
 
 @pytest.mark.parametrize("role", Role)
-def test_streams_whose_shared_process_dies_again_have_one_each(fleet_of, role):
+def test_shared_process_that_dies_again_is_split(fleet_of, role):
     fleet = fleet_of("gpu")
     for deaths in (1, 2):
         dead = fleet.streams["cam-1"].worker(role)
@@ -141,7 +140,7 @@ def test_streams_whose_shared_process_dies_again_have_one_each(fleet_of, role):
     assert fleet.beside("cam-2", role) == ("cam-4",)
 
 
-def test_deaths_that_are_far_apart_leave_streams_together(fleet_of, monkeypatch):
+def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of, monkeypatch):
     fleet, at_s = fleet_of("gpu"), 0.0
     for at_s in (0.0, ALONE_AFTER_S + 1):
         monkeypatch.setattr(fleet_actors, "time", SimpleNamespace(monotonic=lambda now_s=at_s: now_s))
@@ -161,7 +160,7 @@ def spares_of(fleet_of, monkeypatch):
             if dead and isinstance(reference, list):
                 raise RayActorError
 
-        monkeypatch.setattr(spares, "read_host_memory", lambda: None)
+        monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
         monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
         monkeypatch.setattr(ray, "get", get)
         fleet.make_spares()
@@ -172,12 +171,12 @@ def spares_of(fleet_of, monkeypatch):
     return of
 
 
-def test_a_spare_process_takes_over_on_its_gpu_and_another_is_made(spares_of):
+def test_spare_process_takes_over_on_its_gpu_and_is_replaced(spares_of):
     fleet = spares_of()
     took_over = fleet.streams["cam-2"].inference
     assert took_over is fleet.streams["cam-4"].inference
     assert took_over.name.startswith("inference/spare")
-    assert (took_over.environment["GPU"], took_over.orders.gpu, took_over.orders.streams) == ("1", 1, ())
+    assert (took_over.environment["GPU"], took_over.config.gpu, took_over.config.streams) == ("1", 1, ())
     awaited = {"retraining/gpu-0", "retraining/gpu-1", "micro-profiler"}
     assert {(name, *call) for name, call in took_over.loaded} == {(name, "ready") for name in awaited}
     fleet.make_spares()
@@ -188,7 +187,7 @@ def test_a_spare_process_takes_over_on_its_gpu_and_another_is_made(spares_of):
     assert again is not took_over
 
 
-def test_a_spare_process_of_inference_takes_over_no_retraining(spares_of):
+def test_spare_process_takes_over_no_retraining(spares_of):
     fleet = spares_of()
     fleet.make_spares()
     fleet.has_died(fleet.streams["cam-2"].retraining)
@@ -197,12 +196,12 @@ def test_a_spare_process_of_inference_takes_over_no_retraining(spares_of):
 
 
 @pytest.mark.parametrize("state", [{"warm": False}, {"dead": True}])
-def test_a_spare_process_that_is_not_ready_or_dead_takes_nothing_over(spares_of, state):
+def test_spare_process_that_is_cold_or_dead_takes_nothing_over(spares_of, state):
     assert spares_of(**state).streams["cam-2"].inference.name == "inference/gpu-1 (restart 1)"
 
 
-def test_where_memory_is_short_no_spare_process_is_made(fleet_of, monkeypatch):
-    monkeypatch.setattr(spares, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
+def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
+    monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
     fleet = fleet_of("gpu")
     fleet.make_spares()
     fleet.has_died(fleet.streams["cam-1"].inference)
@@ -214,7 +213,7 @@ def test_where_memory_is_short_no_spare_process_is_made(fleet_of, monkeypatch):
 def starting(fleet_of, monkeypatch):
     """Makes a fleet whose given actors die the given number of times before they are ready."""
 
-    def of(process, deaths):
+    def of(process, deaths, undecodable=()):
         fleet = fleet_of(process)
         left = dict(deaths)
 
@@ -225,7 +224,10 @@ def starting(fleet_of, monkeypatch):
                 raise RayActorError
             if not actor.name.startswith("inference"):
                 return None
-            return {own.stream: "ready" for own in actor.orders.streams}
+            return {
+                own.stream: Ready(None, "killed by SIGABRT" if own.stream in undecodable else None)
+                for own in actor.config.streams
+            }
 
         for asked in ("ready", "load"):
             answers = property(lambda made: SimpleNamespace(remote=lambda *_: made))
@@ -238,11 +240,11 @@ def starting(fleet_of, monkeypatch):
 
 
 @pytest.mark.parametrize("process", ["stream", "gpu"])
-def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
+def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
     dying = {first: 2, "scheduler": 1}
     fleet = starting(process, dying)
-    assert fleet.wait_ready() == dict.fromkeys(STREAMS, "ready")
+    assert fleet.wait_ready() == dict.fromkeys(STREAMS, Ready(None))
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
     assert fleet.scheduler.name == "scheduler (restart 1)"
@@ -252,6 +254,12 @@ def test_who_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     )
 
 
-def test_who_dies_three_times_while_the_run_starts_ends_it_with_a_sentence(starting):
+def test_actor_that_dies_three_times_at_the_start_ends_the_run(starting):
     with pytest.raises(UserError, match="inference/cam-3: its process died 3 times while the run started"):
         starting("stream", {"inference/cam-3": 3}).wait_ready()
+
+
+def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
+    assert set(starting("gpu", {}, STREAMS[1:]).wait_ready()) == set(STREAMS)
+    with pytest.raises(UserError, match=r"cam-1 since its decoder died \(killed by SIGABRT\)"):
+        starting("gpu", {}, STREAMS).wait_ready()

@@ -26,7 +26,7 @@ def test_time_is_worth_what_the_share_makes_of_it_and_told_as_it_was_used():
     use.holds(Resized(500, 3))
     handle.used_us = 500_000
     assert use.worth_s() == 1.0 + 0.8
-    assert (use.untold_us(), use.untold_us()) == (1_500_000, 0)
+    assert (use.unreported_us(), use.unreported_us()) == (1_500_000, 0)
 
 
 def test_a_batch_that_a_pause_has_caught_up_with_is_worth_what_it_began_at():
@@ -43,4 +43,4 @@ def test_what_the_gpu_has_done_after_the_last_batch_was_counted_is_told_too():
     use = JobUse(handle, HALF_IS_EIGHT_TENTHS, 500)
     use.count()
     handle.used_us = 70
-    assert use.untold_us() == 70
+    assert use.unreported_us() == 70

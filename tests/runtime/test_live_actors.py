@@ -11,7 +11,8 @@ import ray
 from ray.exceptions import RayActorError
 
 from ekya.core.events import Warned
-from ekya.runtime.actor_processes import GPU_PART, NEWS, SHARES, end_process, make_actor
+from ekya.runtime.actor_errors import reporting_user_errors
+from ekya.runtime.actor_processes import EVENTS, GPU_PART, SHARES, end_process, make_actor
 
 pytestmark = pytest.mark.live
 
@@ -55,7 +56,12 @@ def two_gpus():
 
 def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two_gpus):
     workers = [
-        make_actor(Worker, f"worker-{number}", {"CUDA_VISIBLE_DEVICES": f"{UUID}-{number}"}, GPU_PART)
+        make_actor(
+            reporting_user_errors(Worker, f"worker-{number}"),
+            f"worker-{number}",
+            {"CUDA_VISIBLE_DEVICES": f"{UUID}-{number}"},
+            GPU_PART,
+        )
         for number in range(4)
     ]
     assert ray.get([worker.ready.remote() for worker in workers]) == [f"{UUID}-{n}" for n in range(4)]
@@ -63,10 +69,10 @@ def test_many_actors_ask_for_a_gpu_and_each_finds_the_one_of_its_environment(two
 
 
 def test_what_an_actor_warns_of_is_among_its_news_although_its_log_goes_to_a_file(two_gpus):
-    worker = make_actor(Worker, "worried", {}, 0.0)
+    worker = make_actor(reporting_user_errors(Worker, "worried"), "worried", {}, 0.0)
     ray.get([worker.worry.remote(), worker.worry.remote()])
-    news = ray.get(worker.poll.options(concurrency_group=NEWS).remote(0.0))
-    assert news == [Warned(0, "worried", "memory is short")]
+    events = ray.get(worker.poll.options(concurrency_group=EVENTS).remote(0.0))
+    assert events == [Warned(0, "worried", "memory is short")]
     ray.kill(worker)
 
 
@@ -80,7 +86,7 @@ def is_gone(pid):
 
 
 def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two_gpus):
-    worker = make_actor(Worker, "stopped", {}, 0.0)
+    worker = make_actor(reporting_user_errors(Worker, "stopped"), "stopped", {}, 0.0)
     number = worker.process.remote()
     pid = ray.get(number)
     os.kill(pid, signal.SIGSTOP)
@@ -93,7 +99,7 @@ def test_the_death_of_a_process_that_answers_nothing_is_told_when_it_is_gone(two
 
 
 def test_orders_about_shares_do_not_wait_behind_streams_that_join(two_gpus):
-    worker = make_actor(Worker, "busy", {}, 0.0)
+    worker = make_actor(reporting_user_errors(Worker, "busy"), "busy", {}, 0.0)
     joining = [worker.join.remote() for _ in range(20)]
     order = worker.process.options(concurrency_group=SHARES)
     assert ray.get(order.remote(), timeout=120) > 0

@@ -26,14 +26,15 @@ from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.coordinator import NullCoordinator
-from ekya.runtime.live import open_run, run_on_ray, start_probe
+from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
+from ekya.runtime.run_session import RunSession
 
 pytestmark = pytest.mark.live
 
@@ -93,11 +94,9 @@ class Tier(NullCoordinator):
         retraining = Retraining(
             from_bytes(task.start),
             replace(task.config, epochs=1),
-            task.training[WEST],
-            task.validation,
-            memory=task.memory,
-            classes=task.classes,
-            seed=task.seed,
+            RetrainingData(
+                task.training[WEST], task.validation, task.classes, memory=task.memory, seed=task.seed
+            ),
         )
         retraining.prepare()
         accuracy = retraining.run_epoch().validation_accuracy
@@ -125,7 +124,8 @@ class Server:
             run = open_run(fleet, options, chosen, probe.result())
         console = Console(quiet=True)
         with run.open_shares() as shares:
-            return run_on_ray(run, shares, console, server="west", coordinator=self.tier, stop=self.tier.stop)
+            session = RunSession(run, shares, server="west", coordinator=self.tier, stop=self.tier.stop)
+            return session.run(console)
 
     def wait_ready(self):
         return self.tier.ready.wait(PATIENCE_S)

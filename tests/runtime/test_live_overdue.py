@@ -53,9 +53,9 @@ def stop_the_micro_profiler(folder, stopped):
 
 
 def test_who_does_not_give_its_share_back_is_ended_and_the_run_goes_on(fleet, tmp_path, monkeypatch):
-    patience = replace(share_changes.PATIENCE, limits_us=dict.fromkeys(Work, LIMIT_US))
+    patience = replace(share_changes.TIMEOUTS, limits_us=dict.fromkeys(Work, LIMIT_US))
     # The same on every machine: a run adds the time of a hundred batches.
-    monkeypatch.setattr(share_changes, "patience", lambda batch_s: patience)
+    monkeypatch.setattr(share_changes, "release_timeouts", lambda batch_s: patience)
     stopped = []
     folder = RunFolder(tmp_path / "runs" / "one")
     threading.Thread(target=stop_the_micro_profiler, args=(folder, stopped), daemon=True).start()

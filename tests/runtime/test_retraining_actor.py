@@ -73,7 +73,7 @@ def orders(tmp_path):
 @pytest.fixture
 def actor(trainers, orders):
     made = RetrainingActor(orders)
-    for one in made._streams.values():
+    for one in made.streams.values():
         one._memory = SimpleNamespace(update=lambda model, _: f"exemplars of {model}")
     made.begin(time.monotonic_ns())
     return made
@@ -82,7 +82,7 @@ def actor(trainers, orders):
 def start(actor, trainers, stream, job, share_milli=1000):
     labels = SimpleNamespace(training=SimpleNamespace(crops=()))
     command = StartRetraining(stream, JobId(job), 3, GAMMA, share_milli, 0.5, 1.0)
-    resized = actor.start(command, stream.encode(), labels, None, job)
+    resized = actor.streams[stream].start(command, stream.encode(), labels, None, job)
     assert resized.share_milli == share_milli
     until_s = time.monotonic() + 10
     while stream not in trainers:
@@ -99,15 +99,17 @@ def news(actor, kind, count):
     return told
 
 
-def test_streams_train_at_the_same_time_each_at_its_own_share(actor, trainers):
+def teststreams_train_at_the_same_time_each_at_its_own_share(actor, trainers):
     first = start(actor, trainers, "cam-1", 1, 500)
     second = start(actor, trainers, "cam-2", 2, 700)
     assert first.inside.wait(10)
     assert second.inside.wait(10), "the other one's batch is not waited for"
-    jobs = [actor._streams[stream]._job for stream in ("cam-1", "cam-2")]
+    jobs = [actor.streams[stream]._job for stream in ("cam-1", "cam-2")]
     assert [job.handle._share_milli for job in jobs] == [500, 700]
     answers = []
-    resizing = threading.Thread(target=lambda: answers.append(actor.resize("cam-2", JobId(2), 900, 3)))
+    resizing = threading.Thread(
+        target=lambda: answers.append(actor.streams["cam-2"].resize(JobId(2), 900, 3))
+    )
     resizing.start()
     resizing.join(10)
     assert [resized.share_milli for resized in answers] == [900]
@@ -118,30 +120,30 @@ def test_streams_train_at_the_same_time_each_at_its_own_share(actor, trainers):
     assert {(event.stream, event.job) for event in finished} == {("cam-1", 1), ("cam-2", 2)}
 
 
-def test_weights_and_exemplars_are_each_streams_own(actor, trainers):
+def test_weights_and_exemplars_are_eachstreams_own(actor, trainers):
     for job, stream in enumerate(("cam-1", "cam-2"), 1):
         start(actor, trainers, stream, job).may_end.set()
     news(actor, ev.RetrainFinished, 2)
     for job, stream in enumerate(("cam-1", "cam-2"), 1):
-        weights, accuracy = actor.hand_over(stream, JobId(job), ModelVersion(1))
+        weights, accuracy = actor.streams[stream].send(JobId(job), ModelVersion(1))
         assert (weights, accuracy) == (f"weights of {stream}".encode(), 0.5)
-        actor.stop(stream, JobId(job))
-        assert actor.memory(stream) == f"exemplars of weights of {stream}"
+        actor.streams[stream].stop(JobId(job))
+        assert actor.streams[stream].memory() == f"exemplars of weights of {stream}"
     actor.end()
 
 
 def test_a_stream_that_leaves_ends_its_training_and_no_other(actor, trainers):
     leaving, staying = (start(actor, trainers, f"cam-{n}", n) for n in (1, 2))
     assert leaving.inside.wait(10)
-    left = threading.Thread(target=actor.leave, args=("cam-1",))
+    left = threading.Thread(target=actor.streams["cam-1"].leave)
     left.start()
     left.join(0.05)
     assert left.is_alive(), "its batch is not over"
     leaving.may_end.set()
     left.join(10)
     assert not left.is_alive()
-    assert actor._streams["cam-1"]._job.over.is_set()
-    assert not actor._streams["cam-2"]._job.over.is_set()
+    assert actor.streams["cam-1"]._job.over.is_set()
+    assert not actor.streams["cam-2"]._job.over.is_set()
     staying.may_end.set()
     told = news(actor, ev.RetrainFinished, 2)
     assert "cam-2" in {event.stream for event in told}

@@ -1,9 +1,9 @@
 """Tests of share changes as calls of actors: order of calls, events, and ended actors."""
 
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
+from fake_actors import FakeActors
 from ray.exceptions import RayActorError, RayTaskError
 
 from ekya.control.options import LoopOptions, StreamHome
@@ -13,9 +13,9 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.core.units import JobId, StreamId
 from ekya.gpu.backends.backend import Resized
-from ekya.runtime import share_changes
 from ekya.runtime.actor_processes import SHARES
-from ekya.runtime.share_changes import PATIENCE, ShareChanges, ledger_for, patience
+from ekya.runtime.remote_calls import RemoteCalls
+from ekya.runtime.share_changes import TIMEOUTS, ShareChanges, ledger_for, release_timeouts
 
 A, B = StreamId("a"), StreamId("b")
 JOB = JobId(1)
@@ -23,130 +23,76 @@ S = 1_000_000
 EVERY, SECOND = InferenceConfig(1, 32), InferenceConfig(2, 32)
 
 
-@dataclass(eq=False)
-class Call:
-    """Pending call; ``answer`` is its reply, or the error that it raises."""
-
-    actor: str
-    method: str
-    arguments: tuple
-    group: str | None
-    answer: object = None
-
-
-class Actor:
-    """Fake actor that records its calls."""
-
-    def __init__(self, name, calls):
-        self._name, self._calls = name, calls
-
-    def __getattr__(self, method):
-        def in_group(concurrency_group=None):
-            def remote(*arguments):
-                self._calls.append(Call(self._name, method, arguments, concurrency_group))
-                return self._calls[-1]
-
-            return SimpleNamespace(remote=remote, options=in_group)
-
-        return in_group()
-
-
-@dataclass
-class Fleet:
-    """Two streams on a pool of 1000 thousandths, with a clock that is set by hand."""
-
-    now: int = 0
-    calls: list[Call] = field(default_factory=list)
-    told: list[ev.Event] = field(default_factory=list)
-    ended: list = field(default_factory=list)
+class Fleet(FakeActors):
+    """Two streams on a pool of 1000 thousandths."""
 
     def __post_init__(self):
-        streams = {
-            stream: SimpleNamespace(
-                inference=Actor(f"inference/{stream}", self.calls),
-                retraining=Actor(f"retraining/{stream}", self.calls),
-            )
-            for stream in (A, B)
-        }
-        actors = SimpleNamespace(streams=streams, preparation=Actor("micro-profiler", self.calls))
-        ledger = ShareLedger((1000,), lambda holder: 0, PATIENCE)
-        self.changes = ShareChanges(actors, ledger, self, self.told.append, self.ended.append)
+        super().__post_init__()
+        self.in_flight, self.emitted, self.ended = RemoteCalls(), [], []
+        ledger = ShareLedger((1000,), lambda holder: 0, TIMEOUTS)
+        self.changes = ShareChanges(
+            self, ledger, self.clock, self.in_flight, self.emitted.append, self.ended.append
+        )
 
-    def now_us(self):
-        return self.now
+    def reply(self, call, share_milli, took_us=5, note=""):
+        """Replies to a share order."""
+        call.reply(Resized(share_milli, took_us, note))
+        self.in_flight.wait(0)
 
-    def new_calls(self):
-        """Returns the calls since the last time: actor, method and arguments."""
-        calls, self.calls[:] = list(self.calls), []
-        return [(call.actor, call.method, *call.arguments) for call in calls]
+    def serve(self, **shares_milli):
+        """Has streams serve at these shares."""
+        for name, share_milli in shares_milli.items():
+            self.changes.configure(StreamId(name), EVERY, share_milli, 1)
+            self.reply(self.record[-1], share_milli)
+        self.take()
+        self.emitted.clear()
 
-    def begin(self, name):
-        """Returns the call that begins a job."""
-        return Actor(name, self.calls).start.remote
+    def begin(self, holder, share_milli, name):
+        """Begins a job on an actor of this name."""
+        self.changes.begin(holder, share_milli, 1, self.actor(name).start.remote)
 
 
 @pytest.fixture
 def fleet(monkeypatch):
-    def get(call):
-        if isinstance(call.answer, Exception):
-            raise call.answer
-        return call.answer
-
-    monkeypatch.setattr(share_changes.ray, "get", get)
-    return Fleet()
+    return Fleet(names=(A, B)).install(monkeypatch)
 
 
-def answer(fleet, call, answered):
-    call.answer = answered
-    assert fleet.changes.hear(call)
-
-
-def serving(fleet, **shares_milli):
-    for name, share_milli in shares_milli.items():
-        fleet.changes.configure(StreamId(name), EVERY, share_milli, 1)
-    for call in fleet.changes.references:
-        answer(fleet, call, Resized(call.arguments[2], 5))
-    fleet.calls.clear()
-    fleet.told.clear()
-
-
-def test_a_job_begins_when_an_inference_has_let_go(fleet):
-    serving(fleet, a=800, b=200)
+def test_job_begins_when_an_inference_has_released_its_share(fleet):
+    fleet.serve(a=800, b=200)
     fleet.changes.configure(A, SECOND, 300, 2)
-    fleet.changes.begin(retraining_holder(B, JOB), 500, 2, fleet.begin("retraining/b"))
-    (shrink,) = fleet.calls
-    assert shrink.group == SHARES, "it does not wait behind what else the actor is asked"
-    assert fleet.new_calls() == [("inference/a", "configure", A, SECOND, 300, 3)]
-    fleet.now = 70_000
-    answer(fleet, shrink, Resized(300, 60_000))
-    assert fleet.told == [ev.ShareResized(70_000, inference_holder(A), 2, 300, 60_000)]
-    assert fleet.new_calls() == [("retraining/b", "start", 500, 4)]
+    fleet.begin(retraining_holder(B, JOB), 500, "retraining/b")
+    (shrink,) = fleet.record
+    assert shrink.group == SHARES, "it does not wait behind other calls of the actor"
+    assert fleet.take() == [("inference/a", "configure", A, SECOND, 300, 3)]
+    fleet.clock.now = 70_000
+    fleet.reply(shrink, 300, 60_000)
+    assert fleet.emitted == [ev.ShareResized(70_000, inference_holder(A), 2, 300, 60_000)]
+    assert fleet.take() == [("retraining/b", "start", 500, 4)]
 
 
-def test_what_is_told_is_what_the_handle_says(fleet):
-    serving(fleet, a=100)
+def test_event_has_the_share_that_the_handle_reports(fleet):
+    fleet.serve(a=100)
     fleet.changes.configure(A, EVERY, 400, 2)
-    (grow,) = fleet.changes.references
-    answer(fleet, grow, Resized(280, 9, "others have the rest"))
-    assert fleet.told == [ev.ShareResized(0, inference_holder(A), 2, 280, 9, "others have the rest")]
+    fleet.reply(fleet.record[-1], 280, 9, "others have the rest")
+    assert fleet.emitted == [ev.ShareResized(0, inference_holder(A), 2, 280, 9, "others have the rest")]
 
 
-def test_another_lambda_at_the_same_share_is_no_share_change(fleet):
-    serving(fleet, a=100)
+def test_other_lambda_at_the_same_share_is_no_share_change(fleet):
+    fleet.serve(a=100)
     fleet.changes.configure(A, SECOND, 100, 2)
-    (call,) = fleet.changes.references
-    assert fleet.new_calls() == [("inference/a", "configure", A, SECOND, 100, 2)]
-    answer(fleet, call, Resized(100, 1))
-    assert fleet.told == []
+    (call,) = fleet.record
+    assert fleet.take() == [("inference/a", "configure", A, SECOND, 100, 2)]
+    fleet.reply(call, 100)
+    assert fleet.emitted == []
 
 
-def test_a_retraining_is_resized_paused_and_ended(fleet):
+def test_retraining_is_resized_paused_and_ended(fleet):
     holder = retraining_holder(A, JOB)
-    fleet.changes.begin(holder, 500, 1, fleet.begin("retraining/a"))
+    fleet.begin(holder, 500, "retraining/a")
     fleet.changes.resize(holder, 300, 2)
     fleet.changes.resize(holder, 0, 3)
     fleet.changes.leave(holder)
-    assert fleet.new_calls() == [
+    assert fleet.take() == [
         ("retraining/a", "start", 500, 1),
         ("retraining/a", "resize", A, JOB, 300, 2),
         ("retraining/a", "resize", A, JOB, 0, 3),
@@ -154,102 +100,99 @@ def test_a_retraining_is_resized_paused_and_ended(fleet):
     ]
 
 
-def test_a_preparation_is_begun_resized_and_ended(fleet):
+def test_preparation_is_begun_resized_and_ended(fleet):
     holder = preparation_holder(4)
-    fleet.changes.begin(holder, 500, 1, fleet.begin("micro-profiler"))
+    fleet.begin(holder, 500, "micro-profiler")
     fleet.changes.resize(holder, 600, 2)
     fleet.changes.leave(holder)
-    assert fleet.new_calls() == [
+    assert fleet.take() == [
         ("micro-profiler", "start", 500, 1),
         ("micro-profiler", "resize", 4, 600, 2),
         ("micro-profiler", "end", 4),
     ]
 
 
-def test_a_job_that_ends_before_its_share_was_free_is_never_begun(fleet):
-    serving(fleet, a=1000)
+def test_job_that_ends_before_its_share_is_free_never_begins(fleet):
+    fleet.serve(a=1000)
     fleet.changes.configure(A, EVERY, 200, 2)
-    (shrink,) = fleet.changes.references
-    fleet.changes.begin(retraining_holder(B, JOB), 800, 2, fleet.begin("retraining/b"))
+    (shrink,) = fleet.record
+    fleet.begin(retraining_holder(B, JOB), 800, "retraining/b")
     fleet.changes.leave(retraining_holder(B, JOB))
-    fleet.new_calls()
-    answer(fleet, shrink, Resized(200, 5))
-    assert fleet.new_calls() == []
+    fleet.take()
+    fleet.reply(shrink, 200)
+    assert fleet.take() == []
 
 
-def test_a_lost_stream_gives_its_share_to_who_waits_for_it(fleet):
-    serving(fleet, a=800, b=200)
-    fleet.changes.silence(A)
-    (silence,) = fleet.changes.references
+def test_share_of_a_lost_stream_goes_to_a_waiting_one(fleet):
+    fleet.serve(a=800, b=200)
+    fleet.changes.release_inference(A)
+    (release,) = fleet.record
     fleet.changes.configure(B, EVERY, 1000, 2)
-    assert fleet.new_calls() == [("inference/a", "configure", A, EVERY, 0, 3)]
-    answer(fleet, silence, Resized(0, 5))
-    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 1000, 4)]
+    assert fleet.take() == [("inference/a", "configure", A, EVERY, 0, 3)]
+    fleet.reply(release, 0)
+    assert fleet.take() == [("inference/b", "configure", B, EVERY, 1000, 4)]
 
 
-def test_a_stream_that_was_never_served_has_nothing_to_give(fleet):
-    fleet.changes.silence(A)
-    assert fleet.calls == []
+def test_stream_that_never_served_releases_nothing(fleet):
+    fleet.changes.release_inference(A)
+    assert fleet.record == []
 
 
-def test_who_keeps_its_share_is_told_of_and_ended_and_its_share_is_free_when_it_is_dead(fleet):
-    serving(fleet, a=800, b=200)
+def test_overdue_holder_is_ended_and_its_share_free_after_its_death(fleet):
+    fleet.serve(a=800, b=200)
     fleet.changes.configure(A, EVERY, 100, 2)
     fleet.changes.configure(B, EVERY, 900, 2)
-    limit_us = PATIENCE.limits_us[Work.INFERENCE]
-    fleet.now = PATIENCE.growers_us
+    limit_us = TIMEOUTS.limits_us[Work.INFERENCE]
+    fleet.clock.now = TIMEOUTS.growers_us
     fleet.changes.pass_time()
-    assert fleet.changes.left_us() == limit_us - fleet.now
-    fleet.now = limit_us
-    fleet.new_calls()
+    assert fleet.changes.left_s() == (limit_us - fleet.clock.now) / S
+    fleet.clock.now = limit_us
+    fleet.take()
     fleet.changes.pass_time()
-    assert fleet.told == [ev.ShareOverdue(limit_us, inference_holder(A), 2, limit_us)]
+    assert fleet.emitted == [ev.ShareOverdue(limit_us, inference_holder(A), 2, limit_us)]
     assert fleet.ended == [inference_holder(A)]
-    assert fleet.new_calls() == []
+    assert fleet.take() == []
     fleet.changes.died(Work.INFERENCE, A)
-    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 900, 4)]
-    assert fleet.changes.left_us() is None
+    assert fleet.take() == [("inference/b", "configure", B, EVERY, 900, 4)]
+    assert fleet.changes.left_s() == float("inf")
 
 
-def test_the_death_of_a_worker_takes_all_its_jobs_and_no_others(fleet):
-    fleet.changes.begin(retraining_holder(A, JOB), 400, 1, fleet.begin("retraining/a"))
-    fleet.changes.begin(retraining_holder(A, JobId(2)), 400, 1, fleet.begin("retraining/a"))
+def test_death_of_a_worker_removes_all_its_jobs_and_no_others(fleet):
+    fleet.begin(retraining_holder(A, JOB), 400, "retraining/a")
+    fleet.begin(retraining_holder(A, JobId(2)), 400, "retraining/a")
     fleet.changes.configure(A, EVERY, 200, 1)
     fleet.changes.configure(B, EVERY, 500, 1)
-    fleet.new_calls()
+    fleet.take()
     fleet.changes.died(Work.RETRAINING, A)
-    assert fleet.new_calls() == [("inference/b", "configure", B, EVERY, 500, 4)]
+    assert fleet.take() == [("inference/b", "configure", B, EVERY, 500, 4)]
 
 
 @pytest.mark.parametrize(
-    "error",
-    [RayActorError(), RayTaskError("resize", "a trace", ValueError("broken"))],
+    ("error", "logged"),
+    [(RayActorError(), 0), (RayTaskError("resize", "a trace", ValueError("broken")), 1)],
     ids=["dead", "broken"],
 )
-def test_an_order_that_fails_is_no_answer(fleet, error):
-    serving(fleet, a=1000)
+def test_failed_order_does_not_confirm_a_share(fleet, caplog, error, logged):
+    fleet.serve(a=1000)
     fleet.changes.configure(A, EVERY, 100, 2)
-    (shrink,) = fleet.changes.references
-    answer(fleet, shrink, error)
+    fleet.record[-1].fail(error)
+    fleet.in_flight.wait(0)
     fleet.changes.configure(B, EVERY, 900, 2)
-    assert fleet.told == []
-    assert fleet.changes.left_us() == PATIENCE.growers_us
-
-
-def test_a_reference_of_something_else_is_left_to_others(fleet):
-    assert not fleet.changes.hear(Call("inference/a", "poll", (), None))
+    assert fleet.emitted == []
+    assert fleet.changes.left_s() == TIMEOUTS.growers_us / S
+    assert len(caplog.records) == logged
 
 
 def options(**changes):
     return replace(LoopOptions(S, 1, 2000, 100, 100, 0.0, 500, S, S, (), (), ()), **changes)
 
 
-def test_cores_are_one_pool():
+def test_ledger_of_cores_has_one_pool():
     ledger = ledger_for(options())
     assert ledger.aim(inference_holder(A), 1500, 1, 0)[0].share_milli == 1500
 
 
-def test_every_gpu_is_a_pool_and_the_last_may_be_a_part_of_one():
+def test_ledger_of_gpus_has_a_pool_for_each():
     homes = (StreamHome(A, 0), StreamHome(B, 1))
     ledger = ledger_for(options(capacity_milli=1400, homes=homes))
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (1000, 400)
@@ -259,9 +202,9 @@ def test_every_gpu_is_a_pool_and_the_last_may_be_a_part_of_one():
     assert (ledger.free_milli(0), ledger.free_milli(1)) == (100, 300)
 
 
-def test_a_machine_whose_batches_take_long_is_given_more_time_to_let_go():
-    slow = patience(0.5)
-    assert patience(0.0) == PATIENCE
-    assert slow.growers_us == PATIENCE.growers_us
-    for work, limit_us in PATIENCE.limits_us.items():
+def test_timeouts_grow_with_the_length_of_a_batch():
+    slow = release_timeouts(0.5)
+    assert release_timeouts(0.0) == TIMEOUTS
+    assert slow.growers_us == TIMEOUTS.growers_us
+    for work, limit_us in TIMEOUTS.limits_us.items():
         assert slow.limits_us[work] == limit_us + 50_000_000

@@ -9,7 +9,7 @@ from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.model import build_edge_model, clone
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.sgd import SgdRecipe
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.costs import CostCard
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame, Truth
@@ -107,12 +107,8 @@ def knowing_model():
     training = Retraining(
         fresh,
         RetrainConfig(30, 8, 0, 3, 1.0),
-        crops,
-        crops,
-        memory=None,
-        classes=NAMES,
-        seed=1,
-        recipe=quick,
+        RetrainingData(crops, crops, NAMES, seed=1),
+        method=TrainingMethod(recipe=quick),
     )
     training.prepare()
     while not training.done:

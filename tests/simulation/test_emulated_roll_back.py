@@ -4,6 +4,7 @@ import gc
 import weakref
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -28,15 +29,16 @@ from ekya.models.edge.model import clone
 from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import why_back
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 
 CAM = StreamId("cam")
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 77)
@@ -55,10 +57,10 @@ class World:
         models = ModelRecord(folder, self.store, CAM)
         models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
         collector = WindowCollector(SETTINGS.seed, FPS, WINDOW_US, SIDE)
-        worker = InferenceWorker(NAMES, model, GivenBoxes(), collector, SIDE, WINDOW_US)
+        steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
         self.camera = EmulatedCamera(
             settings=SETTINGS,
-            inference=EmulatedStream(standing(200), worker, CARD),
+            inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),
             frames=FrameRecord(folder, CAM),
             models=models,
             model=model,
@@ -66,7 +68,7 @@ class World:
             version=BASE_VERSION,
             memory=ExemplarMemory(),
         )
-        self.executor = EmulatedExecutor({CAM: self.camera}, Golden(), CARD, 0, 2000, 0)
+        self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
 
     def until(self, t_us):
@@ -150,7 +152,7 @@ def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
         events = []
         while not any(isinstance(event, ev.RetrainFinished) for event in events):
             events.extend(world.executor.wait(3 * WINDOW_US).events)
-        trained = world.camera.retraining.best.model
+        trained = world.executor.world.retrainings[CAM].best.model
         first = good.blocks[0][0].weight
         assert torch.equal(trained.blocks[0][0].weight, first)
         assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5

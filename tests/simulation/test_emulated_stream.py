@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import NOT_ANSWERED, FramePrediction
-from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.core.units import ModelVersion
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.inference import Proposed
 from ekya.simulation.emulated.stream import EmulatedStream
@@ -30,13 +30,14 @@ CARD = SimpleNamespace(
     proposing_gpu_s=lambda operations: operations * PROPOSER_GPU_S,
 )
 
+CLASSIFIER = SimpleNamespace(predict=lambda crops, _resolution: None)
+
 
 @dataclass
-class Worker:
-    """Fake worker that answers the model's version, and wants the boxes of some frames like a collector."""
+class Steps:
+    """Fake steps that also collect: they want the boxes of some frames."""
 
     wanted: frozenset[int] = frozenset()
-    version: int = BASE_VERSION
     answered_by: int = NOT_ANSWERED
     seen: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
@@ -50,25 +51,26 @@ class Worker:
     def wants(self, t_us):
         return t_us // PERIOD_US in self.wanted
 
-    def see(self, frame, proposals):
+    @property
+    def collector(self):
+        return self
+
+    def collect(self, frame, proposals):
         self.seen.append(frame.index)
 
     def cut(self, frame, boxes):
         return Proposed(frame.index, frame.t_us, boxes, np.zeros((len(boxes), 2, 2, 3), np.uint8))
 
-    def classify(self, frames, config):
-        return [self._row(frame.frame, frame.t_us, True, frame.frame, config) for frame in frames]
+    def answers(self, frames, config, version, _answer):
+        return [self._row(frame.frame, frame.t_us, True, frame.frame, config, version) for frame in frames]
 
     def answered(self, frame):
         self.answered_by = max(frame, self.answered_by)
 
-    def skip(self, frame, t_us, config):
-        return self._row(frame, t_us, False, self.answered_by, config)
+    def skip(self, frame, t_us, config, version):
+        return self._row(frame, t_us, False, self.answered_by, config, version)
 
-    def swap(self, model, version):
-        self.version = version
-
-    def _row(self, frame, t_us, analysed, answered_by, config):
+    def _row(self, frame, t_us, analysed, answered_by, config, version):
         none = np.zeros(0, np.float32)
         return FramePrediction(
             frame,
@@ -76,7 +78,7 @@ class Worker:
             0,
             analysed,
             answered_by,
-            self.version,
+            version,
             config.every,
             config.resolution,
             none,
@@ -85,16 +87,16 @@ class Worker:
         )
 
 
-def camera(count=40, given=True, worker=None):
+def camera(count=40, given=True, steps=None):
     truth = Truth(BOXES, np.zeros(1, np.int64), np.zeros(1, np.int64))
     frames = [(Frame(at, at * PERIOD_US, IMAGE, BOXES if given else None), truth) for at in range(count)]
-    worker = worker or Worker()
-    return EmulatedStream(iter(frames), worker, CARD), worker
+    steps = steps or Steps()
+    return EmulatedStream(iter(frames), steps, CARD, None, lambda _model: CLASSIFIER), steps
 
 
 def costs_of(share_milli, operations):
     """Returns the GPU-seconds used by a camera without boxes, and the number of its analysed frames."""
-    stream, _ = camera(given=False, worker=Worker(operations=operations))
+    stream, _ = camera(given=False, steps=Steps(operations=operations))
     stream.configure(EVERY, share_milli, 0)
     looked = len(analysed(rows_after(stream)))
     return stream.used_gpu_s(), looked
@@ -164,7 +166,7 @@ def histories(draw):
 
 
 def play(history, cuts=(), given=True, wanted=frozenset()):
-    stream, worker = camera(given=given, worker=Worker(wanted))
+    stream, steps = camera(given=given, steps=Steps(wanted))
     for t_us, config, share_milli in history:
         for cut in cuts:
             if cut <= t_us:
@@ -173,7 +175,7 @@ def play(history, cuts=(), given=True, wanted=frozenset()):
     for cut in cuts:
         stream.advance(max(cut, history[-1][0]))
     stream.advance(40 * PERIOD_US)
-    return stream, worker, *stream.take_rows()
+    return stream, steps, *stream.take_rows()
 
 
 @settings(max_examples=60)
@@ -253,10 +255,10 @@ def test_new_weights_answer_from_the_next_look_on():
 
 def test_boxes_that_must_be_found_are_found_once_and_charged():
     """Boxes of wanted frames are found on arrival, those of other frames when they are analysed."""
-    stream, worker, rows, _ = play([(0, InferenceConfig(5, 32), 1000)], given=False, wanted=frozenset({3, 5}))
+    stream, steps, rows, _ = play([(0, InferenceConfig(5, 32), 1000)], given=False, wanted=frozenset({3, 5}))
     assert analysed(rows) == list(range(0, 40, 5))
-    assert worker.proposed == [0, 3, 5, 10, 15, 20, 25, 30, 35]
-    assert worker.seen == worker.proposed
+    assert steps.proposed == [0, 3, 5, 10, 15, 20, 25, 30, 35]
+    assert steps.seen == steps.proposed
     assert stream.used_gpu_s() == pytest.approx(8 * LOOK_GPU_S + 9 * PROPOSER_GPU_S)
 
 
@@ -264,10 +266,10 @@ def test_boxes_that_must_be_found_are_found_once_and_charged():
 @given(histories(), st.frozensets(st.integers(0, 39)))
 def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_charged(history, wanted):
     """Analysing takes longer than a frame period: a frame can still wait when the next wanted one comes."""
-    stream, worker, rows, _ = play(history, given=False, wanted=wanted)
-    assert worker.seen == worker.proposed == sorted(set(worker.proposed))
+    stream, steps, rows, _ = play(history, given=False, wanted=wanted)
+    assert steps.seen == steps.proposed == sorted(set(steps.proposed))
     looks = analysed(rows)
-    assert wanted | set(looks) <= set(worker.seen)
+    assert wanted | set(looks) <= set(steps.seen)
     expected = len(looks) * LOOK_GPU_S + len(wanted | set(looks)) * PROPOSER_GPU_S
     assert stream.used_gpu_s() == pytest.approx(expected)
 
@@ -275,6 +277,6 @@ def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_cha
 def test_what_is_wanted_does_not_depend_on_the_share():
     wanted = frozenset(range(0, 40, 3))
     for share_milli in (0, 50, 1000):
-        _, worker, _, _ = play([(0, EVERY, share_milli)], given=False, wanted=wanted)
-        assert wanted <= set(worker.seen)
-        assert len(worker.seen) == len(set(worker.seen))
+        _, steps, _, _ = play([(0, EVERY, share_milli)], given=False, wanted=wanted)
+        assert wanted <= set(steps.seen)
+        assert len(steps.seen) == len(set(steps.seen))

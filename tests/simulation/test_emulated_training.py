@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ekya.simulation.emulated.training
+from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import RetrainFinished, RetrainProgress
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, StreamId
 from ekya.models.training.operations import RetrainingCost
 from ekya.pipeline.costs import CostCard
-from ekya.simulation.emulated.training import EmulatedRetraining
+from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.retraining import VirtualRetraining
 
 CAM, JOB = StreamId("cam"), JobId(3)
 BENT = SpeedCurve(((0, 0.0), (250, 0.5), (1000, 1.0)))
@@ -59,7 +61,14 @@ def counted(monkeypatch):
 
 
 def begin(*accuracies, share_milli=1000, now_us=0, speed=LINEAR):
-    return EmulatedRetraining(CAM, JOB, 2, Trained(*accuracies), CARD, speed, now_us, share_milli)
+    return started(Trained(*accuracies), share_milli, now_us, speed)
+
+
+def started(trained, share_milli=1000, now_us=0, speed=LINEAR):
+    command = StartRetraining(
+        CAM, JOB, 2, trained.config, share_milli, expected_accuracy=0.5, expected_gpu_s=0.0
+    )
+    return VirtualRetraining(command, training_steps(trained, CARD), speed, now_us)
 
 
 def run_to_end(training, resizes=(), report_at=()):
@@ -171,7 +180,7 @@ def test_a_resize_to_the_same_share_changes_nothing(times):
 def test_a_retraining_that_ended_keeps_its_best_weights_and_nothing_that_trained():
     trained = Trained(0.4, 0.6)
     there = weakref.ref(trained)
-    training = EmulatedRetraining(CAM, JOB, 2, trained, CARD, LINEAR, 0, 1000)
+    training = started(trained)
     del trained
     run_to_end(training)
     training.end(9 * S)

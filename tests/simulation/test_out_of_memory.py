@@ -1,10 +1,12 @@
 """Tests of a trainer that runs out of memory, on virtual time: its γ is dropped, and all else goes on."""
 
+from functools import partial
+
 import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
-import ekya.simulation.emulated.executor
+import ekya.simulation.emulated.world
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
@@ -19,13 +21,15 @@ from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.emulated.executor import EmulatedCamera, EmulatedExecutor
+from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 
 CAMS = (StreamId("cam-1"), StreamId("cam-2"))
 BLOCK, HEAD = RetrainConfig(4, 8, 0, 1, 1.0), RetrainConfig(4, 8, 0, 0, 1.0)
@@ -89,10 +93,10 @@ def camera(place):
     base = build_edge_model(NAMES, 0, 3, "tiny")
     settings = PreparationSettings(NAMES, SIDE, FPS, 40, 77 + place)
     collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-    worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+    steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
     return EmulatedCamera(
         settings=settings,
-        inference=EmulatedStream(frames(3 * FRAMES), worker, CARD),
+        inference=EmulatedStream(frames(3 * FRAMES), steps, CARD, base, partial(Classifier, classes=NAMES)),
         frames=Records(),
         models=Records(),
         model=base,
@@ -105,7 +109,7 @@ def camera(place):
 def played(scheduler="thief"):
     told = RunHistory()
     cameras = {cam: camera(place) for place, cam in enumerate(CAMS)}
-    executor = EmulatedExecutor(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli, 1000)
+    executor = VirtualExecutor(EmulatedWorld(cameras, Golden(), CARD, 0, OPTIONS.capacity_milli), 1000)
     chosen = make_scheduler(scheduler)
     run_loop(executor, told, chosen.plan, chosen.needs, OPTIONS, lambda *_: None)
     return told
@@ -131,7 +135,7 @@ def breaks_on_blocks(error, after_epochs):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:18])
 def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error, monkeypatch):
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(error, 0))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(error, 0))
     told = played()
     short, failed, starts = told.of(ev.MemoryShort), told.of(ev.RetrainFailed), told.of(cmd.StartRetraining)
     assert short
@@ -147,7 +151,7 @@ def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error
 
 
 def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkeypatch):
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
     told = played()
     starts = told.of(cmd.StartRetraining)
     broken = {one.job for one in told.of(ev.RetrainFailed)}
@@ -158,7 +162,7 @@ def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkey
 
 def test_another_error_is_no_word_of_memory(monkeypatch):
     broken = RuntimeError("shapes do not fit")
-    monkeypatch.setattr(ekya.simulation.emulated.executor, "retraining_of", breaks_on_blocks(broken, 0))
+    monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(broken, 0))
     with pytest.raises(RuntimeError, match="shapes"):
         played()
 

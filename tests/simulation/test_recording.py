@@ -8,6 +8,7 @@ import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
 import ekya.simulation.emulated.recording
+from ekya.core.commands import StartRetraining
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, family_of
 from ekya.core.records import LabelledBoxes
@@ -28,7 +29,8 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.recording import SCORED_PER_S, StreamRecorder
 from ekya.simulation.emulated.recording_steps import Common, Course, RecordedSteps, courses_of
 from ekya.simulation.emulated.seen import watch
-from ekya.simulation.emulated.training import EmulatedRetraining
+from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.retraining import VirtualRetraining
 
 CAM = StreamId("cam")
 WINDOWS = 3
@@ -169,7 +171,8 @@ def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
     steps = RecordedSteps(CAM, SETTINGS, recorded.windows, 0, recorded.common)
     assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
     retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)
-    emulated = EmulatedRetraining(CAM, JobId(0), 1, retraining, CARD, LINEAR, 0, 1000)
+    command = StartRetraining(CAM, JobId(0), 1, config, 1000, expected_accuracy=0.5, expected_gpu_s=0.0)
+    emulated = VirtualRetraining(command, training_steps(retraining, CARD), LINEAR, 0)
     assert emulated.finish_step(emulated.due_us) == []
     progress, finished = emulated.finish_step(emulated.due_us)
     window = recorded.trace.windows[1]

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from ekya.models.edge.model import EDGE_MODELS, build_edge_model
 from ekya.models.golden.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord, merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import misfortunes
@@ -29,8 +30,9 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.playing import PlayConfig, PlayedSource
 
 S = 1_000_000
@@ -122,12 +124,14 @@ def emulate(root, scheduler="thief"):
             play = PlayConfig(speed=SPEED, script=script)
             settings = PreparationSettings(NAMES, SIDE, FPS, 20, 70 + place)
             collector = WindowCollector(settings.seed, FPS, WINDOW_US, SIDE)
-            worker = InferenceWorker(NAMES, base, GivenBoxes(), collector, SIDE, WINDOW_US)
+            steps = FrameSteps(GivenBoxes(), collector, SIDE, WINDOW_US)
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
             cameras[stream] = EmulatedCamera(
                 settings=settings,
-                inference=EmulatedStream(PlayedSource(Bars(), play).frames(), worker, CARD),
+                inference=EmulatedStream(
+                    PlayedSource(Bars(), play).frames(), steps, CARD, base, partial(Classifier, classes=NAMES)
+                ),
                 frames=FrameRecord(folder, stream),
                 models=models,
                 model=base,
@@ -137,10 +141,11 @@ def emulate(root, scheduler="thief"):
                 joins_us=play.joins_us,
                 misfortunes=misfortunes(Config(stream, play)),
             )
-        executor = EmulatedExecutor(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli, S // 20)
+        world = EmulatedWorld(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli)
+        executor = VirtualExecutor(world, S // 20)
         chosen = make_scheduler(scheduler)
         run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
-        executor.finish()
+        world.finish(executor.now_us)
     merge_frames(folder, SCRIPTS)
     return RunHistory(folder, read_journal(folder.journal)[2])
 

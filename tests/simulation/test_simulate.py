@@ -69,11 +69,11 @@ PLAYED = simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5))
 
 
 def commands_of(played, kind):
-    return [command for turn in played.turns for command in turn.commands if isinstance(command, kind)]
+    return [command for turn in played.steps for command in turn.commands if isinstance(command, kind)]
 
 
 def events_of(played, kind):
-    return [event for turn in played.turns for event in turn.events if isinstance(event, kind)]
+    return [event for turn in played.steps for event in turn.events if isinstance(event, kind)]
 
 
 @pytest.mark.parametrize("name", ["thief", "uniform", "no-retrain"])
@@ -83,7 +83,7 @@ def test_shares_never_exceed_what_there_is_at_any_instant(name, gpus):
     inference: dict[str, int] = {}
     retraining: dict[str, int] = {}
     preparation = 0
-    for turn in played.turns:
+    for turn in played.steps:
         for event in turn.events:
             match event:
                 case ev.RetrainFinished() | ev.RetrainFailed():
@@ -111,7 +111,7 @@ def test_every_window_is_prepared_charged_and_scored():
     assert [event.index for event in events_of(PLAYED, ev.WindowOpened)] == [0, 1, 2, 3]
     labelled = {(event.stream, event.window) for event in events_of(PLAYED, ev.LabelsReady)}
     assert labelled == {(stream.stream, window) for stream in TRACE.streams for window in (1, 2, 3)}
-    told = summarize(PLAYED.turns)
+    told = summarize(PLAYED.steps)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert told.profiling_gpu_s > 3 * SMALL.inference_profiling_gpu_s
     assert all(len(windows) == 4 for windows in PLAYED.accuracy.values())
@@ -122,7 +122,7 @@ def test_what_a_retraining_reaches_is_what_the_trace_says():
     model = dict.fromkeys((stream.stream for stream in TRACE.streams), BASE_WINDOW)
     windows = {stream.stream: stream.windows for stream in TRACE.streams}
     running, progress = {}, 0
-    for turn in PLAYED.turns:
+    for turn in PLAYED.steps:
         for event in turn.events:
             if isinstance(event, ev.RetrainProgress):
                 _, training = running[event.job]
@@ -185,7 +185,7 @@ def test_who_knows_the_truth_is_told_it_whatever_the_error():
 
 def test_another_window_length_and_number_are_played():
     short = simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5, window_us=30_000_000, windows=2))
-    assert short.turns[-1].now_us >= 60_000_000
+    assert short.steps[-1].now_us >= 60_000_000
     assert [event.index for event in events_of(short, ev.WindowOpened)] == [0, 1]
     assert [event.t_us for event in events_of(short, ev.WindowClosed)] == [30_000_000, 60_000_000]
 
@@ -193,7 +193,7 @@ def test_another_window_length_and_number_are_played():
 @pytest.mark.parametrize("placement", [Packing.QUANTISED, Packing.BEST_FIT])
 def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement):
     played = simulate(TRACE, make_scheduler("exact"), Conditions(gpus=1.5, placement=placement))
-    plans = [turn.plan for turn in played.turns if turn.plan is not None]
+    plans = [turn.plan for turn in played.steps if turn.plan is not None]
     for plan in plans:
         held = Counter[int | None]()
         for one in plan.phases[0].assignments:

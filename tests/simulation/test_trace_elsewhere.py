@@ -27,7 +27,7 @@ def played(name, trace=TRACE, **conditions):
 
 
 def of(run, kind, list_name="events"):
-    return [one for turn in run.turns for one in getattr(turn, list_name) if isinstance(one, kind)]
+    return [one for turn in run.steps for one in getattr(turn, list_name) if isinstance(one, kind)]
 
 
 def window_of(event, run):
@@ -139,7 +139,7 @@ def test_an_oracle_knows_every_gamma_at_no_cost():
             assert option.accuracy_after == epochs[option.config.epochs - 1].standings[0].accuracy
             seen[event.stream, event.window].add(option.config)
     assert all(known == set(NOISY.retrain_configs) for known in seen.values())
-    told = summarize(run.turns)
+    told = summarize(run.steps)
     assert told.profiling_gpu_s == pytest.approx(0.0)
     assert told.labelling_gpu_s == pytest.approx(9 * SMALL.labelling_gpu_s)
     assert {one.window for one in of(run, ev.InferenceProfiled)} == {1, 2, 3}

@@ -7,10 +7,11 @@ import pytest
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.executor import TraceExecutor
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.simulate import Conditions, simulate, summary_of
+from ekya.simulation.trace.world import TraceWorld
 
 TRACE = generate_trace(5, 3, 4)
 FIRST = TRACE.streams[0]
@@ -24,14 +25,15 @@ def with_first(windows, last_part=1.0):
 
 def accuracy_of_first(trace):
     """Returns the accuracy in window 1 under the base model, and the events until the last window is over."""
-    executor = TraceExecutor(trace, Conditions(gpus=2.0).loop_options(trace), Estimates())
+    options = Conditions(gpus=2.0).loop_options(trace)
+    executor = VirtualExecutor(TraceWorld(trace, options, Estimates()), options.checkpoint_delay_us)
     executor.wait(0)
     executor.execute([cmd.SetInference(FIRST.stream, TRACE.inference_configs[-1], 1000)])
     told = []
     while executor.now_us < 4 * WINDOW_US:
         happened = executor.wait(4 * WINDOW_US).events
         told += [event for event in happened if not isinstance(event, ev.ShareResized)]
-    return executor.mean_accuracy(FIRST.stream, 1), told
+    return executor.world.mean_accuracy(FIRST.stream, 1), told
 
 
 @pytest.mark.parametrize(("last_part", "ends"), [(0.5, 1.5), (1.0, 2.0)])
@@ -49,9 +51,9 @@ def test_nothing_is_told_of_streams_that_outlast_the_run():
 def test_a_stream_with_fewer_windows_is_played_beside_the_others(scheduler):
     played = simulate(with_first(2), make_scheduler(scheduler), Conditions(gpus=1.5))
     assert [len(windows) for windows in played.accuracy.values()] == [2, 4, 4]
-    ends = [event.t_us for turn in played.turns for event in turn.events if isinstance(event, ev.StreamEnded)]
+    ends = [event.t_us for turn in played.steps for event in turn.events if isinstance(event, ev.StreamEnded)]
     assert ends == [2 * WINDOW_US]
-    later = [turn.plan for turn in played.turns if turn.plan is not None and turn.now_us >= ends[0]]
+    later = [turn.plan for turn in played.steps if turn.plan is not None and turn.now_us >= ends[0]]
     assert later
     assert {of.stream for plan in later for of in plan.phases[0].assignments} == {
         stream.stream for stream in TRACE.streams[1:]

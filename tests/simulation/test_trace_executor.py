@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.problems import view_of
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
@@ -30,11 +31,11 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import InferenceOption, WindowView
 from ekya.core.weights import Elsewhere
 from ekya.planning.schedulers.objective import evaluate
+from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.executor import TraceExecutor
 from ekya.simulation.trace.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
-from ekya.simulation.trace.problems import view_of
 from ekya.simulation.trace.simulate import Conditions
+from ekya.simulation.trace.world import TraceWorld
 
 CAM = StreamId("cam-1")
 FAMILY = Family(1, 64, 16)
@@ -98,7 +99,9 @@ TRACE = trace_of(stream_window(0), stream_window(1), stream_window(2))
 
 def executor_of(trace=TRACE, estimates=None, **conditions):
     options = Conditions(**{"gpus": 2.0, "checkpoint_delay_us": S, **conditions}).loop_options(trace)
-    executor = TraceExecutor(trace, options, estimates or Estimates())
+    executor = VirtualExecutor(
+        TraceWorld(trace, options, estimates or Estimates()), options.checkpoint_delay_us
+    )
     executor.wait(0)
     return executor
 
@@ -221,12 +224,12 @@ def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():
     executor.execute([cmd.SetInference(CAM, HALF, 200)])
     executor.wait(60 * S)
     # At half the share 8 s of the base model and 2 s of the new one; then 10 s at the λ that keeps up.
-    assert executor.mean_accuracy(CAM, 1) == pytest.approx(
+    assert executor.world.mean_accuracy(CAM, 1) == pytest.approx(
         (8 * 0.4 * 0.5 + 2 * 0.8 * 0.5 + 10 * 0.8 * 0.7) / 20
     )
     # In the next window the same weights are 0.1 worse.
-    assert executor.mean_accuracy(CAM, 2) == pytest.approx(0.7 * 0.7)
-    assert executor.mean_accuracy(CAM, 0) == 0.0
+    assert executor.world.mean_accuracy(CAM, 2) == pytest.approx(0.7 * 0.7)
+    assert executor.world.mean_accuracy(CAM, 0) == 0.0
 
 
 def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_and_how_many_objects_come():
@@ -250,8 +253,8 @@ def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_an
     executor.wait(60 * S)
     # A fifth of the 20 objects between second 25 and second 30 comes before the hot swap.
     expected = (10 * 0.7 + 4 * 0.7 + 16 * 0.6 + 10 * 0.2) / 40
-    assert executor.mean_accuracy(CAM, 1) == pytest.approx(expected)
-    assert executor.mean_accuracy(CAM, 2) == pytest.approx(0.5)
+    assert executor.world.mean_accuracy(CAM, 1) == pytest.approx(expected)
+    assert executor.world.mean_accuracy(CAM, 2) == pytest.approx(0.5)
 
 
 def prepare(executor, share_milli=500):
@@ -399,7 +402,7 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
                 )
             if isinstance(event, ev.RetrainFinished) and best[event.stream][0] >= before[event.stream]:
                 executor.execute([cmd.ServeModel(event.stream, event.job, best[event.stream][1])])
-    return [executor.mean_accuracy(a.stream, 1) for a in phase.assignments]
+    return [executor.world.mean_accuracy(a.stream, 1) for a in phase.assignments]
 
 
 @settings(max_examples=60)

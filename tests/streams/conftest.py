@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ODD_SOURCE = '''
@@ -62,3 +63,15 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("odd_source_for_tests", None)
     return __import__("odd_source_for_tests").OddSpec
+
+
+@pytest.fixture
+def kill_decoder() -> Any:
+    """Function that kills the process in which the source of a test runs."""
+
+    def kill() -> None:
+        for child in psutil.Process().children():
+            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[-1].endswith("process_child"):
+                child.kill()
+
+    return kill

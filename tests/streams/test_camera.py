@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSpec
-from ekya.streams.ingest.feed import Feed, LiveLook
+from ekya.streams.ingest.feed import Feed, LiveSample
 from ekya.streams.ingest.frame import Sight, Silence
-from ekya.streams.ingest.process import Pace, SourceProcess
+from ekya.streams.ingest.process import SourceProcess
 
 
 def watched(feed, seconds, pause_s=0.0, until=lambda arrived: False):
@@ -74,7 +74,7 @@ def test_every_frame_is_numbered_and_the_newest_wins(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     assert watching.wait_open() == 40
     started_ns = time.monotonic_ns()
-    watching.begin(Pace(started_ns), from_index=7)
+    watching.begin(started_ns, from_index=7)
     arrived, said = watched(watching, 8.0, pause_s=0.2, until=lambda seen: len(seen) > 40)
     assert [one.index for one in arrived] == list(range(7, 7 + len(arrived)))
     times = [one.t_us for one in arrived]
@@ -91,7 +91,7 @@ def test_frames_from_before_the_run_are_left_out(camera, feed):
     watching.wait_open()
     time.sleep(0.5)
     begins_ns = time.monotonic_ns() + 300_000_000
-    watching.begin(Pace(begins_ns))
+    watching.begin(begins_ns)
     arrived, _ = watched(watching, 8.0, until=lambda seen: len(seen) > 5)
     assert arrived[0].index == 0
     assert 0 <= arrived[0].t_us < 1_000_000
@@ -106,7 +106,7 @@ def test_a_rate_that_the_stream_says_wrongly_is_measured(camera, feed):
 def test_a_camera_that_goes_away_is_lost_and_comes_back(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     before, _ = watched(watching, 8.0, until=lambda seen: len(seen) > 5)
     camera.stop()
     _, said = watched(watching, 8.0, until=lambda _: watching.lost is not None)
@@ -122,7 +122,7 @@ def test_a_camera_that_goes_away_is_lost_and_comes_back(camera, feed):
 def test_a_camera_that_says_nothing_any_more_is_lost(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     watched(watching, 8.0, until=lambda seen: len(seen) > 5)
     camera.frozen = True
     _, said = watched(watching, 8.0, until=lambda _: watching.lost is not None)
@@ -133,7 +133,7 @@ def test_a_camera_that_is_not_there_is_waited_for(camera, feed):
     camera.stop()
     watching = feed(CameraSpec(url=camera.url))
     assert watching.wait_open() == ASSUMED_FPS
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     _, said = watched(watching, 8.0, until=lambda _: watching.lost is not None)
     assert said[-1] == "no connection: Connection refused"
     camera.start()
@@ -147,31 +147,31 @@ def test_a_login_that_is_refused_is_said_without_it(camera, feed, monkeypatch):
     monkeypatch.setenv("CAM_LOGIN", "admin:wr0ngone")
     watching = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     _, said = watched(watching, 8.0, until=lambda _: watching.lost is not None)
     assert said[-1] == "the camera answers and gives no video; check login, path and codec"
     monkeypatch.setenv("CAM_LOGIN", "admin:tops3cret")
     again = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@"), fps=40))
     again.wait_open()
-    again.begin(Pace(time.monotonic_ns()))
+    again.begin(time.monotonic_ns())
     assert watched(again, 8.0, until=bool)[0]
 
 
 def test_a_device_that_is_not_there_is_lost(feed):
     watching = feed(CameraSpec(url="/dev/video97"))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     assert (
         watched(watching, 8.0, until=lambda _: watching.lost is not None)[1][-1] == "there is no such device"
     )
 
 
-def test_a_process_that_dies_is_replaced_and_no_frame_is_counted_twice(camera, feed):
+def test_a_process_that_dies_is_replaced_and_no_frame_is_counted_twice(camera, feed, kill_decoder):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     before, _ = watched(watching, 8.0, until=lambda seen: len(seen) > 5)
-    watching._process._process.kill()
+    kill_decoder()
     between, said = watched(watching, 8.0, until=lambda _: watching.lost is not None)
     assert said[-1] == "its process died (killed by signal SIGKILL)"
     after, said = watched(watching, 8.0, until=lambda seen: len(seen) > 5)
@@ -190,12 +190,12 @@ def test_a_camera_looks_for_itself_in_growing_steps(monkeypatch):
 
 
 def test_a_look_at_a_camera_is_a_recording_that_ends(camera):
-    with LiveLook(CameraSpec(url=camera.url, fps=40), 0.6) as look:
+    with LiveSample(CameraSpec(url=camera.url, fps=40), 0.6) as look:
         frames = list(look.frames())
     assert 5 < len(frames) < 30
     assert [frame.index for frame, _ in frames] == sorted({frame.index for frame, _ in frames})
     camera.stop()
-    with LiveLook(CameraSpec(url=camera.url, fps=40), 0.2) as look:
+    with LiveSample(CameraSpec(url=camera.url, fps=40), 0.2) as look:
         assert list(look.frames()) == []
 
 

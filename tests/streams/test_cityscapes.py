@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.streams.datasets.cityscapes import PAPER_CLASSES, CityscapesDataset, CityscapesSpec
+from ekya.streams.datasets.cityscapes import CITYSCAPES, PAPER_CLASSES, CityscapesSpec
 
 
 def five_pictures(root: Path) -> None:
@@ -179,7 +179,7 @@ def test_damage_that_was_found_before_is_counted_from_the_index_too(root, tmp_pa
     picture(root, 3).unlink()
     index = tmp_path / "aachen.jsonl"
     with caplog.at_level(logging.ERROR):
-        found = CityscapesDataset().examine(root, "aachen", PAPER_CLASSES, index, lambda: None)
+        found = CITYSCAPES.examine(root, "aachen", PAPER_CLASSES, index, lambda: None)
     assert (found.frames, len(found.problems)) == (3, 2)
     assert str(outlines(root, 1)) in found.problems[0]
     assert str(picture(root, 3)) in found.problems[1]
@@ -200,7 +200,7 @@ def test_what_is_not_there_is_said_with_the_key(root):
 
 
 def test_a_survey_says_what_is_not_there(root):
-    survey = CityscapesDataset().survey(root)
+    survey = CITYSCAPES.survey(root)
     assert survey.frames == {"aachen": 5}
     assert [sentence.split(":")[0] for sentence in survey.missing] == [
         f"{root}/leftImg8bit/val",
@@ -210,7 +210,7 @@ def test_a_survey_says_what_is_not_there(root):
 
 def test_the_sample_that_comes_with_ekya_is_whole():
     root = shipped_path("datasets/cityscapes/sample")
-    survey = CityscapesDataset().survey(root)
+    survey = CITYSCAPES.survey(root)
     assert (dict(survey.frames), survey.missing) == ({"aachen": 3, "lindau": 2}, ())
     for city in survey.frames:
         source = CityscapesSpec(root=root, city=city).open(PAPER_CLASSES)

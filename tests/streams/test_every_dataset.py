@@ -10,7 +10,7 @@ import waymo_sample
 from draw_samples import draw_cityscapes, draw_image_folder, draw_sample_list
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.registry import DATASETS
+from ekya.streams.sources import DATASETS
 
 
 def cityscapes(root: Path) -> None:
@@ -56,7 +56,7 @@ def examined(dataset, tmp_path):
     root = tmp_path / "data"
     classes = dataset.classes_in(root)
     for name, count in dataset.survey(root).frames.items():
-        index = tmp_path / f"{name}{dataset.index_suffix}"
+        index = tmp_path / f"{name}.jsonl"
         looked_at = Mock()
         found = dataset.examine(root, name, classes, index, looked_at)
         assert looked_at.call_count == count
@@ -79,7 +79,7 @@ def test_with_an_index_and_without_one_the_frames_are_the_same(dataset, tmp_path
     root = tmp_path / "data"
     classes = dataset.classes_in(root)
     for name, _, indexed in examined(dataset, tmp_path):
-        spec = dataset.source(root, name, tmp_path / f"{name}{dataset.index_suffix}")
+        spec = dataset.source(root, name, tmp_path / f"{name}.jsonl")
         walked = spec.model_copy(update={"index": None}).open(classes)
         pairs = list(zip(indexed.frames(), walked.frames(), strict=True))
         assert pairs

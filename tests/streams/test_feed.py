@@ -1,7 +1,5 @@
 """Tests of recordings whose decoder dies; cameras are in ``test_camera.py``."""
 
-import os
-import signal
 import time
 
 import pytest
@@ -10,7 +8,6 @@ from ekya.core.errors import UserError
 from ekya.streams.ingest import feed as feed_module
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import Feed
-from ekya.streams.ingest.process import Pace
 from ekya.streams.ingest.video import VideoSpec
 
 
@@ -28,11 +25,7 @@ def feed():
         one.close()
 
 
-def kill(feed):
-    os.kill(feed._process.pid, signal.SIGKILL)
-
-
-def indices(feed, kills=0, between=5):
+def indices(feed, kill=None, kills=0, between=5):
     """Returns all frame indices; kills the decoder ``kills`` times, ``between`` frames after each start."""
     seen, alive_since = [], 0
     deadline_s = time.monotonic() + 60.0
@@ -40,38 +33,38 @@ def indices(feed, kills=0, between=5):
         assert time.monotonic() < deadline_s, "it does not end"
         seen += [arrived.index for arrived in feed.poll(0.5)]
         if kills and len(seen) >= alive_since + between:
-            kill(feed)
+            kill()
             kills, alive_since = kills - 1, len(seen) + between
     return seen
 
 
-def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog):
+def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog, kill_decoder):
     watching = feed(odd(frames=60))
     assert watching.wait_open() == 100.0
-    watching.begin(Pace(time.monotonic_ns()))
-    assert indices(watching, kills=2) == list(range(60))
+    watching.begin(time.monotonic_ns())
+    assert indices(watching, kill_decoder, kills=2) == list(range(60))
     assert watching.died is None
     assert watching.lost is None
     assert watching.damaged == 2
     assert "gate: its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
 
 
-def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed):
+def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed, kill_decoder):
     watching = feed(odd(frames=100_000))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
-    seen = indices(watching, kills=3)
+    watching.begin(time.monotonic_ns())
+    seen = indices(watching, kill_decoder, kills=3)
     assert seen == list(range(len(seen)))
     assert watching.died == "its decoder died 3 times, killed by signal SIGKILL"
     assert watching.poll(0.0) == []
 
 
-def test_deaths_that_are_long_ago_do_not_count(odd, feed, monkeypatch):
+def test_deaths_that_are_long_ago_do_not_count(odd, feed, monkeypatch, kill_decoder):
     monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", 0.0)
     watching = feed(odd(frames=100))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
-    assert indices(watching, kills=4) == list(range(100))
+    watching.begin(time.monotonic_ns())
+    assert indices(watching, kill_decoder, kills=4) == list(range(100))
     assert watching.died is None
 
 
@@ -82,7 +75,7 @@ def test_a_decoder_that_aborts_at_the_same_frame_again_is_given_up_however_long_
     monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", minute_s)
     watching = feed(odd(frames=3, end="abort"))
     watching.wait_open()
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     assert indices(watching) == [0, 1, 2]
     assert "SIGABRT" in watching.died
 
@@ -90,17 +83,17 @@ def test_a_decoder_that_aborts_at_the_same_frame_again_is_given_up_however_long_
 def test_a_file_that_aborts_the_decoder_at_its_first_frame_has_ended_before_it_begins(odd, feed):
     watching = feed(odd(end="abort in open"))
     assert watching.wait_open() == ASSUMED_FPS
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     assert watching.poll(0.0) == []
     assert watching.ended
     assert "SIGABRT" in watching.died
 
 
-def test_a_decoder_that_is_killed_while_it_opens_is_started_again(odd, feed):
+def test_a_decoder_that_is_killed_while_it_opens_is_started_again(odd, feed, kill_decoder):
     watching = feed(odd(frames=5))
-    kill(watching)
+    kill_decoder()
     assert watching.wait_open() == 100.0
-    watching.begin(Pace(time.monotonic_ns()))
+    watching.begin(time.monotonic_ns())
     assert indices(watching) == [0, 1, 2, 3, 4]
 
 

@@ -5,7 +5,7 @@ from draw_samples import draw_image_folder
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.streams.datasets.image_folder import ImageFolderDataset, ImageFolderSpec
+from ekya.streams.datasets.image_folder import IMAGE_FOLDER, ImageFolderSpec
 
 CLASSES = ("bus", "car")
 
@@ -52,25 +52,24 @@ def test_a_class_without_a_folder_and_folders_without_pictures_are_the_users_to_
 
 
 def test_one_camera_or_several_are_told_by_how_deep_pictures_lie(tmp_path):
-    dataset = ImageFolderDataset()
     draw_image_folder(tmp_path / "one", 1)
-    assert dict(dataset.survey(tmp_path / "one").frames) == {"camera": 6}
+    assert dict(IMAGE_FOLDER.survey(tmp_path / "one").frames) == {"camera": 6}
     crop(tmp_path / "two" / "gate" / "car" / "1.jpg", 50)
     crop(tmp_path / "two" / "yard" / "bus" / "1.jpg", 50)
     (tmp_path / "two" / "yard" / "tram").mkdir()
-    survey = dataset.survey(tmp_path / "two")
+    survey = IMAGE_FOLDER.survey(tmp_path / "two")
     assert dict(survey.frames) == {"gate": 1, "yard": 1}
     assert survey.missing == (f"{tmp_path}/two/yard/tram: there is no picture in it",)
-    classes = dataset.classes_in(tmp_path / "two")
+    classes = IMAGE_FOLDER.classes_in(tmp_path / "two")
     assert classes == ("bus", "car", "tram")
     index = tmp_path / "gate.jsonl"
-    dataset.examine(tmp_path / "two", "gate", classes, index, lambda: None)
-    source = dataset.source(tmp_path / "two", "gate", index).open(classes)
+    IMAGE_FOLDER.examine(tmp_path / "two", "gate", classes, index, lambda: None)
+    source = IMAGE_FOLDER.source(tmp_path / "two", "gate", index).open(classes)
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[1]], "a camera need not see all"
 
 
 def test_the_sample_that_comes_with_ekya_is_whole():
     root = shipped_path("datasets/image_folder/sample")
-    source = ImageFolderSpec(root=root).open(ImageFolderDataset().classes_in(root))
+    source = ImageFolderSpec(root=root).open(IMAGE_FOLDER.classes_in(root))
     assert len(list(source.frames())) == 12
     assert source.damaged == 0

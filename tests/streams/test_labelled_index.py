@@ -1,10 +1,11 @@
+import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Shown
-from ekya.streams.datasets.labelled_index import IndexHead, examine_frames, read_frames, read_head
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
+from ekya.streams.datasets.labelled_index import IndexHead, read_frames, read_head, write_index
 
-HEAD = IndexHead("cityscapes", "ulm", ("car", "bus"))
+HEAD = IndexHead(dataset="cityscapes", stream="ulm", known=("car", "bus"))
 FRAMES = (
     LabelledFrame(
         "a b.png", (LabelledObject("car", 0.5, 1, 2, 3), LabelledObject("bus", 4, 5, 6, 7)), (20, 10)
@@ -14,20 +15,17 @@ FRAMES = (
 )
 
 
-class Anything:
-    """Fake that shows every frame, with its problem if it has one."""
-
-    fps = 2.0
-
-    def show(self, frames):
-        for number, frame in enumerate(frames):
-            yield Shown(frame, number * 500_000, None, frame.problem)
+def shown():
+    for number, frame in enumerate(FRAMES):
+        image = None if frame.problem else np.zeros((10, 20, 3), np.uint8)
+        yield Shown(frame, number * 500_000, image)
 
 
 @pytest.fixture
 def index(tmp_path):
     path = tmp_path / "ulm.jsonl"
-    found = examine_frames(HEAD, iter(FRAMES), Anything(), lambda one: one.name == "bus", path, lambda: None)
+    source = LabelledSource(shown, 2.0, {"bus": 0}, 640)
+    found = write_index(path, HEAD, source, ("bus",), lambda: None)
     assert (found.frames, found.duration_s) == (2, 1.5)
     assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))
     return path

@@ -31,7 +31,7 @@ def test_what_is_decoded_small_is_what_is_decoded_and_made_small(size, max_side)
     assert max(plain.shape) <= max_side or max(size) <= max_side
     assert np.abs(picture.image.astype(int) - plain).mean() < 4
     width, height = size
-    assert picture.scale == pytest.approx([plain.shape[1] / width, plain.shape[0] / height] * 2)
+    assert picture.stored == (width, height)
 
 
 def test_a_picture_that_claims_to_be_huge_is_none():

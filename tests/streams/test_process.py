@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
-from ekya.streams.ingest.process import Arrived, Pace, SourceProcess, probe_source
+from ekya.streams.ingest.process import Arrived, SourceProcess, probe_source
 from ekya.streams.ingest.video import VideoSpec
 
 
@@ -48,7 +48,7 @@ def test_paced_the_newest_frame_wins_and_the_others_are_still_reported(odd: Any)
     with SourceProcess(odd(frames=100, fps=200.0), ("car",)) as process:
         process.wait_open()
         started = time.monotonic_ns()
-        process.begin(Pace(started))
+        process.begin(started)
         arrived = drain(process, pause_s=0.04)
         took_s = (time.monotonic_ns() - started) / 1e9
     assert [a.index for a in arrived] == list(range(100)), "every frame is counted once"
@@ -65,7 +65,7 @@ def test_paced_the_newest_frame_wins_and_the_others_are_still_reported(odd: Any)
 def test_a_source_that_takes_over_goes_on_where_the_other_stopped(odd: Any) -> None:
     with SourceProcess(odd(frames=50), ("car",)) as process:
         process.wait_open()
-        process.begin(Pace(time.monotonic_ns() - 10_000_000_000), from_index=30)
+        process.begin(time.monotonic_ns() - 10_000_000_000, from_index=30)
         arrived = drain(process)
     assert [a.index for a in arrived] == list(range(30, 50))
 
@@ -74,7 +74,7 @@ def test_frames_come_at_their_time(odd: Any) -> None:
     with SourceProcess(odd(frames=21, fps=100.0), ("car",)) as process:
         process.wait_open()
         started = time.monotonic_ns()
-        process.begin(Pace(started))
+        process.begin(started)
         arrived = drain(process)
     took_ms = (arrived[-1].released_ns - started) / 1e6
     assert 200 <= took_ms < 400, "a fifth of a second, as the frames are stamped"
@@ -83,7 +83,7 @@ def test_frames_come_at_their_time(odd: Any) -> None:
 def test_a_decoder_that_aborts_is_reported_in_words_and_takes_nobody_with_it(odd: Any) -> None:
     with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
         process.wait_open()
-        process.begin(Pace(time.monotonic_ns()))
+        process.begin(time.monotonic_ns())
         arrived = drain(process)
         assert [a.index for a in arrived] == [0, 1, 2], "what arrived before the end counts"
         assert process.died is not None
@@ -138,12 +138,12 @@ def test_the_child_needs_neither_ray_nor_torch() -> None:
 
 def test_the_child_ends_with_its_parent_however_that_ends(odd: Any, tmp_path: Path) -> None:
     parent = (
-        "import sys, time; sys.path.insert(0, sys.argv[1])\n"
+        "import sys, time, psutil; sys.path.insert(0, sys.argv[1])\n"
         "from odd_source_for_tests import OddSpec\n"
-        "from ekya.streams.ingest.process import Pace, SourceProcess\n"
+        "from ekya.streams.ingest.process import SourceProcess\n"
         "process = SourceProcess(OddSpec(frames=100, fps=0.1), ())\n"
-        "process.wait_open(); process.begin(Pace(time.monotonic_ns()))\n"
-        "print(process._process.pid, flush=True); time.sleep(60)\n"
+        "process.wait_open(); process.begin(time.monotonic_ns())\n"
+        "print(psutil.Process().children()[0].pid, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", parent, str(tmp_path)], stdout=subprocess.PIPE, text=True

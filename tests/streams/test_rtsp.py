@@ -7,7 +7,6 @@ from rtsp_camera import RtspCamera, require_server, street_video
 
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.feed import Feed
-from ekya.streams.ingest.process import Pace
 
 pytestmark = pytest.mark.live
 
@@ -37,7 +36,7 @@ def test_a_camera_that_is_killed_is_back_within_ten_seconds_and_every_frame_is_c
     feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
     try:
         assert feed.wait_open() == pytest.approx(24.0, rel=0.25)
-        feed.begin(Pace(time.monotonic_ns()))
+        feed.begin(time.monotonic_ns())
         arrived = until(feed, lambda seen: len(seen) > 60, 20)
         assert any(one.frame is not None for one in arrived)
         camera.kill()
@@ -63,7 +62,7 @@ def test_a_wrong_login_is_said_in_words(camera, monkeypatch):
     feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())
     try:
         feed.wait_open()
-        feed.begin(Pace(time.monotonic_ns()))
+        feed.begin(time.monotonic_ns())
         until(feed, lambda _: feed.lost is not None, 15)
         assert feed.lost == "the camera answers and gives no video; check login, path and codec"
     finally:

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
-from ekya.streams.datasets.sample_list import SampleListSpec
-from ekya.streams.datasets.sample_list_dataset import SampleListDataset
+from ekya.streams.datasets.sample_list import SAMPLE_LIST, SampleListSpec
 
 NAMES = "idx,class,x0,y0,x1,y1\n"
 
@@ -75,7 +74,6 @@ def test_numbers_mean_what_the_fleet_file_says(folder):
         ("-3,0,1,1,2,2", "'-3' is no whole number"),
         ("3,,1,1,2,2", "no class is named"),
         ("3,1e3x,1,1,2,2", "'1e3x' is no number"),
-        ("1,0,1,1,2,2", "frame 1 stands behind 2; sort the lines by frame, or let ekya prepare"),
     ],
 )
 def test_a_wrong_line_is_named_with_its_file(folder, line, says):
@@ -161,21 +159,20 @@ def test_what_is_prepared_need_not_be_sorted_and_may_lie_as_the_public_implement
         "0,train/ulm/b.png,1,0,0,9,9\n1,train/ulm/a.png,0,0,0,9,9\n2,train/ulm/c.png,0,0,0,9,9\n"
     )
     (tmp_path / "lost.csv").write_text("0,1,0,0,9,9\n")
-    dataset = SampleListDataset()
-    survey = dataset.survey(tmp_path)
+    survey = SAMPLE_LIST.survey(tmp_path)
     assert survey.frames == {"ulm_fine": 3}
     assert [sentence.split(":")[0] for sentence in survey.missing] == [str(tmp_path / "lost")]
     index = tmp_path / "ulm.jsonl"
-    found = dataset.examine(tmp_path, "ulm_fine", ("person", "car"), index, lambda: None)
+    found = SAMPLE_LIST.examine(tmp_path, "ulm_fine", ("person", "car"), index, lambda: None)
     assert (found.frames, found.objects) == (2, {"car": 1, "person": 1})
-    source = dataset.source(tmp_path, "ulm_fine", index).open(("person", "car"))
+    source = SAMPLE_LIST.source(tmp_path, "ulm_fine", index).open(("person", "car"))
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[0], [1]]
 
 
 def test_the_sample_that_comes_with_ekya_is_whole():
-    dataset, root = SampleListDataset(), shipped_path("datasets/sample_list/sample")
-    assert dataset.survey(root).missing == ()
-    for name in dataset.survey(root).frames:
-        source = dataset.source(root, name, root).model_copy(update={"index": None}).open(PAPER_CLASSES)
+    root = shipped_path("datasets/sample_list/sample")
+    assert SAMPLE_LIST.survey(root).missing == ()
+    for name in SAMPLE_LIST.survey(root).frames:
+        source = SAMPLE_LIST.source(root, name, root).model_copy(update={"index": None}).open(PAPER_CLASSES)
         assert sum(len(truth.classes) for _, truth in source.frames()) > 5
         assert source.damaged == 0

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from ekya.streams.ingest.frame import Outage
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
-from ekya.streams.ingest.process import Pace, SourceProcess
+from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.script import Burst, Joins, Lost, Night, shown_us
 from ekya.streams.synthetic import CitySpec
 
@@ -58,7 +58,7 @@ def test_a_process_tells_when_the_camera_is_lost_and_when_it_is_back():
     with SourceProcess(spec, CLASSES) as process:
         process.wait_open()
         began_ns = time.monotonic_ns()
-        process.begin(Pace(began_ns))
+        process.begin(began_ns)
         told = [
             waited(process, lambda: process.lost is not None),
             waited(process, lambda: process.lost is None),

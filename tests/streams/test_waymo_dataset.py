@@ -9,9 +9,9 @@ from waymo_sample import Segment
 
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.datasets.registry import DATASETS
 from ekya.streams.datasets.waymo import WaymoSpec, source
 from ekya.streams.datasets.waymo.shots import CLASSES, Camera
+from ekya.streams.sources import DATASETS
 
 WAYMO = DATASETS["waymo"]
 SEGMENTS = (

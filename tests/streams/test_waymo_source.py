@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from waymo_sample import FRAME_US, Segment
 
 from ekya.core.errors import UserError
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
 from ekya.streams.datasets.waymo import WaymoSpec
 from ekya.streams.datasets.waymo.catalogue import find_segments
 from ekya.streams.datasets.waymo.messages import FrameMessage
-from ekya.streams.datasets.waymo.scan import fit
-from ekya.streams.datasets.waymo.shots import CLASSES, Camera, Labels, class_of_type
+from ekya.streams.datasets.waymo.shots import CLASSES, Camera, number_classes
 
 # The younger segment has the smaller name; they are a day apart.
 YOUNGER = Segment("1000_0", first_us=1_560_000_086_400_000, frames=3, seed=1)
@@ -93,11 +93,12 @@ def test_objects_of_other_classes_are_left_out(tmp_path, three):
 
 
 def test_the_fleet_may_call_them_as_others_do():
-    assert class_of_type(("bicycle", "car", "background", "pedestrian")) == {4: 0, 1: 1, 2: 3}
+    numbers = number_classes(("bicycle", "car", "background", "pedestrian"))
+    assert numbers == {"cyclist": 0, "vehicle": 1, "pedestrian": 3}
     with pytest.raises(UserError, match="does not know 'truck'; its classes are vehicle, car, pedestrian"):
-        class_of_type(("car", "truck"))
+        number_classes(("car", "truck"))
     with pytest.raises(UserError, match="'vehicle' and 'car' are the same in the Waymo Open Dataset"):
-        class_of_type(("vehicle", "car"))
+        number_classes(("vehicle", "car"))
 
 
 def test_what_cannot_be_shown_is_counted_and_named_once_a_segment(tmp_path, caplog):
@@ -111,16 +112,16 @@ def test_what_cannot_be_shown_is_counted_and_named_once_a_segment(tmp_path, capl
         whole = waymo_sample.framed(message.SerializeToString())
         file.write_bytes(waymo_sample.framed(records[0]) + whole + bytes(broken) + broken[:30])
     source = WaymoSpec(root=tmp_path, segments=BOTH).open(CLASSES)
-    for _ in range(2):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
             assert len(list(source.frames())) == 2
-        assert source.damaged == 6
-        assert [record.getMessage() for record in caplog.records] == [
-            f"{tmp_path}/training/segment-{segment.name}_with_camera_labels.tfrecord: 3 frames are left out, "
-            f"the first is frame {segment.time(1)}: its image cannot be decoded"
-            for segment in (OLDER, YOUNGER)
-        ]
+            assert source.damaged == 6
+    folder = f"{tmp_path}/training"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder}/segment-{segment.name}_with_camera_labels.tfrecord: frame {segment.time(1)}: "
+        "its image cannot be decoded; its frame is left out"
+        for segment in (OLDER, YOUNGER)
+    ]
 
 
 @pytest.mark.parametrize("step", [0, -FRAME_US, 61_000_000, 2**62])
@@ -201,10 +202,12 @@ def test_a_specification_that_says_too_little_or_too_much_is_refused(tmp_path, k
 def test_a_box_that_cannot_be_is_left_out():
     boxes = [(0, 0, 10, 10), (-50, -50, -10, -10), (np.nan, 0, 5, 5), (1e308, 0, np.inf, 5), (5, 5, 3, 3)]
     boxes += [(90, 60, 1e300, 1e300), (2, 2, 2.5, 9), (0, 0, 10, 10), (0, 0, 10, 10)]
-    kinds = [1, 1, 1, 1, 1, 1, 1, 7, 1]
-    names = tuple("abcdefgha")
-    labels = Labels(np.array(boxes, np.float64), np.array(kinds), names)
-    kept, rows = fit(labels, np.ones(4), (96, 64), {1: 0})
-    assert rows.tolist() == [0, 5]
-    assert kept.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]]
-    assert kept.dtype == np.float32
+    names = [*["vehicle"] * 7, "", "vehicle"]
+    objects = tuple(LabelledObject(name, *box) for name, box in zip(names, boxes, strict=True))
+    frame = LabelledFrame(0, objects, (96, 64), tracks=tuple("abcdefgha"))
+    picture = np.zeros((64, 96, 3), np.uint8)
+    source = LabelledSource(lambda: iter([Shown(frame, 0, picture)]), 10.0, {"vehicle": 0}, 96)
+    [(_, truth)] = source.frames()
+    assert truth.tracks.tolist() == [0, 1]
+    assert truth.boxes.tolist() == [[0, 0, 10, 10], [90, 60, 96, 64]]
+    assert truth.boxes.dtype == np.float32

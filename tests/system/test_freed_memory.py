@@ -18,7 +18,7 @@ def resident_bytes():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts pages as Linux does")
-def test_freed_pieces_between_others_that_are_in_use_leave_the_process():
+def test_give_back_freed_returns_fragmented_memory():
     pieces = [bytes(bytearray(b"x") * PIECE) for _ in range(PIECES)]
     held = resident_bytes()
     used = pieces[::10]

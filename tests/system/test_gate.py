@@ -21,7 +21,7 @@ def failures(checked):
     return [(one.operation, one.dtype) for one in checked if not one.passed]
 
 
-def test_a_device_that_computes_rightly_passes_in_every_type():
+def test_gate_correct_device_passes_every_type():
     checked = gate().check()
     assert len(checked) == 2 * len(DTYPES)
     assert failures(checked) == []
@@ -30,7 +30,7 @@ def test_a_device_that_computes_rightly_passes_in_every_type():
     assert 0 < errors["float32"] < 1e-5 < errors["float16"] < errors["bfloat16"] < 5e-3
 
 
-def test_one_wrong_value_in_half_precision_fails_that_type_alone():
+def test_gate_wrong_half_value_fails_only_that_type():
     def faulty(left, right):
         answer = torch.matmul(left, right)
         if answer.dtype is torch.float16:
@@ -42,7 +42,7 @@ def test_one_wrong_value_in_half_precision_fails_that_type_alone():
     assert "product in float16 is off by 0.05" in " ".join(map(str, checked))
 
 
-def test_a_value_that_is_not_a_number_fails():
+def test_gate_nan_fails():
     def faulty(images, kernels):
         answer = conv2d(images, kernels)
         answer[0, 0, 0, 0] = float("nan") if answer.dtype is torch.bfloat16 else answer[0, 0, 0, 0]
@@ -53,7 +53,7 @@ def test_a_value_that_is_not_a_number_fails():
     assert "a convolution in bfloat16 has values that are not finite" in map(str, checked)
 
 
-def test_an_operation_that_raises_fails_and_is_quoted():
+def test_gate_raising_operation_fails_and_is_quoted():
     def faulty(left, right):
         raise RuntimeError("too many resources requested\nfor launch")
 
@@ -63,7 +63,7 @@ def test_an_operation_that_raises_fails_and_is_quoted():
 
 
 @pytest.mark.parametrize(("error", "passed"), [(0.0099, True), (0.01, False), (float("nan"), False)])
-def test_the_limit_is_a_hundredth(error, passed):
+def test_gate_limit_is_one_hundredth(error, passed):
     assert Checked("product", "float32", error, True).passed == passed
 
 
@@ -86,7 +86,7 @@ def gated(bad=(), **driver):
     return GatedLevels(LevelPool(driver), gpu, gate), driver, gate
 
 
-def test_a_number_of_sms_is_checked_once_on_its_own_level_before_it_is_used():
+def test_gated_levels_check_each_sm_count_once():
     levels, _, gate = gated()
     levels.usable(0, 4)
     levels.usable(4, 4)
@@ -95,7 +95,7 @@ def test_a_number_of_sms_is_checked_once_on_its_own_level_before_it_is_used():
     assert gate.asked == [32, 16]
 
 
-def test_a_level_that_fails_is_not_used_and_that_is_said():
+def test_gated_levels_failing_level_is_skipped_and_logged():
     levels, _, _ = gated(bad={64, 56})
     usable = levels.usable(2, 8)
     assert usable.level.sms == 48
@@ -107,7 +107,7 @@ def test_a_level_that_fails_is_not_used_and_that_is_said():
     assert levels.failed[48] == ()
 
 
-def test_a_level_that_the_driver_does_not_make_is_passed_over_too():
+def test_gated_levels_level_refused_by_driver_is_skipped():
     levels, driver, _ = gated()
     kept = driver.make_context
 
@@ -125,20 +125,20 @@ def test_a_level_that_the_driver_does_not_make_is_passed_over_too():
     assert usable.refused == ("make_context: CUDA_ERROR_OUT_OF_MEMORY",) * 2
 
 
-def test_where_nothing_passes_there_is_no_level():
+def test_gated_levels_none_passing_gives_none():
     levels, _, _ = gated(bad={8, 16})
     assert levels.usable(0, 2).level is None
 
 
 @pytest.mark.parametrize("layout", [SmLayout(8, 16, 4), SmLayout(2, 54), SmLayout(4, 1), SmLayout(2, 3)])
-def test_levels_ahead_reach_from_one_end_to_the_whole_gpu(layout):
+def test_gated_levels_prepared_span_the_whole_gpu(layout):
     spans = spans_ahead(layout)
     assert (0, layout.groups) in spans
     assert len(set(spans)) == len(spans) <= 7
     assert all(0 <= first < first + groups <= layout.groups for first, groups in spans)
 
 
-def test_levels_made_ahead_are_not_made_again():
+def test_gated_levels_prepared_are_not_made_again():
     levels, driver, gate = gated()
     levels.make_ahead(spans_ahead(levels.layout))
     made = len(driver.contexts)

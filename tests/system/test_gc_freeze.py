@@ -18,7 +18,7 @@ print(json.dumps([loaded, left, gc.collect()]))
 """
 
 
-def test_a_collection_looks_only_at_what_came_after_it_and_finds_rubbish_there():
+def test_freeze_collection_visits_only_later_objects():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     loaded, left, found = json.loads(done.stdout.splitlines()[-1])
     assert loaded > 100_000
@@ -34,7 +34,7 @@ print(inside, gc.get_freeze_count())
 """
 
 
-def test_who_starts_a_run_ends_without_complaints_of_libraries():
+def test_freeze_run_ends_without_library_warnings():
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=True)
     inside, after = map(int, done.stdout.split())
     assert inside > 100_000

@@ -1,7 +1,9 @@
 """Resources that containers, services and batch jobs leave to a process."""
 
 import os
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from fake_cgroups import FakeCgroups, write_group
 
@@ -21,18 +23,18 @@ def cgroups(tmp_path):
     ("text", "cores"),
     [("100000 100000", 1.0), ("50000 100000", 0.5), ("max 100000", None), ("", None), ("nonsense", None)],
 )
-def test_a_quota_of_version_2_limits_the_cores(cgroups, text, cores):
+def test_cores_quota_of_version_2_limits(cgroups, text, cores):
     write_group(cgroups.v2(), cpu_max=text)
     assert cgroups.groups.cpu_limit() == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("50000", 0.5), ("-1", None), ("", None)])
-def test_a_quota_of_version_1_limits_the_cores(cgroups, quota, cores):
+def test_cores_quota_of_version_1_limits(cgroups, quota, cores):
     write_group(cgroups.v1("cpu"), cpu_cfs_quota_us=quota, cpu_cfs_period_us="100000")
     assert cgroups.groups.cpu_limit() == cores
 
 
-def test_the_smallest_quota_of_the_groups_around_a_process_counts(cgroups):
+def test_cores_smallest_quota_of_parent_groups_limits(cgroups):
     mount = cgroups.v2("/user.slice/job/step")
     write_group(mount / "user.slice", cpu_max="max 100000")
     write_group(mount / "user.slice/job", cpu_max="25000 100000")
@@ -50,12 +52,12 @@ def test_the_smallest_quota_of_the_groups_around_a_process_counts(cgroups):
         ("/../other", "/", "."),  # A process moved in from outside.
     ],
 )
-def test_a_container_sees_its_own_group_as_the_root(cgroups, path, root, inside):
+def test_cores_container_group_is_its_root(cgroups, path, root, inside):
     write_group(cgroups.v1("cpu", path, root) / inside, cpu_cfs_quota_us="150000", cpu_cfs_period_us="100000")
     assert cgroups.groups.cpu_limit() == 1.5
 
 
-def test_both_versions_may_be_mounted_beside_each_other(cgroups):
+def test_cores_both_cgroup_versions_may_be_mounted(cgroups):
     cgroups.v2()
     write_group(cgroups.v1("cpu"), cpu_cfs_quota_us="80000", cpu_cfs_period_us="100000")
     write_group(cgroups.v1("memory"), memory_limit_in_bytes=4 * GB, memory_usage_in_bytes=GB)
@@ -63,13 +65,13 @@ def test_both_versions_may_be_mounted_beside_each_other(cgroups):
     assert cgroups.groups.memory_free_bytes() == 3 * GB
 
 
-def test_without_groups_there_is_no_limit(tmp_path, cgroups):
+def test_cores_without_groups_are_unlimited(tmp_path, cgroups):
     assert cgroups.groups.cpu_limit() is None
     assert cgroups.groups.memory_free_bytes() is None
     assert cpu_limit(cgroups.groups) == MACHINE
 
 
-def test_half_a_core_is_half_a_gpu(cgroups):
+def test_cores_half_a_core_is_half_a_gpu(cgroups):
     write_group(cgroups.v2(), cpu_max="50000 100000")
     assert cpu_limit(cgroups.groups) == 0.5
     capability = CpuShares(cpu_limit(cgroups.groups)).probe()
@@ -79,7 +81,7 @@ def test_half_a_core_is_half_a_gpu(cgroups):
     assert sum(granted.share_milli.values()) == 500
 
 
-def test_memory_that_can_be_dropped_counts_as_free(cgroups):
+def test_memory_reclaimable_counts_as_free(cgroups):
     write_group(
         cgroups.v2(),
         memory_max=4 * GB,
@@ -89,27 +91,23 @@ def test_memory_that_can_be_dropped_counts_as_free(cgroups):
     assert cgroups.groups.memory_free_bytes() == 3 * GB
 
 
-def test_a_group_that_is_full_has_nothing_left(cgroups):
+def test_memory_of_full_group_is_zero(cgroups):
     write_group(cgroups.v2(), memory_max=GB, memory_current=2 * GB)
     assert cgroups.groups.memory_free_bytes() == 0
 
 
 @pytest.mark.parametrize("no_limit", ["9223372036854771712", "-1"])
-def test_version_1_writes_a_large_number_where_there_is_no_limit(cgroups, no_limit):
+def test_memory_version_1_without_limit_is_ignored(cgroups, no_limit):
     write_group(cgroups.v1("memory"), memory_limit_in_bytes=no_limit, memory_usage_in_bytes=GB)
     assert cgroups.groups.memory_free_bytes() is None
 
 
-def test_the_smaller_of_what_the_machine_and_a_group_leave_is_free(cgroups, tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:    2000000 kB\n")
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
+def test_memory_free_is_minimum_of_machine_and_group(cgroups, monkeypatch):
+    machine = SimpleNamespace(total=8 * GB, available=2 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, 2 * GB)
     mount = cgroups.v2("/job")
     write_group(mount, memory_max=3 * GB, memory_current=0)
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, 2_000_000 * 1024)
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, 2 * GB)
     write_group(mount / "job", memory_max=GB, memory_current=0)
-    assert read_host_memory(meminfo, cgroups.groups) == HostMemory(8_000_000 * 1024, GB)
-
-
-def test_a_machine_that_tells_nothing_is_not_refused(cgroups, tmp_path):
-    assert read_host_memory(tmp_path / "none", cgroups.groups) is None
+    assert read_host_memory(cgroups.groups) == HostMemory(8 * GB, GB)

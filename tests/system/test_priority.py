@@ -20,7 +20,7 @@ go.set()
 
 
 @pytest.mark.parametrize(("niceness", "at_least"), [("", 5), ("NICENESS", 5), ("GUEST_NICENESS", 10)])
-def test_every_thread_of_a_worker_stands_back_and_those_of_guests_more(niceness, at_least):
+def test_lower_priority_covers_all_threads_and_guests_more(niceness, at_least):
     script = SCRIPT.format(niceness=niceness)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     before, after = json.loads(done.stdout)

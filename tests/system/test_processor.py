@@ -6,7 +6,7 @@ X86 = "processor\t: 0\nmodel name\t: A Processor 9\nflags\t\t: fpu sse4_1 avx av
 ARM = "processor\t: 0\nFeatures\t: fp asimd crc32\n"
 
 
-def test_an_x86_processor_is_named_and_its_extensions_listed(tmp_path, monkeypatch) -> None:
+def test_processor_x86_has_name_and_extensions(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
     path = tmp_path / "cpuinfo"
@@ -17,7 +17,7 @@ def test_an_x86_processor_is_named_and_its_extensions_listed(tmp_path, monkeypat
     assert instruction_set(path).endswith("avx2, ONEDNN_MAX_CPU_ISA=SSE41")
 
 
-def test_a_processor_without_a_name_is_called_by_its_architecture(tmp_path) -> None:
+def test_processor_without_name_uses_architecture(tmp_path) -> None:
     path = tmp_path / "cpuinfo"
     path.write_text(ARM)
     assert processor_name(path) == processor_name(tmp_path / "missing") != ""

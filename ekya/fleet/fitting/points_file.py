@@ -1,19 +1,18 @@
 """Parquet file of data points: the stored part of a profile, to which models are fitted again on each use."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint, Tried
 from ekya.system.files import atomic_path, user_errors
 
+_POINTS = TypeAdapter(list[ProfilePoint])
+_SETTINGS = TypeAdapter(list[Tried])
 _STATE = pa.struct([("cpu", pa.float64()), ("gpu", pa.float64()), ("mem", pa.float64())])
 
 SCHEMA = pa.schema(
@@ -49,10 +48,10 @@ def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tri
     Raises:
         UserError: full disk, no permission and the like.
     """
-    rows = [{name: _plain(getattr(point, name)) for name in SCHEMA.names} for point in points]
-    words = json.dumps([asdict(one) for one in tried])
+    schema = SCHEMA.with_metadata({_TRIED: _SETTINGS.dump_json(list(tried))})
+    rows = _POINTS.dump_python(list(points), mode="json")
     with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA.with_metadata({_TRIED: words})), temporary)
+        pq.write_table(pa.Table.from_pylist(rows, schema), temporary)
 
 
 def add_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tried] = ()) -> int:
@@ -75,8 +74,8 @@ def read_tried(path: Path) -> list[Tried]:
     """
     words = (_table(path).schema.metadata or {}).get(_TRIED, b"[]")
     try:
-        return [Tried(**{**one, "work": EdgeWork(**one["work"])}) for one in json.loads(words)]
-    except (ValueError, TypeError, KeyError) as error:
+        return _SETTINGS.validate_json(words)
+    except ValidationError as error:
         raise UserError(f"{path}: its list of what was tried is damaged; profile again") from error
 
 
@@ -86,21 +85,13 @@ def read_points(path: Path) -> list[ProfilePoint]:
     Raises:
         UserError: the file is missing, or is no file of points.
     """
-    return [
-        ProfilePoint(
-            **{
-                **row,
-                "before": NodeState(**row["before"]),
-                "server": NodeState(**row["server"]),
-                "after": NodeState(**row["after"]),
-                "batches": tuple(row["batches"]),
-            }
-        )
-        for row in _table(path).to_pylist()
-    ]
+    try:
+        return _POINTS.validate_python(_table(path).to_pylist())
+    except ValidationError as error:
+        raise UserError(f"{path} holds incomplete profile points; profile again") from error
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path) -> pa.Table:
     if not path.exists():
         raise UserError(f"{path}: there is no such file; measure one with ekya fleet profile")
     with user_errors(path):
@@ -112,9 +103,3 @@ def _table(path: Path) -> Any:
     if not table.schema.equals(SCHEMA):
         raise UserError(f"{path} holds no profile points, or those of another version; profile again")
     return table
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, NodeState):
-        return {"cpu": value.cpu, "gpu": value.gpu, "mem": value.mem}
-    return list(value) if isinstance(value, tuple) else value

@@ -34,7 +34,7 @@ class Remembered:
         """Counts the labelled crops of a window once, also where several retrainings use them."""
         if self._newest.get(stream.stream) != window:
             self._newest[stream.stream] = window
-            self._crops[stream.stream] = self._crops.get(stream.stream, 0) + stream.training_crops
+            self._crops[stream.stream] = self._crops.get(stream.stream, 0) + stream.labels.training_crops
 
 
 def _is_over(job: RetrainJob, now: StreamState) -> bool:

@@ -5,7 +5,7 @@ from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import Mode, TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.pipeline.retrain_setup import data_of
-from ekya.runtime.retrain_inputs import StreamRetrainInputs
+from ekya.runtime.remote_retrainings import StreamRetrainInputs
 
 
 def guest_task(

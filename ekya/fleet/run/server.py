@@ -178,7 +178,9 @@ class LendingServer:
             return (), {}
         crops = {
             stream.stream: CropCounts(
-                stream.training_crops, stream.validation_crops, self._remembered.exemplars(stream.stream)
+                stream.labels.training_crops,
+                stream.labels.validation_crops,
+                self._remembered.exemplars(stream.stream),
             )
             for stream in self._state.fleet.streams
         }

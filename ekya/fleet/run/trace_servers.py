@@ -16,9 +16,10 @@ from ekya.fleet.run.desk import LoanDesk, Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
 from ekya.planning.schedulers.scheduler import Scheduler
+from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.executor import TraceExecutor
 from ekya.simulation.trace.simulate import Conditions, NoJournal
+from ekya.simulation.trace.world import TraceWorld
 
 SIZES = Sizes(
     crop_mb=(32 * 32 * 3 + 3 * 8) / 1e6,
@@ -78,26 +79,29 @@ def play_servers(
     seed: int = 0,
 ) -> PlayedServers:
     """Replays all servers side by side; with a broker they lend each other shares."""
-    executors = {server.terms.site: _executor(server) for server in servers}
-    specs = [_spec(server, executors[server.terms.site], scheduler, sizes) for server in servers]
+    worlds = {server.terms.site: _world(server) for server in servers}
+    specs = [_spec(server, worlds[server.terms.site], scheduler, sizes) for server in servers]
     desk = None if broker is None else LoanDesk(broker, links, seed)
     fleet = ServerFleet(specs, desk, failures)
     fleet.run()
     accuracy = {
-        server.terms.site: _accuracy(server, executors[server.terms.site], fleet.ended_us[server.terms.site])
+        server.terms.site: _accuracy(server, worlds[server.terms.site], fleet.ended_us[server.terms.site])
         for server in servers
     }
     loans, moved_mb = ((), {}) if desk is None else (tuple(desk.loans), dict(desk.moved_mb))
     return PlayedServers(accuracy, loans, moved_mb)
 
 
-def _executor(server: TraceServer) -> TraceExecutor:
+def _world(server: TraceServer) -> TraceWorld:
     conditions = server.conditions
     estimates = Estimates(conditions.error_sd, conditions.relative_error, False, conditions.seed)
-    return TraceExecutor(server.trace, conditions.loop_options(server.trace), estimates)
+    return TraceWorld(server.trace, conditions.loop_options(server.trace), estimates)
 
 
-def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler, sizes: Sizes) -> ServerSpec:
+def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: Sizes) -> ServerSpec:
+    options = server.conditions.loop_options(server.trace)
+    executor = VirtualExecutor(world, options.checkpoint_delay_us)
+
     def plan(view: WindowView) -> Plan:
         made = scheduler.plan(view)
         executor.charge(server.conditions.planning_us)
@@ -108,20 +112,18 @@ def _spec(server: TraceServer, executor: TraceExecutor, scheduler: Scheduler, si
         executor=executor,
         journal=NoJournal(),
         scheduler=scheduler,
-        options=server.conditions.loop_options(server.trace),
+        options=options,
         sizes=sizes,
         plan=plan,
     )
 
 
-def _accuracy(
-    server: TraceServer, executor: TraceExecutor, ended_us: int
-) -> dict[StreamId, tuple[float, ...]]:
+def _accuracy(server: TraceServer, world: TraceWorld, ended_us: int) -> dict[StreamId, tuple[float, ...]]:
     options = server.conditions.loop_options(server.trace)
 
     def of(stream: StreamId, window: int) -> float:
         lived = (window + 1) * options.window_us <= ended_us
-        return executor.mean_accuracy(stream, window) if lived else 0.0
+        return world.mean_accuracy(stream, window) if lived else 0.0
 
     return {
         stream.stream: tuple(

@@ -167,10 +167,10 @@ def round_down(shares: Mapping[str, int], step_milli: int, capacity_milli: int) 
 
     Where the requests exceed the capacity, all are scaled by the same factor.
     """
-    asked = sum(shares.values())
-    limit = min(asked, capacity_milli)
+    wanted_milli = sum(shares.values())
+    limit = min(wanted_milli, capacity_milli)
     granted = {
-        name: share * limit // asked // step_milli * step_milli if asked else 0
+        name: share * limit // wanted_milli // step_milli * step_milli if wanted_milli else 0
         for name, share in shares.items()
     }
-    return Grants(granted, asked - sum(granted.values()))
+    return Grants(granted, wanted_milli - sum(granted.values()))

@@ -40,7 +40,7 @@ class CpuShares:
             capacity_milli=self._capacity_milli(),
             step_milli=1,
             live_resize=True,
-            why=f"{told(self.cores)}, each standing for one GPU; "
+            why=f"{cores_in_words(self.cores)}, each standing for one GPU; "
             "every job counts its thread time and waits when it has used its share",
         )
 
@@ -64,6 +64,6 @@ class CpuShares:
         return max(1, int(self.cores * FULL_GPU_MILLI))
 
 
-def told(cores: float) -> str:
+def cores_in_words(cores: float) -> str:
     """Formats a number of cores for display."""
     return f"{cores:.3g} CPU core{'' if cores == 1 else 's'}"

@@ -13,7 +13,7 @@ from ekya.gpu.green.cuda_driver import read_layouts
 from ekya.gpu.green.mps_clients import MpsGreenShares
 from ekya.gpu.green.sm_layout import SmReport
 from ekya.gpu.mps.backend import MpsShares
-from ekya.gpu.mps.service import LookForMps, look_for_mps
+from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.system.host import cpu_limit
 
@@ -25,14 +25,14 @@ class Machine:
     Attributes:
         cores: CPU cores that this process may use; can be a fraction in a container.
         inventory: the GPUs.
-        look_mps: finds MPS.
+        find_mps_of: finds MPS.
         split_sms: asks the driver how it splits the GPUs' multiprocessors.
         one_process: whether all jobs will run in one process; the jobs of a run do not.
     """
 
     cores: float
     inventory: GpuInventory
-    look_mps: LookForMps = look_for_mps
+    find_mps_of: FindMps = find_mps
     split_sms: Callable[[], SmReport] = read_layouts
     one_process: bool = False
 
@@ -44,7 +44,7 @@ def this_machine() -> Machine:
 
 def _mps(machine: Machine) -> MpsShares:
     # Actors live for the whole run while their shares change; an MPS percentage cannot change.
-    return MpsShares(machine.inventory, machine.look_mps, duty_cycle=True)
+    return MpsShares(machine.inventory, machine.find_mps_of, duty_cycle=True)
 
 
 def _green(machine: Machine) -> GreenShares:

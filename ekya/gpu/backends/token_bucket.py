@@ -65,7 +65,7 @@ class TokenBucket:
         self._balance = 0
         self._earned_at_ns = self._clocks.wall_ns()
         self._used_ns = 0
-        self._asked_at_ns = self._earned_at_ns
+        self._measured_at_ns = self._earned_at_ns
 
     def resize(self, share_milli: int) -> Resized:
         """Changes the share immediately, also for waiting threads, but not for running batches.
@@ -129,9 +129,9 @@ class TokenBucket:
         """Returns the use; a batch counts when it ends."""
         with self._changed:
             now_ns = self._clocks.wall_ns()
-            measured = Measured(self._used_ns // 1000, (now_ns - self._asked_at_ns) // 1000)
+            measured = Measured(self._used_ns // 1000, (now_ns - self._measured_at_ns) // 1000)
             self._used_ns = 0
-            self._asked_at_ns = now_ns
+            self._measured_at_ns = now_ns
             return measured
 
     def release(self) -> None:

@@ -11,9 +11,9 @@ from ekya.gpu.backends.backend import Measured, Resized, ShareJob
 from ekya.gpu.backends.meter import BatchMeter, GpuStreams
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
 from ekya.gpu.green.claims import SmClaims
+from ekya.gpu.green.current_level import CurrentLevel
 from ekya.gpu.green.gated_levels import GatedLevels, sizes_of
 from ekya.gpu.green.levels import Level
-from ekya.gpu.green.seat import Seat
 from ekya.gpu.green.sm_layout import SmSpan, place_again
 
 ANSWER_WITHIN_S = 2.0
@@ -75,7 +75,7 @@ class GreenHandle:
         self._clock_ns = (clocks or Clocks()).wall_ns
         self._bucket = TokenBucket(0, clocks)
         self._meter = BatchMeter(streams)
-        self._seat = Seat(streams)
+        self._current = CurrentLevel(streams)
         self._lane = levels.take_lane()
         weakref.finalize(self, levels.give_lane_back, self._lane)
         weakref.finalize(self, claims.close)
@@ -104,7 +104,7 @@ class GreenHandle:
     @property
     def level(self) -> Level | None:
         """Level on which batches run; None while the job has no SMs."""
-        return self._seat.level
+        return self._current.level
 
     def resize(self, share_milli: int, span: SmSpan | None = None) -> Resized:
         """Moves the job between two batches to the groups that the share pays for.
@@ -123,7 +123,7 @@ class GreenHandle:
             raise RuntimeError("a share cannot change inside a batch of the thread that changes it")
         began_ns = self._clock_ns()
         with self._resizing:
-            if self._seat.released:
+            if self._current.released:
                 return Resized(self._level_milli(), 0, "the job is ending")
             groups = self._levels.layout.groups_for(share_milli)
             guest = self._is_inference or (share_milli > 0 and groups == 0)
@@ -131,7 +131,7 @@ class GreenHandle:
             paid = self._bucket.resize(share_milli if guest else FULL_GPU_MILLI)
             self._guest, self._wanted = guest, 0 if guest else groups
             note = self._move(span, ANSWER_WITHIN_S)
-        self._seat.wake()
+        self._current.wake()
         granted_milli = paid.share_milli if guest else self._level_milli()
         settled = paid.settled and note != _BUSY
         return Resized(granted_milli, (self._clock_ns() - began_ns) // 1000, note or paid.note, settled)
@@ -159,7 +159,7 @@ class GreenHandle:
                 yield
         finally:
             self._own.inside = False
-            if self._seat.end():
+            if self._current.end():
                 self._let_go()
 
     def measured(self) -> Measured:
@@ -174,7 +174,7 @@ class GreenHandle:
     def release(self) -> None:
         """Ends every wait; frees the SMs once no batch runs. Later batches are not delayed."""
         self._bucket.release()
-        if self._seat.release():
+        if self._current.release():
             self._let_go()
 
     def _begin(self) -> None:
@@ -186,7 +186,7 @@ class GreenHandle:
             if self._guest:
                 self._bucket.wait_for_turn()
             self._look()
-            if self._seat.begin(_RETRY_S if self._wanted or self._guest else None):
+            if self._current.begin(_RETRY_S if self._wanted or self._guest else None):
                 return
 
     def _settle(self) -> None:
@@ -200,12 +200,12 @@ class GreenHandle:
         """Completes, between two batches, a resize delayed by a running batch or by SMs of other jobs."""
         held = 0 if self._owned is None else self._owned.groups
         as_wanted = not self._guest and held == self._wanted
-        if as_wanted or self._seat.released or self._clock_ns() < self._retry_at_ns:
+        if as_wanted or self._current.released or self._clock_ns() < self._retry_at_ns:
             return
         if not self._resizing.acquire(blocking=False):
             return
         try:
-            if not self._seat.released:
+            if not self._current.released:
                 self._move(None, 0.0)
                 self._retry_at_ns = 0 if self._guest else self._clock_ns() + round(_RETRY_S * 1e9)
         finally:
@@ -214,7 +214,7 @@ class GreenHandle:
     def _move(self, span: SmSpan | None, within_s: float) -> str:
         """Moves towards the wanted SMs; returns why not all were reached."""
         level, note = self._find(span)
-        if level != self.level and not self._seat.move_to(level, within_s):
+        if level != self.level and not self._current.move_to(level, within_s):
             self._keep(self._owned)
             return _BUSY
         self._keep(None if self._guest else level)

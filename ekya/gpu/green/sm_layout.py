@@ -111,10 +111,10 @@ def quantise_sms(shares: Mapping[str, int], layouts: Sequence[SmLayout]) -> SmGr
         layouts: one per GPU, at least one.
     """
     step = coarsest(layouts)
-    rooms = [_of(step, layout.grouping, layout.groups) for layout in layouts]
-    wanted = {job: min(step.groups_for(share), max(rooms)) for job, share in shares.items()}
-    steps = _cut(wanted, sum(rooms))
-    gpus = _place(steps, rooms)
+    capacities = [_of(step, layout.grouping, layout.groups) for layout in layouts]
+    wanted = {job: min(step.groups_for(share), max(capacities)) for job, share in shares.items()}
+    steps = _cut(wanted, sum(capacities))
+    gpus = _place(steps, capacities)
     ends = [layout.groups for layout in layouts]
     spans: dict[str, SmSpan] = {}
     for job in sorted(gpus):
@@ -132,27 +132,27 @@ def _of(groups: GpuGroups, others: GpuGroups, count: int) -> int:
 
 def _cut(wanted: Mapping[str, int], most: int) -> dict[str, int]:
     """Cuts jobs to ``most`` steps in total: first one each, then to the job furthest below its part."""
-    asked = sum(wanted.values())
-    if asked <= most:
+    total = sum(wanted.values())
+    if total <= most:
         return dict(wanted)
     steps = dict.fromkeys(wanted, 0)
     for job in sorted(wanted, key=lambda one: (-wanted[one], one))[:most]:
         steps[job] = min(1, wanted[job])
     for _ in range(most - sum(steps.values())):
         hungry = (job for job in wanted if steps[job] < wanted[job])
-        job = min(hungry, key=lambda one: (steps[one] * asked - wanted[one] * most, one))
+        job = min(hungry, key=lambda one: (steps[one] * total - wanted[one] * most, one))
         steps[job] += 1
     return steps
 
 
-def _place(steps: dict[str, int], rooms: Sequence[int]) -> dict[str, int]:
+def _place(steps: dict[str, int], capacities: Sequence[int]) -> dict[str, int]:
     """Returns the GPU of each job; reduces ``steps`` in place for jobs that fit on none."""
-    left = list(rooms)
+    left = list(capacities)
     gpus: dict[str, int] = {}
     for job in sorted(steps, key=lambda one: (-steps[one], one)):
         if steps[job] == 0:
             break
-        fitting = [gpu for gpu, room in enumerate(left) if room >= steps[job]]
+        fitting = [gpu for gpu, free in enumerate(left) if free >= steps[job]]
         gpu = min(fitting, key=lambda one: (left[one], one)) if fitting else left.index(max(left))
         steps[job] = min(steps[job], left[gpu])
         left[gpu] -= steps[job]

@@ -22,7 +22,7 @@ from ekya.gpu.backends.meter import GpuStreams, only_gpu
 from ekya.gpu.backends.token_bucket import Clocks, TokenBucket
 from ekya.gpu.cuda_context import NoCudaError, make_context
 from ekya.gpu.mps.control import JOIN_WITHIN_S, MpsError
-from ekya.gpu.mps.service import LookForMps, MpsEnvironment, look_for_mps, mps_service
+from ekya.gpu.mps.service import FindMps, MpsEnvironment, find_mps, mps_service
 from ekya.gpu.nvml import GpuInventory
 
 _LOG = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class MpsShares:
     """
 
     inventory: GpuInventory
-    look: LookForMps = look_for_mps
+    look: FindMps = find_mps
     duty_cycle: bool = False
     clocks: Clocks | None = None
     connect: Callable[[], None] = make_context

@@ -38,7 +38,7 @@ _MAPS = Path("/proc/self/maps")
 
 _ANSWER_WITHIN_S = 5.0
 JOIN_WITHIN_S = 5.0
-_LOOK_AGAIN_S = 0.05
+_POLL_S = 0.05
 
 
 class MpsError(Exception):
@@ -151,7 +151,7 @@ class MpsControl:
             except MpsError:
                 if time.monotonic() >= give_up_s:
                     raise
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
 
     def require_client(self, pid: int, within_s: float = JOIN_WITHIN_S) -> None:
         """Checks that a process that has a CUDA context is a client of exactly one server here.
@@ -178,7 +178,7 @@ class MpsControl:
                     raise MpsError(
                         f"the MPS daemon at {self.pipe} knows process {pid} on {known}, not on one"
                     )
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
 
     def _numbers(self, command: str) -> tuple[int, ...]:
         words = self._ask(command, self.answer_within_s).split()

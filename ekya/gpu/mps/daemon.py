@@ -5,12 +5,13 @@ Does not touch the GPU's compute mode, clocks and MIG.
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import psutil
 
 from ekya.gpu.mps.control import (
     CONTROL,
@@ -25,16 +26,25 @@ from ekya.gpu.mps.control import (
 )
 from ekya.gpu.mps.folder import DaemonFolder
 from ekya.system.files import write_text_atomic
-from ekya.system.processes import Process, environment_of, look_at, own_processes, send_signal, still_runs
+from ekya.system.processes import (
+    arguments_of,
+    environment_of,
+    find_process,
+    is_own,
+    own_processes,
+    runs,
+    send_signal,
+    started_s,
+    still_runs,
+)
 
 _LOG = logging.getLogger(__name__)
-_LOOK_AGAIN_S = 0.05
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_POLL_S = 0.05
 _CLOCKS_DIFFER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class DaemonLimits:
     """Timeouts and limits for a daemon.
 
     Attributes:
@@ -44,7 +54,7 @@ class Patience:
         force_after_s: for servers to end after ``quit``.
         kill_s: for a signal to take effect.
         health_every_s: interval of health checks.
-        starts_again: most restarts of a daemon that died.
+        max_restarts: most restarts of a daemon that died.
     """
 
     start_s: float = 15.0
@@ -53,7 +63,7 @@ class Patience:
     force_after_s: int = 5
     kill_s: float = 3.0
     health_every_s: float = 5.0
-    starts_again: int = 2
+    max_restarts: int = 2
 
     @property
     def end_s(self) -> float:
@@ -61,20 +71,20 @@ class Patience:
         return self.drain_s + 2 * self.answer_s + self.force_after_s + 4 * self.kill_s
 
 
-def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> Process:
+def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within_s: float) -> psutil.Process:
     """Starts a daemon for one GPU in its folder, and waits until it replies.
 
     Raises:
         MpsError: the daemon does not start, is not up in time, or cannot be identified. It may still run;
             ``end_daemon`` ends it.
     """
-    began_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S) * _TICKS_PER_S
+    began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _CLOCKS_DIFFER_S
     give_up_s = time.monotonic() + within_s
     _call_start(control, folder, gpu_uuid, within_s)
     why = "it writes no pid file"
     came = False
     while True:
-        daemon = _by_pid_file(folder, began_ticks)
+        daemon = _by_pid_file(folder, began_s)
         if daemon is not None:
             came = True
             try:
@@ -82,9 +92,7 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             except MpsError as error:
                 why = str(error)
             else:
-                write_text_atomic(
-                    folder.record, json.dumps({"pid": daemon.pid, "started_ticks": daemon.started_ticks})
-                )
+                write_text_atomic(folder.record, json.dumps(_identity(daemon)))
                 return daemon
         elif came:
             raise MpsError("the MPS daemon died as soon as it was started")
@@ -92,24 +100,23 @@ def start_daemon(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, withi
             why = f"process {folder.pid()} of its pid file is not a daemon that was just started"
         if time.monotonic() >= give_up_s:
             raise MpsError(f"the MPS daemon is not up within {within_s:g} s: {why}")
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
-def find_daemon(folder: DaemonFolder) -> Process | None:
+def find_daemon(folder: DaemonFolder) -> psutil.Process | None:
     """Returns the live daemon of a folder, never another process that reuses its PID; None without one."""
     try:
-        record = json.loads(folder.record.read_text())
-        recorded = (int(record["pid"]), int(record["started_ticks"]))
+        recorded = json.loads(folder.record.read_text())
+        process = find_process(int(recorded["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         # The starting process may have died before it wrote the record.
         return next(iter(_of_folder(folder, CONTROL)), None)
-    process = look_at(recorded[0])
-    if process is None or (process.pid, process.started_ticks) != recorded or process.user != os.getuid():
+    if process is None or _identity(process) != recorded or not is_own(process):
         return None
     return process
 
 
-def trouble(control: MpsControl, daemon: Process | None) -> str | None:
+def trouble(control: MpsControl, daemon: psutil.Process | None) -> str | None:
     """Returns what is wrong with a daemon, as a clause; None where it is healthy.
 
     Args:
@@ -130,7 +137,9 @@ def trouble(control: MpsControl, daemon: Process | None) -> str | None:
     return None
 
 
-def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patience: Patience) -> Process:
+def restart_daemon(
+    control: MpsControl, folder: DaemonFolder, gpu_uuid: str, limits: DaemonLimits
+) -> psutil.Process:
     """Restarts a daemon that died in the same folder, where restarted jobs will look for it.
 
     Its surviving servers and their clients are ended first. A new daemon would not know them, and two servers
@@ -142,30 +151,30 @@ def start_again(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, patien
     left = list(_of_folder(folder))
     for process in left:
         send_signal(process, signal.SIGKILL)
-    if not all(_end(process, patience.kill_s) for process in left):
+    if not all(_end(process, limits.kill_s) for process in left):
         raise MpsError(f"what was left of the MPS daemon in {folder.root} cannot be ended")
     folder.clear()
-    return start_daemon(control, folder, gpu_uuid, patience.start_s)
+    return start_daemon(control, folder, gpu_uuid, limits.start_s)
 
 
-def end_daemon(control: MpsControl, folder: DaemonFolder, patience: Patience) -> None:
+def end_daemon(control: MpsControl, folder: DaemonFolder, limits: DaemonLimits) -> None:
     """Waits for the clients to end, ends the daemon with its servers, and removes the folder.
 
     Raises:
         MpsError: a process cannot be ended; the folder stays.
     """
     daemon = find_daemon(folder)
-    servers: list[Process] = []
+    servers: list[psutil.Process] = []
     if daemon is not None:
-        servers = _drain(control, patience.drain_s)
+        servers = _drain(control, limits.drain_s)
         try:
-            control.quit(patience.force_after_s)
+            control.quit(limits.force_after_s)
         except MpsError as error:
             _LOG.warning("%s, and is ended by a signal", error)
     known = [*servers] if daemon is None else [daemon, *servers]
     # Processes that are neither recorded nor listed are found by the folder in their environment.
     unknown = [one for one in _of_folder(folder, CONTROL, SERVER) if one not in known]
-    left = [process for process in (*known, *unknown) if not _end(process, patience.kill_s)]
+    left = [process for process in (*known, *unknown) if not _end(process, limits.kill_s)]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
         raise MpsError(f"process {pids} of the MPS daemon in {folder.root} cannot be ended; end it by hand")
@@ -200,30 +209,34 @@ def _call_start(control: MpsControl, folder: DaemonFolder, gpu_uuid: str, within
         raise MpsError(f"{control.program} -d refuses ({why})")
 
 
-def _by_pid_file(folder: DaemonFolder, began_ticks: float) -> Process | None:
+def _by_pid_file(folder: DaemonFolder, began_s: float) -> psutil.Process | None:
     pid = folder.pid()
-    process = None if pid is None else look_at(pid)
-    if process is None or process.user != os.getuid() or not process.runs(CONTROL):
+    process = None if pid is None else find_process(pid)
+    if process is None or not (is_own(process) and runs(process, CONTROL)):
         return None
-    return process if process.started_ticks >= began_ticks else None
+    return process if started_s(process) >= began_s else None
 
 
-def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[Process]:
+def _identity(process: psutil.Process) -> dict[str, float]:
+    """Returns what tells a process from another one with its PID."""
+    return {"pid": process.pid, "started_s": started_s(process)}
+
+
+def _of_folder(folder: DaemonFolder, *names: str) -> Iterable[psutil.Process]:
     """Yields own processes started for this folder, of these programs or all, except control clients."""
     for process in own_processes():
-        if names and not any(process.runs(name) for name in names):
+        if names and not any(runs(process, name) for name in names):
             continue
-        if process.runs(CONTROL) and "-d" not in process.arguments:
+        if runs(process, CONTROL) and "-d" not in arguments_of(process):
             continue
-        environment = environment_of(process)
-        if environment is not None and environment.get(PIPE_VARIABLE) == str(folder.pipe):
+        if environment_of(process).get(PIPE_VARIABLE) == str(folder.pipe):
             yield process
 
 
-def _drain(control: MpsControl, within_s: float) -> list[Process]:
+def _drain(control: MpsControl, within_s: float) -> list[psutil.Process]:
     """Waits until no client is left or time is up; returns the servers."""
     give_up_s = time.monotonic() + within_s
-    servers: list[Process] = []
+    servers: list[psutil.Process] = []
     while True:
         try:
             pids = control.servers()
@@ -231,19 +244,19 @@ def _drain(control: MpsControl, within_s: float) -> list[Process]:
         except MpsError as error:
             _LOG.warning("%s; its clients are not waited for", error)
             return servers
-        looked = [look_at(pid) for pid in pids]
-        servers = [one for one in looked if one is not None and one.runs(SERVER)]
+        looked = [find_process(pid) for pid in pids]
+        servers = [one for one in looked if one is not None and runs(one, SERVER)]
         if not clients:
             return servers
         if time.monotonic() >= give_up_s:
             _LOG.warning("the MPS daemon at %s is ended with %d clients", control.pipe, len(clients))
             return servers
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_POLL_S)
 
 
-def _end(process: Process, within_s: float) -> bool:
+def _end(process: psutil.Process, within_s: float) -> bool:
     """Waits for a process to end, then sends SIGTERM, then SIGKILL; returns whether it is gone."""
-    if process.user != os.getuid():
+    if not is_own(process):
         return not still_runs(process)
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         if number is not None:
@@ -252,7 +265,7 @@ def _end(process: Process, within_s: float) -> bool:
         while still_runs(process):
             if time.monotonic() >= give_up_s:
                 break
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_S)
         else:
             return True
     return False

@@ -1,7 +1,7 @@
 """Keeper process of one MPS daemon: starts it, restarts it if it dies, and ends it when its owner ends.
 
 Started by ``ekya.gpu.mps.service`` as ``python -m ekya.gpu.mps.keeper``; imports neither ray nor torch.
-Standard input carries one JSON object, the order. Its end of file means that the owner no longer needs the
+Standard input carries one JSON object, the config. Its end of file means that the owner no longer needs the
 daemon or is dead: the kernel closes it either way, so there is only one way to end a daemon. Standard output
 carries one JSON object per line: the result of the start, then restarts of a daemon that died, and at last
 processes that could not be ended.
@@ -14,30 +14,32 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ekya.gpu.mps.control import MpsControl, MpsError
-from ekya.gpu.mps.daemon import Patience, end_daemon, start_again, start_daemon
-from ekya.gpu.mps.folder import DaemonFolder, held
-from ekya.system.processes import Process, still_runs
+import psutil
 
-_LOOK_EVERY_S = 0.5
+from ekya.gpu.mps.control import MpsControl, MpsError
+from ekya.gpu.mps.daemon import DaemonLimits, end_daemon, restart_daemon, start_daemon
+from ekya.gpu.mps.folder import DaemonFolder, held
+from ekya.system.processes import still_runs
+
+_POLL_S = 0.5
 """Interval of checks that the daemon is alive; jobs wait for a restart."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class KeeperConfig:
     """Instructions for a keeper.
 
     Attributes:
         program: the control program.
         root: the daemon's folder, which its owner has made.
         gpu_uuid: UUID of the GPU that the daemon serves.
-        patience: the daemon's time limits.
+        limits: the daemon's time limits.
     """
 
     program: Path
     root: Path
     gpu_uuid: str
-    patience: Patience
+    limits: DaemonLimits
 
     @property
     def folder(self) -> DaemonFolder:
@@ -47,19 +49,19 @@ class Order:
     @property
     def control(self) -> MpsControl:
         """Control program for the daemon."""
-        return MpsControl(self.program, self.folder.pipe, self.patience.answer_s)
+        return MpsControl(self.program, self.folder.pipe, self.limits.answer_s)
 
     def to_json(self) -> str:
-        """Returns the order as one line of JSON."""
+        """Returns the config as one line of JSON."""
         paths = {"program": str(self.program), "root": str(self.root)}
-        return json.dumps(paths | {"gpu_uuid": self.gpu_uuid, "patience": asdict(self.patience)})
+        return json.dumps(paths | {"gpu_uuid": self.gpu_uuid, "limits": asdict(self.limits)})
 
     @staticmethod
-    def from_json(text: str) -> "Order":
-        """Returns the order that ``to_json`` wrote."""
+    def from_json(text: str) -> "KeeperConfig":
+        """Returns the config that ``to_json`` wrote."""
         told = json.loads(text)
-        return Order(
-            Path(told["program"]), Path(told["root"]), told["gpu_uuid"], Patience(**told["patience"])
+        return KeeperConfig(
+            Path(told["program"]), Path(told["root"]), told["gpu_uuid"], DaemonLimits(**told["limits"])
         )
 
 
@@ -70,53 +72,53 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Not SIG_IGN, which the daemon would inherit.
         signal.signal(number, lambda _number, _frame: None)
-    order = Order.from_json(sys.stdin.readline())
-    with held(order.folder) as still_there:
+    config = KeeperConfig.from_json(sys.stdin.readline())
+    with held(config.folder) as still_there:
         if not still_there:
             return
         try:
-            daemon = start_daemon(order.control, order.folder, order.gpu_uuid, order.patience.start_s)
-            _tell("up", str(daemon.pid))
-            _keep(order, daemon)
+            daemon = start_daemon(config.control, config.folder, config.gpu_uuid, config.limits.start_s)
+            _report("up", str(daemon.pid))
+            _watch_daemon(config, daemon)
         except MpsError as error:
-            _tell("refused", str(error))
+            _report("refused", str(error))
         finally:
-            _end(order)
+            _end(config)
 
 
-def _keep(order: Order, daemon: Process) -> None:
+def _watch_daemon(config: KeeperConfig, daemon: psutil.Process) -> None:
     """Keeps the daemon until its owner no longer needs it; restarts it in its folder if it dies."""
-    named, most = f"the MPS daemon at {order.folder.pipe}", order.patience.starts_again
+    named, most = f"the MPS daemon at {config.folder.pipe}", config.limits.max_restarts
     for started in range(1, most + 1):
         if not _dies_before_owner(daemon):
             return
         try:
-            daemon = start_again(order.control, order.folder, order.gpu_uuid, order.patience)
+            daemon = restart_daemon(config.control, config.folder, config.gpu_uuid, config.limits)
         except MpsError as error:
-            _tell("failed", f"{named} died, and cannot be started again: {error}")
+            _report("failed", f"{named} died, and cannot be started again: {error}")
         else:
-            _tell("again", f"{named} died, and was started again ({started} of at most {most})")
+            _report("again", f"{named} died, and was started again ({started} of at most {most})")
     if _dies_before_owner(daemon):
-        _tell("over", f"{named} is not started again any more; what needs it fails")
+        _report("over", f"{named} is not started again any more; what needs it fails")
         sys.stdin.read()
 
 
-def _dies_before_owner(daemon: Process) -> bool:
+def _dies_before_owner(daemon: psutil.Process) -> bool:
     """Waits until the daemon or the owner ends; returns whether it was the daemon."""
-    while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
+    while not select.select([sys.stdin], [], [], _POLL_S)[0]:
         if not still_runs(daemon):
             return True
     return False
 
 
-def _end(order: Order) -> None:
+def _end(config: KeeperConfig) -> None:
     try:
-        end_daemon(order.control, order.folder, order.patience)
+        end_daemon(config.control, config.folder, config.limits)
     except MpsError as error:
-        _tell("left", str(error))
+        _report("left", str(error))
 
 
-def _tell(what: str, text: str) -> None:
+def _report(what: str, text: str) -> None:
     try:
         sys.stdout.write(json.dumps({what: text}) + "\n")
         sys.stdout.flush()

@@ -1,6 +1,6 @@
 """MPS for a whole run: a separate daemon for each GPU, or daemons that the user has named.
 
-Every backend whose jobs are MPS clients uses this: ``look_for_mps`` finds what is available and starts
+Every backend whose jobs are MPS clients uses this: ``find_mps`` finds what is available and starts
 nothing, ``mps_service`` starts and ends the daemons, and ``MpsEnvironment`` is sent to the jobs.
 """
 
@@ -29,14 +29,14 @@ from ekya.gpu.mps.control import (
     find_control,
     is_too_long,
 )
-from ekya.gpu.mps.daemon import Patience, end_daemon, find_daemon, trouble
+from ekya.gpu.mps.daemon import DaemonLimits, end_daemon, find_daemon, trouble
 from ekya.gpu.mps.folder import DaemonFolder, abandoned, new_folder, short_enough, temporary_folders, why_none
-from ekya.gpu.mps.keeper import Order
+from ekya.gpu.mps.keeper import KeeperConfig
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 _LOG = logging.getLogger(__name__)
 
-FOREIGN_VARIABLE = "EKYA_MPS_PIPES"
+EXTERNAL_VARIABLE = "EKYA_MPS_PIPES"
 """Variable with the folders of external daemons, one for each GPU, in CUDA's order."""
 
 _DEFAULT_PIPE = Path("/tmp/nvidia-mps")
@@ -64,7 +64,7 @@ class _Daemon:
             return f"the MPS daemon at {self.control.pipe} has died"
         return trouble(self.control, process)
 
-    def heard(self) -> Iterator[str]:
+    def messages(self) -> Iterator[str]:
         """Yields new messages of the daemon's keeper, without waiting."""
         while self.news is not None and select.select([self.news], [], [], 0)[0]:
             line = self.news.readline()
@@ -81,17 +81,17 @@ class MpsFound:
         usable: whether a run can use MPS.
         why: what was found, or what is missing and how to get it, as a clause.
         program: the control program.
-        foreign: folders of the daemons that the user has named, one for each GPU; empty to start daemons.
+        external: folders of the daemons that the user has named, one for each GPU; empty to start daemons.
     """
 
     usable: bool
     why: str
     program: Path | None = None
-    foreign: tuple[Path, ...] = ()
+    external: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class MpsRoom:
+class MpsGpu:
     """A GPU and the daemon of its clients.
 
     Attributes:
@@ -109,16 +109,16 @@ class MpsEnvironment:
 
     Attributes:
         program: the control program.
-        rooms: one for each GPU of the run.
+        gpus: one for each GPU of the run.
     """
 
     program: Path
-    rooms: tuple[MpsRoom, ...]
+    gpus: tuple[MpsGpu, ...]
 
     def of(self, gpu: int) -> dict[str, str]:
         """Returns the environment that makes a process a client on the GPU at this position."""
-        room = self.rooms[gpu]
-        return {PIPE_VARIABLE: str(room.pipe), VISIBLE_VARIABLE: room.gpu_uuid}
+        served = self.gpus[gpu]
+        return {PIPE_VARIABLE: str(served.pipe), VISIBLE_VARIABLE: served.gpu_uuid}
 
     def wait_for_daemon(self, within_s: float) -> None:
         """Waits until this process's daemon replies, since a daemon that died is restarted.
@@ -140,7 +140,7 @@ class MpsEnvironment:
         MpsControl(self.program, Path(os.environ[PIPE_VARIABLE])).require_client(os.getpid(), within_s)
 
 
-def look_for_mps(inventory: GpuInventory, environment: Mapping[str, str] | None = None) -> MpsFound:
+def find_mps(inventory: GpuInventory, environment: Mapping[str, str] | None = None) -> MpsFound:
     """Finds the MPS that a run can use. Starts nothing and makes no CUDA context.
 
     Args:
@@ -161,22 +161,24 @@ def look_for_mps(inventory: GpuInventory, environment: Mapping[str, str] | None 
             False,
             f"{CONTROL} is neither on the PATH nor where drivers put it (it comes with the NVIDIA driver)",
         )
-    named = environment.get(FOREIGN_VARIABLE, "")
+    named = environment.get(EXTERNAL_VARIABLE, "")
     if named:
-        return _ask_foreign(program, tuple(Path(one) for one in named.split(os.pathsep)), len(inventory.gpus))
+        return _check_external(
+            program, tuple(Path(one) for one in named.split(os.pathsep)), len(inventory.gpus)
+        )
     bases = temporary_folders()
     if short_enough(bases) is None:
         return MpsFound(False, why_none(bases))
-    return MpsFound(True, f"{program} can serve each GPU{_left_alone(program, environment)}", program)
+    return MpsFound(True, f"{program} can serve each GPU{_unused_daemon(program, environment)}", program)
 
 
-LookForMps = Callable[[GpuInventory], MpsFound]
-"""Type of ``look_for_mps`` and of the tests' replacements."""
+FindMps = Callable[[GpuInventory], MpsFound]
+"""Type of ``find_mps`` and of the tests' replacements."""
 
 
 @contextmanager
 def mps_service(
-    found: MpsFound, gpus: Sequence[Gpu], patience: Patience | None = None
+    found: MpsFound, gpus: Sequence[Gpu], limits: DaemonLimits | None = None
 ) -> Iterator[MpsEnvironment]:
     """Provides a daemon for each of these GPUs until the end of the block.
 
@@ -189,72 +191,72 @@ def mps_service(
     """
     if not found.usable or found.program is None:
         raise UserError(f"MPS cannot be used here: {found.why}")
-    patience = patience or Patience()
+    limits = limits or DaemonLimits()
     with ExitStack() as stack:
-        if found.foreign:
-            daemons = [_foreign_daemon(found.program, pipe, patience) for pipe in found.foreign[: len(gpus)]]
+        if found.external:
+            daemons = [_external_daemon(found.program, pipe, limits) for pipe in found.external[: len(gpus)]]
         else:
-            end_abandoned(found.program, patience)
-            daemons = [stack.enter_context(_kept_daemon(found.program, gpu, patience)) for gpu in gpus]
-        stack.enter_context(_watched(daemons, patience.health_every_s))
-        rooms = [MpsRoom(gpu.uuid, one.control.pipe) for gpu, one in zip(gpus, daemons, strict=True)]
-        yield MpsEnvironment(found.program, tuple(rooms))
+            end_abandoned(found.program, limits)
+            daemons = [stack.enter_context(_daemon_with_keeper(found.program, gpu, limits)) for gpu in gpus]
+        stack.enter_context(_watched(daemons, limits.health_every_s))
+        served = (MpsGpu(gpu.uuid, one.control.pipe) for gpu, one in zip(gpus, daemons, strict=True))
+        yield MpsEnvironment(found.program, tuple(served))
 
 
-def end_abandoned(program: Path, patience: Patience) -> None:
+def end_abandoned(program: Path, limits: DaemonLimits) -> None:
     """Ends daemons of the current user whose owner and keeper have both died, and removes their folders."""
     for base in temporary_folders():
         with abandoned(base) as folders:
             for folder in folders:
                 _LOG.warning("%s was left behind by a run that died; it is tidied up", folder.root)
                 try:
-                    end_daemon(MpsControl(program, folder.pipe, patience.answer_s), folder, patience)
+                    end_daemon(MpsControl(program, folder.pipe, limits.answer_s), folder, limits)
                 except MpsError as error:
                     _LOG.warning("%s", error)
 
 
-def _ask_foreign(program: Path, pipes: tuple[Path, ...], gpus: int) -> MpsFound:
+def _check_external(program: Path, pipes: tuple[Path, ...], gpus: int) -> MpsFound:
     if len(pipes) != gpus:
         return MpsFound(
-            False, f"{FOREIGN_VARIABLE} names {len(pipes)} folders for {gpus} GPUs; name one for each"
+            False, f"{EXTERNAL_VARIABLE} names {len(pipes)} folders for {gpus} GPUs; name one for each"
         )
     for pipe in pipes:
         if is_too_long(pipe):
             return MpsFound(
-                False, f"{FOREIGN_VARIABLE}: {pipe} is too long for a socket of {MAX_SOCKET_BYTES} bytes"
+                False, f"{EXTERNAL_VARIABLE}: {pipe} is too long for a socket of {MAX_SOCKET_BYTES} bytes"
             )
         wrong = trouble(MpsControl(program, pipe), None)
         if wrong is not None:
-            return MpsFound(False, f"{FOREIGN_VARIABLE}: no daemon can be used at {pipe}: {wrong}")
+            return MpsFound(False, f"{EXTERNAL_VARIABLE}: no daemon can be used at {pipe}: {wrong}")
     named = ", ".join(str(pipe) for pipe in pipes)
-    return MpsFound(True, f"an MPS daemon answers at {named}, as {FOREIGN_VARIABLE} says", program, pipes)
+    return MpsFound(True, f"an MPS daemon answers at {named}, as {EXTERNAL_VARIABLE} says", program, pipes)
 
 
-def _left_alone(program: Path, environment: Mapping[str, str]) -> str:
+def _unused_daemon(program: Path, environment: Mapping[str, str]) -> str:
     """Returns a remark on a daemon that already runs and is not used; empty without one."""
     pipe = Path(environment.get(PIPE_VARIABLE) or _DEFAULT_PIPE)
     if not (pipe / "control").exists() or trouble(MpsControl(program, pipe), None) is not None:
         return ""
-    return f"; the daemon that runs at {pipe} is left alone (set {FOREIGN_VARIABLE}={pipe} to use it)"
+    return f"; the daemon that runs at {pipe} is left alone (set {EXTERNAL_VARIABLE}={pipe} to use it)"
 
 
-def _foreign_daemon(program: Path, pipe: Path, patience: Patience) -> _Daemon:
-    control = MpsControl(program, pipe, patience.answer_s)
+def _external_daemon(program: Path, pipe: Path, limits: DaemonLimits) -> _Daemon:
+    control = MpsControl(program, pipe, limits.answer_s)
     wrong = trouble(control, None)
     if wrong is not None:
-        raise UserError(f"{FOREIGN_VARIABLE}: no daemon can be used at {pipe}: {wrong}")
+        raise UserError(f"{EXTERNAL_VARIABLE}: no daemon can be used at {pipe}: {wrong}")
     return _Daemon(control)
 
 
 @contextmanager
-def _kept_daemon(program: Path, gpu: Gpu, patience: Patience) -> Iterator[_Daemon]:
+def _daemon_with_keeper(program: Path, gpu: Gpu, limits: DaemonLimits) -> Iterator[_Daemon]:
     """Runs a daemon under a keeper process, which ends it when this process asks for that or dies."""
     bases = temporary_folders()
     base = short_enough(bases)
     if base is None:
         raise UserError(why_none(bases))
     with new_folder(base) as folder:
-        order = Order(program, folder.root, gpu.uuid, patience)
+        config = KeeperConfig(program, folder.root, gpu.uuid, limits)
         keeper = subprocess.Popen(
             [sys.executable, "-m", "ekya.gpu.mps.keeper"],
             stdin=subprocess.PIPE,
@@ -265,44 +267,44 @@ def _kept_daemon(program: Path, gpu: Gpu, patience: Patience) -> Iterator[_Daemo
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         try:
-            _wait_up(keeper, order, gpu)
-            yield _Daemon(order.control, order.folder, keeper.stdout)
+            _wait_up(keeper, config, gpu)
+            yield _Daemon(config.control, config.folder, keeper.stdout)
         finally:
-            _let_go(keeper, order)
+            _end_keeper(keeper, config)
 
 
-def _wait_up(keeper: subprocess.Popen[bytes], order: Order, gpu: Gpu) -> None:
+def _wait_up(keeper: subprocess.Popen[bytes], config: KeeperConfig, gpu: Gpu) -> None:
     assert keeper.stdin is not None and keeper.stdout is not None
-    wait_s = order.patience.start_s + order.patience.answer_s + order.patience.kill_s
-    told: dict[str, str] = {}
+    wait_s = config.limits.start_s + config.limits.answer_s + config.limits.kill_s
+    reply: dict[str, str] = {}
     try:
-        keeper.stdin.write(f"{order.to_json()}\n".encode())
+        keeper.stdin.write(f"{config.to_json()}\n".encode())
         keeper.stdin.flush()
         if select.select([keeper.stdout], [], [], wait_s)[0]:
-            told = json.loads(keeper.stdout.readline() or b"{}")
+            reply = json.loads(keeper.stdout.readline() or b"{}")
     except (OSError, ValueError):
-        told = {}
-    daemon = find_daemon(order.folder) if "up" in told else None
+        reply = {}
+    daemon = find_daemon(config.folder) if "up" in reply else None
     if daemon is None:
-        why = told.get("refused", "the process that keeps it has ended")
+        why = reply.get("refused", "the process that keeps it has ended")
         raise UserError(f"GPU {gpu.index} has no MPS daemon: {why}; --shares takes other backends")
-    _LOG.info("GPU %d: an MPS daemon runs at %s, process %d", gpu.index, order.folder.pipe, daemon.pid)
+    _LOG.info("GPU %d: an MPS daemon runs at %s, process %d", gpu.index, config.folder.pipe, daemon.pid)
 
 
-def _let_go(keeper: subprocess.Popen[bytes], order: Order) -> None:
+def _end_keeper(keeper: subprocess.Popen[bytes], config: KeeperConfig) -> None:
     """Makes the keeper end the daemon, and ends it here if the keeper fails."""
     assert keeper.stdin is not None and keeper.stdout is not None
     with suppress(OSError):  # The keeper is already dead.
         keeper.stdin.close()
     try:
-        keeper.wait(order.patience.end_s)
+        keeper.wait(config.limits.end_s)
     except subprocess.TimeoutExpired:
         keeper.kill()
         keeper.wait()
     keeper.stdout.close()
-    if order.root.exists():
+    if config.root.exists():
         try:
-            end_daemon(order.control, order.folder, order.patience)
+            end_daemon(config.control, config.folder, config.limits)
         except MpsError as error:
             _LOG.error("%s", error)
 
@@ -316,8 +318,8 @@ def _watched(daemons: Sequence[_Daemon], every_s: float) -> Iterator[None]:
         known: list[str | None] = [None] * len(daemons)
         while not over.wait(every_s):
             for place, daemon in enumerate(daemons):
-                for told in daemon.heard():
-                    _LOG.error("%s", told)
+                for message in daemon.messages():
+                    _LOG.error("%s", message)
                 wrong = daemon.trouble()
                 if wrong == known[place]:
                     continue

@@ -1,15 +1,15 @@
 """Runs the models of several owners in one call, each on separate crops, while models are hot swapped."""
 
-import itertools
 import logging
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ekya.models.edge.batched import BatchedPredictor, same_weights
 from ekya.models.edge.forward import PLAIN, ForwardWay
@@ -22,27 +22,62 @@ Answer = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Classes and confidences, as ``Predictor.predict`` returns them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Member:
-    """A model that can run together with others.
+class Predictors:
+    """Creates the predictors of one process. Methods may be called by any thread.
 
-    Attributes:
-        model: must not change any more.
-        predictor: of the model.
-        lineage: a number for each block. Two models have the same number if that block, and all blocks before
-            it, are equal in both.
+    A retraining changes a model's head, and perhaps its last blocks. The other blocks equal those of earlier
+    models and of other streams' models. They are held and prepared once: preparing a whole model takes as
+    long as dozens of frames.
+
+    Args:
+        device: torch device on which they run.
+        way: options of their forward passes.
     """
 
-    model: EdgeModel
-    predictor: Predictor
-    lineage: tuple[int, ...]
+    def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
+        self.device = device
+        self.way = way
+        self._making = threading.Lock()
+        self._made: WeakSet[Predictor] = WeakSet()
+
+    def of(self, model: EdgeModel) -> Predictor:
+        """Returns a predictor of a model that must not change any more.
+
+        Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
+        """
+        with self._making:
+            predictor = Predictor(model, self.device, self.way, ready=self._share_blocks(model))
+            self._made.add(predictor)
+        return predictor
+
+    def _share_blocks(self, model: EdgeModel) -> dict[int, nn.Module]:
+        """Replaces blocks; returns those that are prepared already, by the ``id`` of the model's block."""
+        ready: dict[int, nn.Module] = {}
+        kin = [one for one in self._made if one.source.architecture == model.architecture]
+        for at, block in enumerate(model.blocks):
+            known = {id(one.source.blocks[at]): one for one in kin}
+            like = next((one for one in known.values() if _is_like(one.source.blocks[at], block)), None)
+            if like is None:
+                continue
+            model.blocks[at] = like.source.blocks[at]
+            if like.dtype == torch.float32:
+                ready[id(model.blocks[at])] = like.model.blocks[at]
+        return ready
+
+
+def _is_like(one: nn.Module, other: nn.Module) -> bool:
+    return _device_of(one) == _device_of(other) and same_weights(one, other)
+
+
+def _device_of(block: nn.Module) -> torch.device | None:
+    return next((weights.device for weights in block.parameters()), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Request:
     """Request to a model: crops (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
 
-    member: Member
+    predictor: Predictor
     crops: NDArray[np.uint8]
     resolution: int
 
@@ -52,37 +87,32 @@ class _Joined:
     """The newest models of all owners joined into one predictor, and the place of each in it."""
 
     predictor: BatchedPredictor
-    places: Mapping[Member, int]
+    places: Mapping[Predictor, int]
 
 
 class MultiModelPredictor:
     """Gives the same answers as each model alone. Any thread may add; one thread at a time may predict.
 
-    Blocks that are equal in several models run once, on the crops of all of these. From the first different
-    block on, each model runs separately or, if the way says so, all are joined. A request names the member,
-    and so the weights, that serves its owner. So owners need not hot-swap at the same moment: while a join is
-    not ready, a member that is missing in it runs separately.
+    Blocks that several models share run once, on the crops of all of these. From the first different block
+    on, each model runs separately or, if the way says so, all are joined. A request names the predictor, and
+    so the weights, that serves its owner. So owners need not hot-swap at the same moment: while a join is not
+    ready, a predictor that is missing in it runs separately.
 
-    Args:
-        device: torch device on which the predictors are.
-        way: options of their forward passes.
+    Attributes:
+        predictors: makes the predictors of all requests, with shared blocks.
     """
 
     def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
-        self._device = device
-        self._way = way
+        self.predictors = Predictors(device, way)
         self._adding = threading.Lock()
-        self._numbers = itertools.count()
-        self._newest: dict[Hashable, Member] = {}
+        self._newest: dict[Hashable, Predictor] = {}
         self._joined: _Joined | None = None
 
-    def add(self, owner: Hashable, model: EdgeModel, predictor: Predictor) -> Member:
+    def add(self, owner: Hashable, predictor: Predictor) -> None:
         """Prepares an owner's newest weights, while the previous ones still serve. Takes time."""
         with self._adding:
-            member = Member(model, predictor, self._lineage(model))
-            self._newest[owner] = member
+            self._newest[owner] = predictor
             self._join()
-        return member
 
     def remove(self, owner: Hashable) -> None:
         """Removes an owner."""
@@ -91,88 +121,77 @@ class MultiModelPredictor:
             self._join()
 
     @torch.inference_mode()
-    def predict(self, asked: Sequence[Asked]) -> list[Answer]:
+    def predict(self, requests: Sequence[Request]) -> list[Answer]:
         """Returns the answer to each request, in order."""
         joined = self._joined
         kinds: dict[Hashable, list[int]] = {}
-        for place, one in enumerate(asked):
-            alone = len(one.crops) == 0 or (joined is not None and one.member not in joined.places)
-            kind = place if alone else (one.resolution, one.member.predictor.dtype)
+        for place, one in enumerate(requests):
+            alone = len(one.crops) == 0 or (joined is not None and one.predictor not in joined.places)
+            kind = place if alone else (one.resolution, one.predictor.dtype)
             kinds.setdefault(kind, []).append(place)
         answers: dict[int, Answer] = {}
         for places in kinds.values():
-            found = self._together([asked[place] for place in places], joined)
+            found = self._together([requests[place] for place in places], joined)
             answers.update(zip(places, found, strict=True))
-        return [answers[place] for place in range(len(asked))]
+        return [answers[place] for place in range(len(requests))]
 
-    def _together(self, asked: Sequence[Asked], joined: _Joined | None) -> Sequence[Answer]:
+    def _together(self, requests: Sequence[Request], joined: _Joined | None) -> Sequence[Answer]:
         """Answers requests of one resolution and type together."""
-        first, *others = asked
+        first, *others = requests
         if not others:
-            return [first.member.predictor.predict(first.crops, first.resolution)]
+            return [first.predictor.predict(first.crops, first.resolution)]
         if joined is None:
-            pixels = on_device(np.concatenate([one.crops for one in asked]), self._device)
-            images = first.member.predictor.images(pixels, first.resolution)
-            scores = _scores([one.member for one in asked], [len(one.crops) for one in asked], images)
-            best = [of.max(dim=1) for of in scores]
+            pixels = on_device(np.concatenate([one.crops for one in requests]), self.predictors.device)
+            images = first.predictor.images(pixels, first.resolution)
+            best = [of.max(dim=1) for of in _scores(requests, images)]
             return [(index.cpu().numpy(), sure.cpu().numpy()) for sure, index in best]
         crops = [first.crops[:0]] * len(joined.places)
-        for one in asked:
-            crops[joined.places[one.member]] = one.crops
+        for one in requests:
+            crops[joined.places[one.predictor]] = one.crops
         answers = joined.predictor.predict(crops, first.resolution)
-        return [answers[joined.places[one.member]] for one in asked]
-
-    def _lineage(self, model: EdgeModel) -> tuple[int, ...]:
-        lineage: list[int] = []
-        kin = [one for one in self._newest.values() if one.model.architecture == model.architecture]
-        for at, block in enumerate(model.blocks):
-            kinds = {one.lineage[at]: one for one in kin}
-            alike = (number for number, one in kinds.items() if same_weights(block, one.model.blocks[at]))
-            number = next(alike, None)
-            kin = [one for one in kin if one.lineage[at] == number]
-            lineage.append(next(self._numbers) if number is None else number)
-        return tuple(lineage)
+        return [answers[joined.places[one.predictor]] for one in requests]
 
     def _join(self) -> None:
-        """Joins the members if the way says so and there are several; if that fails, they run separately."""
-        members = list(self._newest.values())
+        """Joins the models if the way says so and there are several; if that fails, they run separately."""
+        newest, way = list(self._newest.values()), self.predictors.way
         self._joined = None
-        if self._way.joining is None or len(members) < 2:
+        if way.joining is None or len(newest) < 2:
             return
-        models = [one.model for one in members]
         try:
-            together = BatchedPredictor(models, self._way.joining, self._device, self._way)
+            sources = [one.source for one in newest]
+            together = BatchedPredictor(sources, way.joining, self.predictors.device, way)
         except ValueError as refused:
             _LOG.warning("models are asked one by one: %s", refused)
             return
-        self._joined = _Joined(together, {member: place for place, member in enumerate(members)})
+        self._joined = _Joined(together, {predictor: place for place, predictor in enumerate(newest)})
 
 
-def _scores(members: Sequence[Member], counts: Sequence[int], images: Tensor, at: int = 0) -> list[Tensor]:
-    """Returns (n, C) float32 for each member; the members are equal before block ``at``.
+def _scores(requests: Sequence[Request], images: Tensor, at: int = 0) -> list[Tensor]:
+    """Returns (n, C) float32 for each request; their models share all blocks before ``at``.
 
     Args:
-        members: at least one.
-        counts: number of crops of each member, in order.
-        images: (Σn, …), inputs of block ``at``.
+        requests: at least one.
+        images: (Σn, …), inputs of block ``at`` for the crops of all requests, in order.
         at: index of a block, or the number of blocks.
     """
-    blocks = members[0].predictor.model.blocks
-    while at < len(blocks) and len({one.lineage[at] for one in members}) == 1:
+    blocks = requests[0].predictor.model.blocks
+    while at < len(blocks) and len({_block_of(one, at) for one in requests}) == 1:
         images = blocks[at](images)
         at += 1
-    parts = torch.split(images, list(counts))
+    parts = torch.split(images, [len(one.crops) for one in requests])
     if at == len(blocks):
-        heads = [one.predictor.model.head for one in members]
+        heads = [one.predictor.model.head for one in requests]
         return [head(pool(part)).float().softmax(dim=1) for head, part in zip(heads, parts, strict=True)]
+    groups: dict[nn.Module, list[int]] = {}
+    for place, one in enumerate(requests):
+        groups.setdefault(_block_of(one, at), []).append(place)
     scores: dict[int, Tensor] = {}
-    for number in sorted({one.lineage[at] for one in members}):
-        alike = [place for place, one in enumerate(members) if one.lineage[at] == number]
-        passed = _scores(
-            [members[place] for place in alike],
-            [counts[place] for place in alike],
-            torch.cat([parts[place] for place in alike]),
-            at,
-        )
-        scores.update(zip(alike, passed, strict=True))
-    return [scores[place] for place in range(len(members))]
+    for places in groups.values():
+        inputs = torch.cat([parts[place] for place in places])
+        scores.update(zip(places, _scores([requests[place] for place in places], inputs, at), strict=True))
+    return [scores[place] for place in range(len(requests))]
+
+
+def _block_of(request: Request, at: int) -> nn.Module:
+    """Returns the source's block, which equal models share; prepared ones in 16 bits are not shared."""
+    return request.predictor.source.blocks[at]

@@ -17,7 +17,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.batched import JOININGS
 from ekya.models.edge.forward import PLAIN, ForwardWay, SelfTest, Tried
 from ekya.models.edge.model import build_edge_model
-from ekya.models.edge.multi_model import Asked, MultiModelPredictor
+from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.packed import can_pack
 from ekya.models.edge.predictor import Predictor
 from ekya.system.arithmetic import MOST_ERROR
@@ -120,12 +120,11 @@ class _SelfTest:
     def _several(self, way: ForwardWay) -> list[Call]:
         """Returns one call for a typical frame of each of several streams with different models."""
         call, side = MultiModelPredictor(self._device, way), self._sides[0]
-        members = [
-            call.add(place, model, Predictor(model, self._device, way))
-            for place, model in enumerate(self._models)
-        ]
-        asked = [Asked(member, self._crops[:_TYPICAL_CROPS], side) for member in members]
-        return [lambda: np.concatenate([confidence for _, confidence in call.predict(asked)])]
+        predictors = [call.predictors.of(model) for model in self._models]
+        for place, predictor in enumerate(predictors):
+            call.add(place, predictor)
+        requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
+        return [lambda: np.concatenate([confidence for _, confidence in call.predict(requests)])]
 
     def _call(self, ask: Predictor, crops: int, side: int) -> Call:
         return lambda: ask.predict(self._crops[:crops], side)[1]

@@ -12,8 +12,7 @@
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -35,7 +34,7 @@ from ekya.models.training.operations import (
     preparation_operations,
     retraining_cost,
 )
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
 Price = Callable[[RetrainingCost], tuple[float, float]]
 """Maps a cost to the GPU-seconds of a retraining's preparation, and of each of its epochs."""
@@ -115,8 +114,8 @@ class MicroProfile:
         classes: outputs of a retrained model.
         background: the class that is no object and is not measured on; None if every crop shows an object.
         seed: of the subset, the folds and the training.
-        clock: returns the seconds that a whole GPU would have needed so far for the work inside ``scope``.
-        device, scope, precision: as in ``Retraining``.
+        clock: returns the seconds that a whole GPU would have needed so far for the work inside the scope.
+        compute: where it computes.
         passed: cache for the activations of tried crops, for a retraining that follows; None caches nothing.
     """
 
@@ -130,9 +129,7 @@ class MicroProfile:
     background: int | None
     seed: int
     clock: Callable[[], float]
-    device: str = "cpu"
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext
-    precision: torch.dtype = torch.float32
+    compute: Compute = field(default_factory=Compute)
     passed: ActivationCache | None = None
 
     @property
@@ -268,20 +265,19 @@ class MicroProfile:
         return Retraining(
             self.start,
             replace(self.family, epochs=self.epochs, data_fraction=1.0),
-            random_subset(self.training, self.seed, self.subset_crops),
-            measured,
-            memory=None,
-            classes=self.classes,
-            seed=self.seed,
-            device=self.device,
-            scope=self.scope,
-            precision=self.precision,
+            RetrainingData(
+                random_subset(self.training, self.seed, self.subset_crops),
+                measured,
+                self.classes,
+                seed=self.seed,
+            ),
+            self.compute,
         )
 
     def _on_folds(self) -> Iterator[_Point]:
         labelled, tried = self._everything(), self._tried_in_folds()
         everything = labelled.take(tried)
-        features = features_of(self.start, everything, self.device, self.scope)
+        features = features_of(self.start, everything, self.compute.device, self.compute.scope)
         if self.passed is not None:
             self.passed.keep(0, everything.crops, features)
         counts = weights_now(labelled, tried, self._right_now(features, everything), self.background)
@@ -295,15 +291,11 @@ class MicroProfile:
                 fold = Retraining(
                     self.start,
                     replace(self.family, epochs=self.epochs, data_fraction=1.0),
-                    everything.take(trains),
-                    everything.take(measures),
-                    memory=None,
-                    classes=self.classes,
-                    seed=self.seed,
-                    device=self.device,
-                    scope=self.scope,
+                    RetrainingData(
+                        everything.take(trains), everything.take(measures), self.classes, seed=self.seed
+                    ),
+                    self.compute,
                     known=known,
-                    precision=self.precision,
                 )
                 folds.append((float(counts[measures].sum()), fold))
         weights = [weight for weight, _ in folds]
@@ -315,7 +307,7 @@ class MicroProfile:
     @torch.no_grad()
     def _right_now(self, features: Tensor, labelled: LabelledCrops) -> NDArray[np.bool_]:
         """Returns which crops the serving model gets right; its classes come first among the outputs."""
-        head = clone(self.start).to(self.device).eval().head
+        head = clone(self.start).to(self.compute.device).eval().head
         right: NDArray[np.bool_] = head(features).argmax(dim=1).cpu().numpy() == labelled.classes
         return right
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -34,68 +34,103 @@ class EpochResult:
     training_loss: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RetrainingData:
+    """Data that a retraining learns from; labels index ``classes``.
+
+    Attributes:
+        training: crops to train on.
+        validation: crops to measure accuracy on; no track of ``training``.
+        classes: outputs of the retrained model.
+        memory: exemplars to mix in, or None.
+        seed: of the head, the choice of tracks and the order of crops.
+    """
+
+    training: LabelledCrops
+    validation: LabelledCrops
+    classes: tuple[str, ...]
+    memory: ExemplarMemory | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Where and how a training computes.
+
+    Attributes:
+        device: torch device, for example ``cuda``.
+        scope: context entered around every batch; a share backend waits here for its time slice.
+        precision: type that trained and frozen blocks compute in; weights, gradients and losses stay in 32
+            bits. See ``models.edge.precision``.
+    """
+
+    device: str = "cpu"
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    precision: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMethod:
+    """How a model is trained. The defaults are those of a run.
+
+    Attributes:
+        recipe: learning rates and other settings of SGD.
+        distillation_weight: 0 disables distillation.
+        keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
+            epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
+            much slower, but possible for crops whose activations do not fit into memory.
+    """
+
+    recipe: SgdRecipe = field(default_factory=SgdRecipe)
+    distillation_weight: float = DISTILLATION_WEIGHT
+    keep_activations: bool = True
+
+
+_ON_CPU, _AS_IN_A_RUN = Compute(), TrainingMethod()
+
+
 class Retraining:
     """Retrains a model with γ, epoch by epoch; between two epochs it holds no hidden state.
 
     Args:
         start: the model to start from and to distil from; it is not changed.
         config: γ.
-        training: crops to train on; labels index ``classes``.
-        validation: crops to measure accuracy on; no track of ``training``.
-        memory: exemplars to mix in, or None.
-        classes: outputs of the retrained model.
-        seed: of the head, the choice of tracks and the order of crops.
-        device: torch device, for example ``cuda``.
-        scope: context entered around every batch; a share backend waits here for its time slice.
-        distillation_weight: 0 disables distillation.
-        recipe: learning rates and other settings of SGD.
+        data: to learn from.
+        compute: where it computes.
+        method: how it trains.
         known: features of the crops, if the caller has them already. Then only the head may be trained, on
             all data and without exemplars.
-        keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
-            epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
-            much slower, but possible for crops whose activations do not fit into memory.
         passed: activations of crops that passed the same blocks before; these are not passed again.
-        precision: type that trained and frozen blocks compute in; weights, gradients and losses stay in 32
-            bits. See ``models.edge.precision``.
     """
 
     def __init__(
         self,
         start: EdgeModel,
         config: RetrainConfig,
-        training: LabelledCrops,
-        validation: LabelledCrops,
+        data: RetrainingData,
+        compute: Compute = _ON_CPU,
+        method: TrainingMethod = _AS_IN_A_RUN,
         *,
-        memory: ExemplarMemory | None,
-        classes: tuple[str, ...],
-        seed: int,
-        device: str = "cpu",
-        scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-        distillation_weight: float = DISTILLATION_WEIGHT,
-        recipe: SgdRecipe | None = None,
         known: KnownFeatures | None = None,
-        keep_activations: bool = True,
-        precision: torch.dtype = torch.float32,
         passed: ActivationCache | None = None,
     ) -> None:
-        if len(training) == 0:
+        if len(data.training) == 0:
             raise ValueError("a retraining needs at least one training crop")
-        if known is not None and (config.trainable_blocks or config.data_fraction < 1.0 or memory):
+        if known is not None and (config.trainable_blocks or config.data_fraction < 1.0 or data.memory):
             raise ValueError("features are for a head that trains on all data and no exemplars")
         self._features = known
         self.config = config
         self.epochs_done = 0
-        self._device, self._scope, self._seed = device, scope, seed
-        self._keeps, self._precision = keep_activations, precision
-        self._passed = passed if keep_activations else None
-        self._recipe = recipe or SgdRecipe()
-        self._distillation_weight = distillation_weight
-        self._start, self._classes = start, classes
-        self._fresh = fraction_of_tracks(training, config.data_fraction, seed)
-        self._replay = usable_exemplars(memory, validation)
-        self._validation = validation
+        self._compute, self._method, self._seed = compute, method, data.seed
+        self._passed = passed if method.keep_activations else None
+        self._start, self._classes = start, data.classes
+        self._fresh = fraction_of_tracks(data.training, config.data_fraction, data.seed)
+        self._replay = usable_exemplars(data.memory, data.validation)
+        self._validation = data.validation
         self._weights = (
-            class_mix_weights(training.classes, validation.classes) if known is None else known.weights
+            class_mix_weights(data.training.classes, data.validation.classes)
+            if known is None
+            else known.weights
         )
 
     @property
@@ -156,17 +191,17 @@ class Retraining:
             self.config,
             self._classes,
             self._seed,
-            device=self._device,
-            scope=self._scope,
-            keep_activations=self._keeps,
-            precision=self._precision,
+            device=self._compute.device,
+            scope=self._compute.scope,
+            keep_activations=self._method.keep_activations,
+            precision=self._compute.precision,
         )
-        self._sgd = Sgd(self._trainee.suffix, self._recipe)
+        self._sgd = Sgd(self._trainee.suffix, self._method.recipe)
         everything = concatenate([self._fresh, self._replay])
         known = self._features
         inputs = self._inputs_of(everything) if known is None else known.training
         self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
-        self._lesson = self._trainee.lesson(inputs, everything.classes, self._distillation_weight)
+        self._lesson = self._trainee.lesson(inputs, everything.classes, self._method.distillation_weight)
         return self._evaluate()
 
     def share(self, passed: ActivationCache) -> None:
@@ -178,7 +213,7 @@ class Retraining:
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
         self._sgd.set_rates(self.config.batch_size, self.epochs_done)
-        self._trainee.suffix.train(self._recipe.batch_statistics)
+        self._trainee.suffix.train(self._method.recipe.batch_statistics)
         losses = [self._step(batch) for batch in self._batches()]
         self.epochs_done += 1
         accuracy = self._evaluate()
@@ -194,11 +229,11 @@ class Retraining:
         batches = epoch_batches(
             len(self._fresh), len(self._replay), self.config.batch_size, (self._seed,), self.epochs_done
         )
-        together = torch.from_numpy(np.concatenate(batches)).to(self._device)
+        together = torch.from_numpy(np.concatenate(batches)).to(self._compute.device)
         yield from torch.split(together, [len(batch) for batch in batches])
 
     def _step(self, batch: Tensor) -> Tensor:
-        with self._scope():
+        with self._compute.scope():
             loss = self._lesson.backward(batch)
             self._sgd.step()
             return loss
@@ -213,7 +248,7 @@ class Retraining:
         if self._passed is None:
             return self._trainee.inputs_of(labelled.crops)
         return self._passed.completed(
-            self.config.trainable_blocks, labelled.crops, self._trainee.inputs_of, self._device
+            self.config.trainable_blocks, labelled.crops, self._trainee.inputs_of, self._compute.device
         )
 
 

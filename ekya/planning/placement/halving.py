@@ -12,13 +12,13 @@ which no packing can exceed. Hence a set of levels can be packed if and only if,
 size s or more fill no more than that; testing whether a share may grow needs no packing (``_fits``).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from itertools import accumulate
 
+from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.planning.placement.pool import Steps
-
-JobT = TypeVar("JobT")
+from ekya.planning.placement.rounding import Steps
 
 LAST_LEVEL = FULL_GPU_MILLI.bit_length() - 1
 """Level of the smallest share above 0: 1/512 of a GPU, one thousandth."""
@@ -32,13 +32,13 @@ def share_of_level(level: int) -> int:
     return FULL_GPU_MILLI >> level
 
 
-class Halves(Generic[JobT]):
+class Halves:
     """Granted shares on GPUs, all of them inverse powers of two; they grow to the next larger ones.
 
     The GPU of a job follows from the shares alone, so a share that grows can move other jobs.
     """
 
-    def __init__(self, shares: Mapping[JobT, int], gpus_milli: Sequence[int], steps: Steps[JobT]) -> None:
+    def __init__(self, shares: Mapping[Job, int], gpus_milli: Sequence[int], steps: Steps) -> None:
         """Rounds every share down; where they do not fit, the largest are halved, the last one first.
 
         Args:
@@ -53,27 +53,30 @@ class Halves(Generic[JobT]):
             raise ValueError("shares cannot be negative")
         self._steps = steps
         self._rooms = tuple(milli * _WHOLE // FULL_GPU_MILLI for milli in gpus_milli)
-        self._limits = [_slots(self._rooms, level) for level in range(LAST_LEVEL + 1)]
+        # The most that slots of this size or more can fill.
+        self._limits = [
+            sum(room // _slot(level) * _slot(level) for room in self._rooms)
+            for level in range(LAST_LEVEL + 1)
+        ]
         self._levels = {job: self._level_below(job, share) for job, share in shares.items()}
-        self._counts = [0] * (LAST_LEVEL + 2)
-        for level in self._levels.values():
-            self._counts[level] += 1
-        jobs = list(self._levels)
+        self._counts = Counter(self._levels.values())
+        places = {job: place for place, job in enumerate(self._levels)}
         while not self._fits():
-            place = min(range(len(jobs)), key=lambda index: (self._levels[jobs[index]], -index))
-            self._move(jobs[place], self._smaller(jobs[place], self._levels[jobs[place]]))
+            job = min(places, key=lambda one: (self._levels[one], -places[one]))
+            smaller = self._levels[job] + 1
+            self._move(job, smaller if self._share(job, smaller) > 0 else LAST_LEVEL + 1)
 
     @property
     def spare_milli(self) -> int:
         """Spare capacity over all GPUs."""
-        used = sum(count << (LAST_LEVEL - level) for level, count in enumerate(self._counts[:-1]))
+        used = sum(count * _slot(level) for level, count in self._counts.items())
         return (sum(self._rooms) - used) * FULL_GPU_MILLI // _WHOLE
 
     @property
-    def gpus(self) -> Mapping[JobT, int]:
+    def gpus(self) -> Mapping[Job, int]:
         """The GPU of every job that holds a share, in descending order of shares."""
         free = list(self._rooms)
-        placed: dict[JobT, int] = {}
+        placed: dict[Job, int] = {}
         gpu = before = 0
         for job in sorted(self._levels, key=lambda one: self._levels[one]):
             level = self._levels[job]
@@ -81,61 +84,51 @@ class Halves(Generic[JobT]):
                 break
             if level != before:
                 gpu, before = 0, level
-            slot = 1 << (LAST_LEVEL - level)
-            while free[gpu] < slot:
+            while free[gpu] < _slot(level):
                 gpu += 1
-            free[gpu] -= slot
+            free[gpu] -= _slot(level)
             placed[job] = gpu
         return placed
 
-    def share_milli(self, job: JobT) -> int:
+    def share_milli(self, job: Job) -> int:
         """Returns the share of a job; 0 for a job that was not asked for."""
         return self._share(job, self._levels.get(job, LAST_LEVEL + 1))
 
-    def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
+    def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
         """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         shares = ((level, self._share(job, level)) for level in range(LAST_LEVEL, -1, -1))
         level = next((level for level, share in shares if share >= max(wanted_milli, 1)), None)
         if level is None:
             return None
-        before = self._levels.get(job, LAST_LEVEL + 1)
+        before = self._levels[job]
         self._move(job, level)
         fits = self._fits()
         self._move(job, before)
         return self._share(job, level) if fits else None
 
-    def grow(self, job: JobT, share_milli: int) -> None:
+    def grow(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned."""
         self._move(job, self._level_below(job, share_milli))
 
     def _fits(self) -> bool:
         """Returns whether, for each size, the slots of that size or more fit on the GPUs."""
-        used = 0
-        for level, limit in enumerate(self._limits):
-            used += self._counts[level] << (LAST_LEVEL - level)
-            if used > limit:
-                return False
-        return True
+        used = accumulate(self._counts[level] * _slot(level) for level in range(LAST_LEVEL + 1))
+        return all(slots <= limit for slots, limit in zip(used, self._limits, strict=True))
 
-    def _move(self, job: JobT, level: int) -> None:
-        if job in self._levels:
-            self._counts[self._levels[job]] -= 1
+    def _move(self, job: Job, level: int) -> None:
+        self._counts[self._levels[job]] -= 1
         self._levels[job] = level
         self._counts[level] += 1
 
-    def _share(self, job: JobT, level: int) -> int:
+    def _share(self, job: Job, level: int) -> int:
         return self._steps.down(job, share_of_level(level)) if level <= LAST_LEVEL else 0
 
-    def _level_below(self, job: JobT, share_milli: int) -> int:
+    def _level_below(self, job: Job, share_milli: int) -> int:
         """Returns the level of the largest slot not above a share; the level after the last for none."""
         fitting = (level for level in range(LAST_LEVEL + 1) if 0 < self._share(job, level) <= share_milli)
         return next(fitting, LAST_LEVEL + 1)
 
-    def _smaller(self, job: JobT, level: int) -> int:
-        return level + 1 if self._share(job, level + 1) > 0 else LAST_LEVEL + 1
 
-
-def _slots(rooms: Sequence[int], level: int) -> int:
-    """Returns the most that slots of this size or more can fill, in slots of the smallest size."""
-    slot = 1 << (LAST_LEVEL - level)
-    return sum(room // slot * slot for room in rooms)
+def _slot(level: int) -> int:
+    """Returns the size of a level's slot, in slots of the smallest size; 0 for the level after the last."""
+    return _WHOLE >> level if level <= LAST_LEVEL else 0

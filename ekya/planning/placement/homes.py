@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Generic, TypeVar
 
+from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.planning.placement.pack import Packing, Placed, pack, rooms_milli
-from ekya.planning.placement.pool import Steps
-
-JobT = TypeVar("JobT")
+from ekya.planning.placement.rounding import Steps
 
 PREPARATION_GPU = 0
 """Home of the preparation: no GPU has more capacity than this one."""
@@ -58,16 +56,16 @@ def guests_gpu(capacity_milli: int) -> int:
     return max(range(len(rooms)), key=lambda gpu: (rooms[gpu], gpu))
 
 
-class AtHome(Generic[JobT]):
+class AtHome:
     """Granted shares, packed on each GPU for the jobs at home there; they grow only on that GPU."""
 
     def __init__(
         self,
         packing: Packing,
-        shares: Mapping[JobT, int],
-        home: Callable[[JobT], int],
+        shares: Mapping[Job, int],
+        home: Callable[[Job], int],
         gpus_milli: Sequence[int],
-        steps: Steps[JobT],
+        steps: Steps,
     ) -> None:
         """Packs the shares.
 
@@ -85,7 +83,7 @@ class AtHome(Generic[JobT]):
             raise ValueError(f"no GPU has more than {FULL_GPU_MILLI} thousandths")
         self._home = home
         self._jobs = tuple(shares)
-        self._gpus: list[Placed[JobT]] = [
+        self._gpus = [
             pack(
                 packing,
                 {job: share for job, share in shares.items() if home(job) == gpu},
@@ -102,18 +100,22 @@ class AtHome(Generic[JobT]):
         return sum(gpu.spare_milli for gpu in self._gpus)
 
     @property
-    def gpus(self) -> Mapping[JobT, int]:
+    def gpus(self) -> Mapping[Job, int]:
         """The GPU of every job that holds a share."""
         return {job: self._home(job) for job in self._jobs if self.share_milli(job) > 0}
 
-    def share_milli(self, job: JobT) -> int:
+    def share_milli(self, job: Job) -> int:
         """Returns the share of a job; 0 for a job that was not asked for."""
         return self._gpus[self._home(job)].share_milli(job)
 
-    def fitting_milli(self, job: JobT, wanted_milli: int) -> int | None:
+    def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
         """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
         return self._gpus[self._home(job)].fitting_milli(job, wanted_milli)
 
-    def grow(self, job: JobT, share_milli: int) -> None:
+    def grow(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned."""
         self._gpus[self._home(job)].grow(job, share_milli)
+
+
+Grants = Placed | AtHome
+"""Granted shares that may still grow into spare capacity, and the GPU of each job."""

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TypeVar
 
+from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import Halves
-from ekya.planning.placement.pool import Pool, Steps
-
-JobT = TypeVar("JobT")
+from ekya.planning.placement.rounding import Steps
 
 
 class Packing(StrEnum):
@@ -24,18 +22,18 @@ class Packing(StrEnum):
     BEST_FIT = "best-fit"
 
 
-Placed = Pool[JobT] | Halves[JobT] | BestFit[JobT]
+Placed = Halves | BestFit
 """Granted shares that may still grow into spare capacity, and the GPU of each job."""
 
 
 def pack(
     packing: Packing,
-    shares: Mapping[JobT, int],
+    shares: Mapping[Job, int],
     *,
     capacity_milli: int,
     held_milli: Sequence[int],
-    steps: Steps[JobT],
-) -> Placed[JobT]:
+    steps: Steps,
+) -> Placed:
     """Rounds shares down to what can be granted, and packs them.
 
     Args:
@@ -50,7 +48,7 @@ def pack(
     """
     match packing:
         case Packing.POOL:
-            return Pool(shares, max(capacity_milli - sum(held_milli), 0), steps)
+            return BestFit(shares, [max(capacity_milli - sum(held_milli), 0)], steps, pooled=True)
         case Packing.QUANTISED:
             return Halves(shares, rooms_milli(capacity_milli, held_milli), steps)
         case Packing.BEST_FIT:

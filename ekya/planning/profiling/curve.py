@@ -23,7 +23,7 @@ inverse back into one of the error; later points count more, since the extrapola
 **Limits of the extrapolation.** A few points on a few dozen validation crops cannot distinguish a line from
 a bend, and a curve alone would run to 1.0. Two limits hold beyond the last point:
 
-- *A bend is assumed.* Each doubling of the work may add at most ``gain_per_doubling`` of what all the work
+- *A bend is assumed.* Each doubling of the work may add at most ``GAIN_PER_DOUBLING`` of what all the work
   before it gave. On the inverse with b2 = 0 that ratio is 1 / (1 + 2u), where u = b0 · x / b1 is how far the
   error has bent at the last point; it nears 1 only while no bend is visible. The default of 1/2 reads such
   points as u = 1/2: a third of the reducible error is gone.
@@ -34,7 +34,7 @@ a bend, and a curve alone would run to 1.0. Two limits hold beyond the last poin
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,23 +59,12 @@ FLOORS = {0.0: 1.0, 0.25: 0.5, 0.5: 0.25}
 REWEIGHTED = 2
 """Number of repetitions of a fit with the derivatives that it found."""
 
+GAIN_PER_DOUBLING = 0.5
+"""Gain that each doubling of the work may add beyond the last point, as a part of the gain seen."""
 
-@dataclass(frozen=True, slots=True)
-class FitLimits:
-    """Limits of trust in the points.
-
-    Attributes:
-        gain_per_doubling: gain that each doubling of the work may add beyond the last point, as a part of
-            the gain seen.
-        dip: where the accuracy falls by more than this from the first point to the second, training began by
-            losing ground (a new head, a new class) and the first point is not on the curve.
-    """
-
-    gain_per_doubling: float = 0.5
-    dip: float = 0.05
-
-
-DEFAULT_LIMITS = FitLimits()
+DIP = 0.05
+"""Where the accuracy falls by more than this from the first point to the second, training began by losing
+ground (a new head, a new class) and the first point is not on the curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +114,7 @@ class LearningCurve:
 
         It adds up the level's, the disagreement of shapes, and the gain that is not believed.
         """
-        each = self._each(x)
-        mean = sum(shape.weight * accuracy for shape, accuracy in each)
+        each, mean = self._each(x), self.accuracy_at(x)
         between = sum(shape.weight * (accuracy - mean) ** 2 for shape, accuracy in each)
         unseen = mean - self.accuracy_at(min(x, self.last_x))
         doubted = unseen * (1.0 / self.reliability - 1.0) if self.reliability > 0.0 else 0.0
@@ -150,7 +138,6 @@ def fit_mixture(
     accuracies: Sequence[float],
     *,
     validation_crops: int | None = None,
-    limits: FitLimits = DEFAULT_LIMITS,
 ) -> LearningCurve:
     """Returns the average of several shapes, within limits; flat for one point, or points that fall.
 
@@ -158,7 +145,6 @@ def fit_mixture(
         xs: crops seen at each point, rising, the first usually 0.
         accuracies: validation accuracy in [0, 1] at each point.
         validation_crops: crops behind each accuracy; None trusts the points.
-        limits: limits of trust in the points.
 
     Raises:
         ValueError: no points, lengths that differ, xs that do not rise, or values out of range.
@@ -166,7 +152,7 @@ def fit_mixture(
     _check(xs, accuracies)
     x = np.asarray(xs, dtype=np.float64)
     y = np.asarray(accuracies, dtype=np.float64)
-    if len(x) >= 3 and y[1] < y[0] - limits.dip:
+    if len(x) >= 3 and y[1] < y[0] - DIP:
         x, y = x[1:], y[1:]
     points = _Points.of(x, y)
     noise = _noise(y, validation_crops)
@@ -177,7 +163,7 @@ def fit_mixture(
     curve = LearningCurve(shapes, last_x, level_sd=level_sd)
     seen = max(0.0, curve.accuracy_at(last_x) - max(curve.accuracy_at(float(x[0])), float(y[0])))
     reliability = _reliability(seen, y, validation_crops)
-    return LearningCurve(shapes, last_x, reliability, limits.gain_per_doubling * seen, level_sd)
+    return LearningCurve(shapes, last_x, reliability, GAIN_PER_DOUBLING * seen, level_sd)
 
 
 def fit_optimus(
@@ -185,23 +171,20 @@ def fit_optimus(
     accuracies: Sequence[float],
     *,
     validation_crops: int | None = None,
-    limits: FitLimits = DEFAULT_LIMITS,
 ) -> LearningCurve:
     """Returns the paper's plain version: the one inverse curve that meets any points best.
 
-    Takes the same as ``fit_mixture``; noise and limits are ignored.
+    Takes the same as ``fit_mixture``; noise is ignored.
     """
-    del validation_crops, limits
+    del validation_crops
     _check(xs, accuracies)
     points = _Points.of(np.asarray(xs, dtype=np.float64), np.asarray(accuracies, dtype=np.float64))
     largest = 0.98 * float(points.error.min())
     spacing = largest / (COARSE - 1)
     coarse = [_solve(points, 1.0, float(b2)) for b2 in np.linspace(largest, 0.0, COARSE)]
-    middle = _best(coarse).b2
-    near = middle + spacing * np.linspace(1.0, -1.0, 2 * FINE + 1)
+    near = _best(coarse).b2 + spacing * np.linspace(1.0, -1.0, 2 * FINE + 1)
     fine = [_solve(points, 1.0, float(b2)) for b2 in near if 0.0 <= b2 <= largest]
-    best = _best([*coarse, *fine])
-    return LearningCurve((best.shape(points.scale, 1.0),), float(xs[-1]))
+    return LearningCurve((_best([*coarse, *fine]),), float(xs[-1]))
 
 
 CurveFit = Callable[..., LearningCurve]
@@ -231,37 +214,21 @@ class _Points:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Solution:
-    b0: float
-    b1: float
-    b2: float
-    c: float
-    cost: float
-
-    def shape(self, scale: float, weight: float) -> Shape:
-        return Shape(self.b0 / scale, self.b1, self.b2, self.c, weight)
-
-
 def _mixed(points: _Points, noise: float) -> tuple[Shape, ...]:
     least = float(points.error.min())
-    solutions = [_solve(points, c, part * least) for c in SHAPES for part in FLOORS]
-    priors = [prior for _ in SHAPES for prior in FLOORS.values()]
-    lowest = min(solution.cost for solution in solutions)
-    beliefs = [
-        prior * math.exp(-(solution.cost - lowest) / (2.0 * noise**2))
-        for solution, prior in zip(solutions, priors, strict=True)
-    ]
+    solutions = [(_solve(points, c, part * least), prior) for c in SHAPES for part, prior in FLOORS.items()]
+    lowest = min(cost for (_, cost), _ in solutions)
+    beliefs = [prior * math.exp(-(cost - lowest) / (2.0 * noise**2)) for (_, cost), prior in solutions]
     total = sum(beliefs)
     return tuple(
-        solution.shape(points.scale, belief / total)
-        for solution, belief in zip(solutions, beliefs, strict=True)
+        replace(shape, weight=belief / total)
+        for ((shape, _), _), belief in zip(solutions, beliefs, strict=True)
         if belief > 0.0
     )
 
 
-def _solve(points: _Points, c: float, b2: float) -> _Solution:
-    """Returns (b0, b1) of one shape with the least weighted squared error."""
+def _solve(points: _Points, c: float, b2: float) -> tuple[Shape, float]:
+    """Returns the shape with this exponent and floor that fits best, and its weighted squared error."""
     part = points.error - b2
     target = part ** (-1.0 / c)
     inverse = target
@@ -271,18 +238,18 @@ def _solve(points: _Points, c: float, b2: float) -> _Solution:
         b, _ = nnls(points.design * rows[:, None], rows * target)
         inverse = points.design @ b
         if inverse.min() <= 0.0:
-            return _Solution(0.0, float(target[-1]), b2, c, math.inf)
+            return Shape(0.0, float(target[-1]), b2, c), math.inf
     residual = points.weights * (inverse**-c - part)
-    return _Solution(float(b[0]), float(b[1]), b2, c, float(residual @ residual))
+    return Shape(float(b[0]) / points.scale, float(b[1]), b2, c), float(residual @ residual)
 
 
-def _best(solutions: Sequence[_Solution]) -> _Solution:
-    """Returns the solution of least cost; of equal costs (up to rounding) that with the largest b2.
+def _best(solutions: Sequence[tuple[Shape, float]]) -> Shape:
+    """Returns the shape of least cost; of equal costs (up to rounding) that with the largest b2.
 
     The largest b2 promises least.
     """
-    least = min(solution.cost for solution in solutions)
-    return max((s for s in solutions if s.cost <= least + 1e-12), key=lambda s: s.b2)
+    least = min(cost for _, cost in solutions)
+    return max((shape for shape, cost in solutions if cost <= least + 1e-12), key=lambda shape: shape.b2)
 
 
 def _noise(y: NDArray[np.float64], validation_crops: int | None) -> float:

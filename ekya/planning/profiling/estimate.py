@@ -1,6 +1,6 @@
 """Estimates the options that a scheduler chooses from, from measured family curves (paper §4.3).
 
-Two estimators, in ``ESTIMATORS``:
+Two estimators:
 
 - ``paper``: Optimus' curve through each family's points, at the crops that γ sees.
 - ``ekya``, the default. On the labels of one window a curve is mostly noise: sixteen validation crops miss
@@ -21,21 +21,14 @@ were further off than expected (``outcome_sd``).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.view import RetrainOption
-from ekya.planning.profiling.curve import (
-    DEFAULT_LIMITS,
-    LEAST_NOISE,
-    FitLimits,
-    LearningCurve,
-    fit_mixture,
-    fit_optimus,
-)
+from ekya.planning.profiling.curve import LEAST_NOISE, LearningCurve, fit_mixture, fit_optimus
 from ekya.planning.profiling.history import ProfileHistory, bias_correction
 
 EMPTY_HISTORY = ProfileHistory()
@@ -93,7 +86,6 @@ def options(
     validation_crops: int | None = None,
     serving_accuracy: float = 0.0,
     history: ProfileHistory = EMPTY_HISTORY,
-    limits: FitLimits = DEFAULT_LIMITS,
     profiler: Profiler = Profiler.EKYA,
 ) -> tuple[RetrainOption, ...]:
     """Returns what each γ would give on the whole training part; γ of families not profiled are left out.
@@ -108,7 +100,6 @@ def options(
             them.
         serving_accuracy: of the model that serves, where no curve measured it.
         history: of past windows, to correct a lasting bias and to learn how far estimates were off.
-        limits: limits of trust in the points.
         profiler: estimator to use.
 
     Returns:
@@ -125,19 +116,9 @@ def options(
             raise ValueError(f"two curves of one family: {curve.family}")
         measured[curve.family] = curve
     known = [config for config in sorted(set(configs)) if family_of(config) in measured]
-    question = Question(
-        measured, tuple(known), training_crops, validation_crops, serving_accuracy, history, limits
-    )
-    return tuple(
-        RetrainOption(
-            config,
-            answer.accuracy,
-            question.gpu_s(config),
-            accuracy_sd=answer.sd,
-            early_part=answer.early_part,
-        )
-        for config, answer in sorted(ESTIMATORS[profiler](question).items())
-    )
+    question = Question(measured, tuple(known), training_crops, validation_crops, serving_accuracy, history)
+    estimator = estimate if profiler is Profiler.EKYA else estimate_as_in_the_paper
+    return tuple(estimator(question))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +131,6 @@ class Question:
     validation_crops: int | None
     serving_accuracy: float
     history: ProfileHistory
-    limits: FitLimits
 
     def crops_of(self, curve: FamilyCurve) -> int | None:
         """Returns the crops behind each accuracy of a curve; None trusts them."""
@@ -175,68 +155,44 @@ class Question:
         return 1.0 - prepared / gpu_s if gpu_s > 0.0 else 0.0
 
     @property
-    def objects(self) -> int:
-        """Independent objects that the labels show, as far as the curves record it."""
-        return objects_shown(self.told.values())
-
-    def expected_error(self, config: RetrainConfig) -> float:
-        """Returns the error that γ usually leaves on these labels, as a part of the level."""
-        return expected_error(config, self.objects)
-
-    @property
-    def told(self) -> dict[Family, FamilyCurve]:
+    def learnt(self) -> dict[Family, FamilyCurve]:
         """The curves that hold accuracies, and not only times."""
         return {family: curve for family, curve in self.measured.items() if curve.accuracies}
 
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Accuracy in [0, 1] of the retrained model, its standard deviation, and ``RetrainOption.early_part``.
-
-    The latter two are 0.0 where they are not estimated.
-    """
-
-    accuracy: float
-    sd: float = 0.0
-    early_part: float = 0.0
+    def expected_error(self, config: RetrainConfig) -> float:
+        """Returns the error that γ usually leaves on these labels, as a part of the level."""
+        objects = objects_shown(self.measured.values())
+        data = config.data_fraction**-DATA_EXPONENT
+        epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
+        depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, USUAL_OBJECTS) / USUAL_OBJECTS)
+        return float(data * epochs * (1.0 + config.trainable_blocks) ** -depth)
 
 
-Estimator = Callable[[Question], Mapping[RetrainConfig, Estimate]]
-"""Returns an estimate for each γ of the question that it can estimate."""
-
-
-def estimate_as_in_the_paper(question: Question) -> dict[RetrainConfig, Estimate]:
-    """Estimates by Optimus' curve through each family's points, and nothing else."""
+def estimate_as_in_the_paper(question: Question) -> Iterator[RetrainOption]:
+    """Yields estimates by Optimus' curve through each family's points, and nothing else."""
     fitted = {
-        family: fit_optimus(_work_of(curve), curve.accuracies) for family, curve in question.told.items()
+        family: fit_optimus(_work_of(curve), curve.accuracies) for family, curve in question.learnt.items()
     }
-    return {
-        config: Estimate(fitted[family_of(config)].accuracy_at(question.work(config)))
-        for config in question.configs
-        if family_of(config) in fitted
-    }
+    for config in question.configs:
+        if family_of(config) in fitted:
+            accuracy = fitted[family_of(config)].accuracy_at(question.work(config))
+            yield RetrainOption(config, accuracy, question.gpu_s(config))
 
 
-def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
-    """Estimates by the level of all families, the expectation for γ, and each family's own curve.
+def estimate(question: Question) -> Iterator[RetrainOption]:
+    """Yields estimates by the level of all families, the expectation for γ, and each family's own curve.
 
     The formula is in the module's docstring.
     """
     fitted = {
-        family: fit_mixture(
-            _work_of(curve),
-            curve.accuracies,
-            validation_crops=question.crops_of(curve),
-            limits=question.limits,
-        )
-        for family, curve in question.told.items()
+        family: fit_mixture(_work_of(curve), curve.accuracies, validation_crops=question.crops_of(curve))
+        for family, curve in question.learnt.items()
     }
     level, level_sd = _level(question, fitted)
     variances = {family: _variance(family, curve, question) for family, curve in fitted.items()}
     bias = bias_correction(question.history)
-    spread = outcome_sd(question.history, question.objects)
+    spread = outcome_sd(question.history, objects_shown(question.measured.values()))
     before = 1.0 - _error_before(question)
-    answers = {}
     for config in question.configs:
         family, expected = family_of(config), question.expected_error(config)
         own, variance = 0.0, (level_sd * expected) ** 2 + FAMILY_SD**2
@@ -244,12 +200,13 @@ def estimate(question: Question) -> dict[RetrainConfig, Estimate]:
             own = FAMILY_SD**2 / (FAMILY_SD**2 + variances[family])
             variance = ((1.0 - own) * level_sd * expected) ** 2 + own * variances[family]
         course = _Course(question, config, level * expected, own, fitted.get(family))
-        accuracy = course.accuracy_after(1.0)
-        sd = math.sqrt(variance + SHAPE_SD**2 + spread**2)
-        answers[config] = Estimate(
-            min(1.0, max(0.0, accuracy + bias.of(family))), sd, course.early_part(before)
+        yield RetrainOption(
+            config,
+            min(1.0, max(0.0, course.accuracy_after(1.0) + bias.of(family))),
+            question.gpu_s(config),
+            accuracy_sd=math.sqrt(variance + SHAPE_SD**2 + spread**2),
+            early_part=course.early_part(before),
         )
-    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,24 +236,6 @@ class _Course:
             return 0.0
         parts = ((self.accuracy_after(part) - before) / gain for part in ON_THE_WAY)
         return fmean(min(max(part, 0.0), 1.0) for part in parts) * self.question.training_part(self.config)
-
-
-ESTIMATORS: Mapping[Profiler, Estimator] = {
-    Profiler.EKYA: estimate,
-    Profiler.PAPER: estimate_as_in_the_paper,
-}
-"""Estimators by profiler."""
-
-
-def expected_error(config: RetrainConfig, objects: int = USUAL_OBJECTS) -> float:
-    """Returns the error that γ usually leaves, as a part of the level.
-
-    ``objects`` is the number of independent objects that the labels show.
-    """
-    data = config.data_fraction**-DATA_EXPONENT
-    epochs = (config.epochs / USUAL_EPOCHS) ** -EPOCHS_EXPONENT
-    depth = DEPTH_EXPONENT + DEPTH_GROWTH * math.log(max(objects, USUAL_OBJECTS) / USUAL_OBJECTS)
-    return float(data * epochs * (1.0 + config.trainable_blocks) ** -depth)
 
 
 def objects_shown(curves: Iterable[FamilyCurve]) -> int:
@@ -340,7 +279,7 @@ def _level(question: Question, fitted: Mapping[Family, LearningCurve]) -> tuple[
 
 def _error_before(question: Question) -> float:
     """Returns the error of the model that serves, on the most labels that any curve was measured on."""
-    measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.told.values()]
+    measured = [(question.crops_of(curve), curve.accuracies[0]) for curve in question.learnt.values()]
     trusted = [(math.inf if crops is None else crops, accuracy) for crops, accuracy in measured]
     return 1.0 - max(trusted, default=(0, question.serving_accuracy))[1]
 
@@ -395,3 +334,29 @@ def served_after(
     above = NormalDist(serving, sd).cdf(option.accuracy_after)
     at = sd**2 * NormalDist(serving, sd).pdf(option.accuracy_after)
     return min(1.0, serving + (option.accuracy_after - serving) * above + at)
+
+
+def reestimated_accuracy(
+    config: RetrainConfig, promised: float, accuracies: Sequence[float], validation_crops: int | None = None
+) -> float:
+    """Returns the expected accuracy of a running retraining, from its epochs so far (paper §5).
+
+    With d of E epochs done, it is d/E of the prediction for epoch E by the curve through the epochs so far,
+    and 1 − d/E of what was promised: at first the profile is the better source, at the end the retraining
+    itself. It is never below the best epoch so far, because the best epoch serves.
+
+    Args:
+        config: γ.
+        promised: accuracy by its profile.
+        accuracies: validation accuracy after each epoch so far, at least one.
+        validation_crops: crops behind each accuracy; None trusts them.
+
+    Raises:
+        ValueError: more epochs than γ has, or accuracies that ``fit_mixture`` does not take.
+    """
+    done, total = len(accuracies), config.epochs
+    if done > total:
+        raise ValueError(f"{done} epochs are done, but γ has {total}")
+    curve = fit_mixture(range(1, done + 1), accuracies, validation_crops=validation_crops)
+    known = done / total
+    return max(known * curve.accuracy_at(total) + (1.0 - known) * promised, *accuracies)

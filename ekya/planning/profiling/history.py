@@ -7,6 +7,12 @@ from statistics import median
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, family_of
 
+MEMORY_WINDOWS = 6
+"""Number of latest windows whose observations are kept, since scenes change."""
+
+SHRINK = 3.0
+"""Checks of estimates at which half of their median is believed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -33,11 +39,9 @@ class ProfileHistory:
 
     Attributes:
         observations: in the order in which they came.
-        memory_windows: number of latest windows that are kept, since scenes change.
     """
 
     observations: tuple[Observation, ...] = ()
-    memory_windows: int = 6
 
     def with_observation(self, observation: Observation) -> "ProfileHistory":
         """Returns this history with one more observation, and without those that are too old.
@@ -47,8 +51,7 @@ class ProfileHistory:
         same = (observation.window, observation.config)
         kept = (*(o for o in self.observations if (o.window, o.config) != same), observation)
         newest = max(o.window for o in kept)
-        recent = tuple(o for o in kept if o.window > newest - self.memory_windows)
-        return ProfileHistory(recent, self.memory_windows)
+        return ProfileHistory(tuple(o for o in kept if o.window > newest - MEMORY_WINDOWS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +71,22 @@ class BiasCorrection:
         return self.by_family.get(family, self.overall)
 
 
-def bias_correction(history: ProfileHistory, shrink: float = 3.0) -> BiasCorrection:
+def bias_correction(history: ProfileHistory) -> BiasCorrection:
     """Returns the median of achieved minus predicted gain, shrunk while there are few checks.
 
-    Over all families the median of n checks is multiplied by n / (n + shrink). A family's own median of m
-    checks then moves it by m / (m + shrink) of the way. So one lucky retraining changes little.
+    Over all families the median of n checks is multiplied by n / (n + SHRINK). A family's own median of m
+    checks then moves it by m / (m + SHRINK) of the way. So one lucky retraining changes little.
     """
     by_family: dict[Family, list[float]] = {}
     for o in history.observations:
         if o.predicted_gain is not None:
             by_family.setdefault(family_of(o.config), []).append(o.gain - o.predicted_gain)
     every = [error for errors in by_family.values() for error in errors]
-    overall = median(every) * len(every) / (len(every) + shrink) if every else 0.0
+    overall = median(every) * len(every) / (len(every) + SHRINK) if every else 0.0
     return BiasCorrection(
         overall,
         {
-            family: overall + (median(errors) - overall) * len(errors) / (len(errors) + shrink)
+            family: overall + (median(errors) - overall) * len(errors) / (len(errors) + SHRINK)
             for family, errors in by_family.items()
         },
     )

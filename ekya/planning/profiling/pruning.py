@@ -5,7 +5,7 @@ over the remembered windows, without those in which no γ gained, since they sho
 the γ that no other one beats in one of the two and matches in the other. For a γ c and one f on the front,
 in units in which the whole spread is 1,
 
-    worse_gain = max(0, gain_f − gain_c) / max(spread of gains, least_gain_spread)
+    worse_gain = max(0, gain_f − gain_c) / max(spread of gains, LEAST_GAIN_SPREAD)
     worse_cost = max(0, ln(gpu_s_c / gpu_s_f)) / max(spread of ln gpu_s, ln 2)
 
 and the distance of c is the least of sqrt(worse_gain² + worse_cost²) over the front: how far c must move, by
@@ -15,7 +15,6 @@ ratio, since they differ by up to 200 times (paper §3.1).
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from statistics import fmean
 
 from ekya.core.configs import RetrainConfig
@@ -23,58 +22,43 @@ from ekya.core.profile import Family, family_of
 from ekya.core.units import StreamId
 from ekya.planning.profiling.history import Observation, ProfileHistory
 
+MAX_DISTANCE = 0.3
+"""A γ further than this from the front is pruned, in parts of the whole spread."""
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
-    """Limits of pruning.
+RETRY_EVERY = 4
+"""Each pruned family is profiled again once in this many windows."""
 
-    Attributes:
-        max_distance: a γ further than this from the front is pruned, in parts of the whole spread.
-        retry_every: each pruned family is profiled again once in this many windows, at least 1.
-        least_gain_spread: differences in gain below this are noise and are not scaled up to 1.
-    """
-
-    max_distance: float = 0.3
-    retry_every: int = 4
-    least_gain_spread: float = 0.05
-
-
-DEFAULT_PRUNING = Pruning()
+LEAST_GAIN_SPREAD = 0.05
+"""Differences in gain below this are noise and are not scaled up to 1."""
 
 ENOUGH_ACCURACY = 0.95
 """A stream whose model reaches this on its newest labels is not micro-profiled."""
 
 
-def select(
-    configs: Iterable[RetrainConfig],
-    history: ProfileHistory,
-    window: int,
-    pruning: Pruning = DEFAULT_PRUNING,
-) -> tuple[Family, ...]:
+def select(configs: Iterable[RetrainConfig], history: ProfileHistory, window: int) -> tuple[Family, ...]:
     """Returns the families to micro-profile in a window, cheapest first.
 
     A family stays if any of its γ is near the front or was never observed. The pruned ones come back in
-    turn: the i-th of all families, in their order, in windows w with (w + i) divisible by ``retry_every``.
+    turn: the i-th of all families, in their order, in windows w with (w + i) divisible by ``RETRY_EVERY``.
     The result is never empty where there are configurations.
 
     Args:
         configs: Γ.
         history: results of Γ in earlier windows.
         window: index of the window to be profiled.
-        pruning: limits of pruning.
     """
     offered = sorted(set(configs))
     families = sorted({family_of(config) for config in offered}, key=_structural_cost)
-    distances = pareto_distances(offered, history, pruning)
+    distances = pareto_distances(offered, history)
     near = {
         family_of(config)
         for config in offered
-        if config not in distances or distances[config] <= pruning.max_distance
+        if config not in distances or distances[config] <= MAX_DISTANCE
     }
     chosen = [
         family
         for index, family in enumerate(families)
-        if family in near or (window + index) % pruning.retry_every == 0
+        if family in near or (window + index) % RETRY_EVERY == 0
     ]
     measured = _cost_per_pass(history.observations)
     if all(family in measured for family in chosen):
@@ -82,27 +66,26 @@ def select(
     return tuple(chosen)
 
 
-def in_need(accuracies: Mapping[StreamId, float], enough: float = ENOUGH_ACCURACY) -> tuple[StreamId, ...]:
+def in_need(accuracies: Mapping[StreamId, float]) -> tuple[StreamId, ...]:
     """Returns the streams that are worth profiling, worst first: there is most to gain.
 
-    Args:
-        accuracies: of the models that serve, on the newest labels.
-        enough: a model at least this accurate is left as it is; the error of a validation part of some
-            twenty crops is larger than what it could still gain.
+    A model with ``ENOUGH_ACCURACY`` on the newest labels is left as it is; the error of a validation part of
+    some twenty crops is larger than what it could still gain.
     """
-    needy = [stream for stream, accuracy in accuracies.items() if accuracy < enough]
+    needy = [stream for stream, accuracy in accuracies.items() if accuracy < ENOUGH_ACCURACY]
     return tuple(sorted(needy, key=lambda stream: (accuracies[stream], stream)))
 
 
 def pareto_distances(
-    configs: Iterable[RetrainConfig], history: ProfileHistory, pruning: Pruning = DEFAULT_PRUNING
+    configs: Iterable[RetrainConfig], history: ProfileHistory
 ) -> Mapping[RetrainConfig, float]:
     """Returns the distance from the Pareto front of each γ of ``configs`` that was observed."""
     wanted = set(configs)
-    telling = _telling_windows(history, pruning)
+    # Where nothing had drifted, the cheapest γ looks best of all: only windows in which some γ gained count.
+    gained = {o.window for o in history.observations if o.gain >= LEAST_GAIN_SPREAD}
     by_config: dict[RetrainConfig, list[Observation]] = {}
     for observation in history.observations:
-        if observation.config in wanted and observation.window in telling:
+        if observation.config in wanted and observation.window in gained:
             by_config.setdefault(observation.config, []).append(observation)
     points = {
         config: (fmean(o.gain for o in seen), math.log(max(1e-9, fmean(o.gpu_s for o in seen))))
@@ -112,7 +95,7 @@ def pareto_distances(
         return {}
     gains = [gain for gain, _ in points.values()]
     costs = [cost for _, cost in points.values()]
-    gain_unit = max(max(gains) - min(gains), pruning.least_gain_spread)
+    gain_unit = max(max(gains) - min(gains), LEAST_GAIN_SPREAD)
     cost_unit = max(max(costs) - min(costs), math.log(2))
     front = [point for point in points.values() if not any(_beats(other, point) for other in points.values())]
     return {
@@ -122,11 +105,6 @@ def pareto_distances(
         )
         for config, (gain, cost) in points.items()
     }
-
-
-def _telling_windows(history: ProfileHistory, pruning: Pruning) -> set[int]:
-    """Returns windows in which some γ gained: where nothing had drifted, the cheapest γ looks best of all."""
-    return {o.window for o in history.observations if o.gain >= pruning.least_gain_spread}
 
 
 def _beats(a: tuple[float, float], b: tuple[float, float]) -> bool:

@@ -1,48 +1,32 @@
 """Shares per job: fair starts, and the minimum that a_MIN and the latency limits need."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
 
+import numpy as np
+
 from ekya.core.plan import Phase
+from ekya.core.shares import Job, Work
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import WindowView
-from ekya.planning.schedulers.pick import StreamChoices, inference_floor_milli, watching_milli
-
-
-class JobKind(StrEnum):
-    """The two jobs of a stream."""
-
-    INFERENCE = "inference"
-    RETRAINING = "retraining"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Job:
-    """One job that holds a share; jobs are ordered by stream id, inference first."""
-
-    stream: StreamId
-    kind: JobKind
+from ekya.planning.schedulers.pick import StreamChoices, watching_milli
+from ekya.planning.schedulers.tables import floor_quanta
 
 
 def choices_by_stream(view: WindowView) -> dict[StreamId, StreamChoices]:
     """Returns PickConfigs for every stream, in the order of their ids."""
-    ordered = sorted(view.streams, key=lambda stream: stream.stream)
-    return {stream.stream: StreamChoices(view, stream) for stream in ordered}
+    return {stream.stream: StreamChoices(view, stream) for stream in view.streams}
 
 
-def jobs_of(choices: Mapping[StreamId, StreamChoices]) -> list[Job]:
-    """Returns every job, sorted; a stream that has nothing to retrain has only its inference."""
-    jobs = [Job(stream, JobKind.INFERENCE) for stream in choices]
-    jobs += [Job(stream, JobKind.RETRAINING) for stream, choice in choices.items() if choice.has_retraining]
-    return sorted(jobs)
+def inference_jobs(view: WindowView) -> list[Job]:
+    """Returns the inference of every stream, sorted."""
+    return [Job(stream.stream, Work.INFERENCE) for stream in view.streams]
 
 
 def shares_of(phase: Phase) -> dict[Job, int]:
     """Returns the shares of a phase by job, zeros included, in the order of the jobs."""
-    shares = {Job(a.stream, JobKind.INFERENCE): a.inference_share_milli for a in phase.assignments}
-    shares |= {Job(a.stream, JobKind.RETRAINING): a.retrain_share_milli for a in phase.assignments}
+    shares = {Job(a.stream, Work.INFERENCE): a.inference_share_milli for a in phase.assignments}
+    shares |= {Job(a.stream, Work.RETRAINING): a.retrain_share_milli for a in phase.assignments}
     return dict(sorted(shares.items()))
 
 
@@ -59,30 +43,24 @@ def fair_shares_milli(capacity_milli: int, quantum_milli: int, count: int) -> li
     return [(each + (index < rest)) * quantum_milli for index in range(count)]
 
 
-def even_inference(view: WindowView, streams: Iterable[StreamId]) -> dict[Job, int]:
-    """Returns equal inference shares of the whole capacity; the streams in the order of their ids."""
-    names = list(streams)
+def equal_shares(view: WindowView, jobs: Collection[Job]) -> dict[Job, int]:
+    """Returns equal shares of the whole capacity, of one GPU at most."""
+    fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(jobs))
     largest = largest_share_milli(view.quantum_milli)
-    fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names))
-    return {
-        Job(name, JobKind.INFERENCE): min(share, largest) for name, share in zip(names, fair, strict=True)
-    }
+    return {job: min(share, largest) for job, share in zip(jobs, fair, strict=True)}
 
 
 def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
     """Returns the inference shares that keep a_MIN and the latency limits, for as many streams as possible.
 
     Streams that need least come first, so that the largest number is kept; a stream whose constraints no
-    share keeps is not among them (``inference_floor_milli``).
+    share keeps has a floor of 0 (``tables.floor_quanta``).
     """
-    floors = [
-        (floor, Job(stream.stream, JobKind.INFERENCE))
-        for stream in view.streams
-        if (floor := inference_floor_milli(view, stream)) is not None
-    ]
+    accuracy = np.array([stream.accuracy for stream in view.streams])[:, None]
+    floors = floor_quanta(view, accuracy)[:, 0] * view.quantum_milli
     kept: dict[Job, int] = {}
     left = capacity_milli
-    for floor, job in sorted(floors):
+    for floor, job in sorted(zip(floors.tolist(), inference_jobs(view), strict=True)):
         if floor <= left:
             kept[job] = floor
             left -= floor
@@ -91,7 +69,7 @@ def kept_floors(view: WindowView, capacity_milli: int) -> dict[Job, int]:
 
 def inference_floors(view: WindowView) -> dict[Job, int]:
     """Returns each stream's inference share before all others: enough to analyse one frame a second."""
-    return {Job(stream.stream, JobKind.INFERENCE): watching_milli(view, stream) for stream in view.streams}
+    return {job: watching_milli(view, s) for job, s in zip(inference_jobs(view), view.streams, strict=True)}
 
 
 def with_floors(

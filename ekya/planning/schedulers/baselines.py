@@ -1,24 +1,19 @@
 """Baselines: no retraining, the uniform baseline (paper §3.2, §6.1), and true results (paper §6.4)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.plan import Assignment, Plan
-from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
+from ekya.core.shares import Job, Work
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import RetrainOption, WindowView
-from ekya.planning.schedulers.allocation import (
-    Job,
-    JobKind,
-    choices_by_stream,
-    even_inference,
-    fair_shares_milli,
-    largest_share_milli,
-)
+from ekya.planning.schedulers.allocation import choices_by_stream, fair_shares_milli, largest_share_milli
 from ekya.planning.schedulers.ekya import Ekya
-from ekya.planning.schedulers.pick import RetrainChoice, StreamChoices, fixed_retraining
-from ekya.planning.schedulers.reasons import assignment, one_phase_plan, plan_of
+from ekya.planning.schedulers.pick import StreamChoices, fixed_retraining
+from ekya.planning.schedulers.reasons import assignment, inference_plan, plan_of
 from ekya.planning.schedulers.scheduler import Needs
 
 
@@ -26,23 +21,17 @@ from ekya.planning.schedulers.scheduler import Needs
 class NoRetrain:
     """Gives equal shares to inference and none to retraining; a retraining that runs already is paused."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "no-retrain"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(
-            labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
-        )
+    name: ClassVar[str] = "no-retrain"
+    needs: ClassVar[Needs] = Needs(
+        labels=False, inference_profile=False, micro_profile=False, fixed_gamma=True, fixed_shares=True
+    )
 
     def plan(self, view: WindowView) -> Plan:
         """Returns one phase; λ is the most accurate that keeps up at its share."""
-        choices = choices_by_stream(view)
-        return one_phase_plan(
-            view, choices, even_inference(view, choices), why_not="this scheduler never does"
+        return inference_plan(
+            view,
+            lambda stream: (stream.running.option if stream.running else None, None),
+            why_not="this scheduler never does",
         )
 
 
@@ -62,48 +51,39 @@ class Uniform:
         UserError: the part is out of range.
     """
 
+    name: ClassVar[str] = "uniform"
+    needs: ClassVar[Needs] = Needs(
+        labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
+    )
     inference_part_milli: int = 500
     fixed_gamma: RetrainConfig | None = None
 
     def __post_init__(self) -> None:
         check_part(self.inference_part_milli)
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "uniform"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(
-            labels=True, inference_profile=True, micro_profile=False, fixed_gamma=True, fixed_shares=True
-        )
-
     def plan(self, view: WindowView) -> Plan:
         """Returns one phase; λ is the most accurate that keeps up at its share."""
-        choices = choices_by_stream(view)
-        shares = uniform_shares(view, choices, self.inference_part_milli)
-        return plan_of(view, [self._assignment(view, stream, shares) for stream in choices.values()])
-
-    def _assignment(self, view: WindowView, stream: StreamChoices, shares: Mapping[Job, int]) -> Assignment:
-        inference_share = shares[Job(stream.stream.stream, JobKind.INFERENCE)]
-        retrain_share = shares[Job(stream.stream.stream, JobKind.RETRAINING)]
-        return assignment(
-            stream,
-            self._retraining(view, stream, retrain_share),
-            retrain_share,
-            stream.inference(inference_share),
-            inference_share,
-            forecast=False,
-            why_not="its fixed configuration is not offered" if retrain_share else "it has no share",
+        shares = uniform_shares(view, self.inference_part_milli)
+        return plan_of(
+            view, [self._assignment(stream, shares) for stream in choices_by_stream(view).values()]
         )
 
-    def _retraining(self, view: WindowView, stream: StreamChoices, share_milli: int) -> RetrainChoice:
-        if stream.stream.running is not None:
-            return stream.retraining(share_milli)
-        option = affordable_option(view, stream.stream.retrain_options, share_milli, self.fixed_gamma)
-        return fixed_retraining(view, stream.stream, option, share_milli)
+    def _assignment(self, choices: StreamChoices, shares: Mapping[Job, int]) -> Assignment:
+        view, stream = choices.view, choices.stream
+        retrain_milli = shares[Job(stream.stream, Work.RETRAINING)]
+        if stream.running is not None:
+            retrain = choices.retraining(retrain_milli)
+        else:
+            option = affordable_option(view, stream.retrain_options, retrain_milli, self.fixed_gamma)
+            retrain = fixed_retraining(view, stream, option, retrain_milli)
+        return assignment(
+            choices,
+            retrain,
+            retrain_milli,
+            shares[Job(stream.stream, Work.INFERENCE)],
+            forecast=False,
+            why_not="its fixed configuration is not offered" if retrain_milli else "it has no share",
+        )
 
 
 def check_part(inference_part_milli: int) -> None:
@@ -115,26 +95,21 @@ def check_part(inference_part_milli: int) -> None:
         )
 
 
-def uniform_shares(
-    view: WindowView, streams: Iterable[StreamId], inference_part_milli: int
-) -> dict[Job, int]:
-    """Returns equal shares in multiples of δ, streams in the order of their ids, each split in the same way.
+def uniform_shares(view: WindowView, inference_part_milli: int) -> dict[Job, int]:
+    """Returns equal shares in multiples of δ for all streams, each split in the same way.
 
     Args:
-        view: capacity and δ.
-        streams: all streams of the view, sorted.
+        view: streams, capacity and δ.
         inference_part_milli: thousandths of a stream's share that inference gets.
     """
-    names = list(streams)
     largest = largest_share_milli(view.quantum_milli)
+    fair = fair_shares_milli(view.capacity_milli, view.quantum_milli, len(view.streams))
     shares: dict[Job, int] = {}
-    for name, share in zip(
-        names, fair_shares_milli(view.capacity_milli, view.quantum_milli, len(names)), strict=True
-    ):
+    for stream, share in zip(view.streams, fair, strict=True):
         quanta = share // view.quantum_milli
         part = (quanta * inference_part_milli + FULL_GPU_MILLI // 2) // FULL_GPU_MILLI
-        shares[Job(name, JobKind.INFERENCE)] = min(part * view.quantum_milli, largest)
-        shares[Job(name, JobKind.RETRAINING)] = min(share - part * view.quantum_milli, largest)
+        shares[Job(stream.stream, Work.INFERENCE)] = min(part * view.quantum_milli, largest)
+        shares[Job(stream.stream, Work.RETRAINING)] = min(share - part * view.quantum_milli, largest)
     return shares
 
 
@@ -160,17 +135,10 @@ class Oracle:
     ``ekya`` and this baseline is the price of estimation.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "oracle"
-
-    @property
-    def needs(self) -> Needs:
-        """Full preparation, with true profiles."""
-        return Needs(
-            labels=True, inference_profile=True, micro_profile=True, true_profile=True, early_parts=True
-        )
+    name: ClassVar[str] = "oracle"
+    needs: ClassVar[Needs] = Needs(
+        labels=True, inference_profile=True, micro_profile=True, true_profile=True, early_parts=True
+    )
 
     def plan(self, view: WindowView) -> Plan:
         """Returns the plan of ``ekya``."""

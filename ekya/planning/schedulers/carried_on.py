@@ -7,13 +7,11 @@ there on, provided the old plan is considered. So executed windows are never wor
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.objective import evaluate
-from ekya.planning.schedulers.phases import DraftPhase, StreamDraft, plan_of_draft
+from ekya.planning.schedulers.phases import AssignmentWriter, written_phase
 from ekya.planning.schedulers.pick import StreamChoices
 
 
@@ -44,37 +42,31 @@ def best_remainder(view: WindowView) -> Remainder | None:
 
 def plan_of_remainder(view: WindowView, remainder: Remainder) -> Plan:
     """Returns the remainder as a plan, with updated reasons."""
-    streams = sorted(view.streams, key=lambda stream: stream.stream)
-    ends = dict(evaluate(view, remainder.phases).completions_us)
-    drafts = [
-        StreamDraft(stream, option, _after(view, ends.get(stream.stream)))
-        for stream, option in zip(streams, remainder.options, strict=True)
+    ends_us = {
+        stream: end_us - view.now_us for stream, end_us in evaluate(view, remainder.phases).completions_us
+    }
+    writers = [
+        AssignmentWriter(view, stream, option, ends_us.get(stream.stream))
+        for stream, option in zip(view.streams, remainder.options, strict=True)
     ]
-    starts_us = [0, *sorted({end - view.now_us for end in ends.values()})]
     phases = [
-        DraftPhase(
+        written_phase(
+            writers,
             start_us,
-            np.array(
-                [a.inference_share_milli for a in phase.assignments]
-                + [a.retrain_share_milli for a in phase.assignments]
-            ),
+            [one.inference_share_milli for one in phase.assignments],
+            [one.retrain_share_milli for one in phase.assignments],
         )
-        for start_us, phase in zip(starts_us, remainder.phases, strict=False)
+        for start_us, phase in zip([0, *sorted(set(ends_us.values()))], remainder.phases, strict=False)
     ]
-    return plan_of_draft(view, drafts, phases)
-
-
-def _after(view: WindowView, end_us: int | None) -> int | None:
-    return None if end_us is None else end_us - view.now_us
+    return Plan(tuple(phases), evaluate(view, phases).score)
 
 
 def _remainder(view: WindowView, phases: Sequence[Phase]) -> Remainder | None:
-    streams = sorted(view.streams, key=lambda stream: stream.stream)
     given = [{a.stream: a for a in phase.assignments} for phase in phases]
-    if not given or any(stream.stream not in phase for phase in given for stream in streams):
+    if not given or any(stream.stream not in phase for phase in given for stream in view.streams):
         return None
-    choices = [StreamChoices(view, stream) for stream in streams]
-    options = tuple(_option(stream, given) for stream in streams)
+    choices = [StreamChoices(view, stream) for stream in view.streams]
+    options = tuple(_option(stream, given) for stream in view.streams)
     renewed = tuple(
         Phase(
             tuple(

@@ -8,6 +8,7 @@ worth less in the end than any of its forecasts, nor than the thief's plan at th
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
@@ -21,15 +22,8 @@ from ekya.planning.schedulers.serial import Serial
 class Ekya:
     """Chooses the best plan of several planners."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "ekya"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
+    name: ClassVar[str] = "ekya"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """Returns the plan with the highest objective; on a tie, the one in progress."""

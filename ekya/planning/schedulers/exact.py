@@ -15,13 +15,15 @@ streams scores higher, the thief's included.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.plan import Plan
+from ekya.core.shares import Job, Work
 from ekya.core.view import Objective, WindowView
-from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream, kept_floors
+from ekya.planning.schedulers.allocation import choices_by_stream, inference_jobs, kept_floors
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.tables import Floats, Ints, ValueTables, value_tables
@@ -31,15 +33,8 @@ from ekya.planning.schedulers.tables import Floats, Ints, ValueTables, value_tab
 class Exact:
     """Finds the best static allocation in multiples of δ."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "exact"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
+    name: ClassVar[str] = "exact"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """Returns one phase, held until the window's end or the next planning."""
@@ -47,10 +42,12 @@ class Exact:
         capacity = max(view.capacity_milli, 0) // view.quantum_milli
         best = _best_of_all(view, tables, capacity)
         shares: dict[Job, int] = {}
-        for row, quanta in enumerate(share_out(best.values, capacity)):
+        for row, (stream, quanta) in enumerate(
+            zip(view.streams, share_out(best.values, capacity), strict=True)
+        ):
             inference = int(best.inference[row, quanta])
-            shares[Job(tables.streams[row], JobKind.INFERENCE)] = inference * view.quantum_milli
-            shares[Job(tables.streams[row], JobKind.RETRAINING)] = (quanta - inference) * view.quantum_milli
+            shares[Job(stream.stream, Work.INFERENCE)] = inference * view.quantum_milli
+            shares[Job(stream.stream, Work.RETRAINING)] = (quanta - inference) * view.quantum_milli
         return one_phase_plan(view, choices_by_stream(view), shares)
 
 
@@ -75,16 +72,16 @@ def _best_of_all(view: WindowView, tables: ValueTables, capacity: int) -> BestBy
     Where it does not, each stream that is kept counts for more than all accuracy together. For max-min the
     kept streams are then those of ``kept_floors``.
     """
-    floors = np.maximum(tables.floors, 0)
+    floors = tables.floors
     max_min = view.objective is Objective.MAX_MIN
     if floors.sum() > capacity and max_min:
         kept = kept_floors(view, capacity * view.quantum_milli)
-        milli = [kept.get(Job(stream, JobKind.INFERENCE), 0) for stream in tables.streams]
+        milli = [kept.get(job, 0) for job in inference_jobs(view)]
         floors = np.array(milli, np.intp) // view.quantum_milli
     if floors.sum() > capacity:
         return best_by_quanta(tables, floors, 1.0 + tables.weights.sum())
     best = best_by_quanta(tables, floors)
-    if max_min and tables.streams:
+    if max_min and view.streams:
         worst = _best_worst(best.values / tables.weights[:, None], capacity)
         enough = best.values >= worst * tables.weights[:, None]
         return BestByQuanta(np.where(enough, best.values, -np.inf), best.inference)

@@ -1,11 +1,13 @@
 """Ekya with one of its two halves removed (paper Figure 8, factor analysis)."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Plan
-from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream
+from ekya.core.shares import Job, Work
+from ekya.core.view import WindowView
+from ekya.planning.schedulers.allocation import choices_by_stream
 from ekya.planning.schedulers.baselines import affordable_option, check_part, uniform_shares
 from ekya.planning.schedulers.reasons import one_phase_plan
 from ekya.planning.schedulers.scheduler import Needs
@@ -23,25 +25,16 @@ class FixedRes:
         UserError: the part is out of range.
     """
 
+    name: ClassVar[str] = "fixed-res"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
     inference_part_milli: int = 500
 
     def __post_init__(self) -> None:
         check_part(self.inference_part_milli)
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "fixed-res"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_shares=True)
-
     def plan(self, view: WindowView) -> Plan:
         """Returns one phase; the share of a finished retraining stays idle until the window ends."""
-        choices = choices_by_stream(view)
-        return one_phase_plan(view, choices, uniform_shares(view, choices, self.inference_part_milli))
+        return one_phase_plan(view, choices_by_stream(view), uniform_shares(view, self.inference_part_milli))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +49,20 @@ class FixedConfig:
         UserError: the part is out of range.
     """
 
+    name: ClassVar[str] = "fixed-config"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, fixed_gamma=True)
     inference_part_milli: int = 500
     fixed_gamma: RetrainConfig | None = None
 
     def __post_init__(self) -> None:
         check_part(self.inference_part_milli)
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "fixed-config"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs; profiles give the thief the value of γ for each stream."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, fixed_gamma=True)
-
     def plan(self, view: WindowView) -> Plan:
         """Returns the thief's plan, with the fixed γ as the only one offered."""
-        choices = choices_by_stream(view)
-        shares = uniform_shares(view, choices, self.inference_part_milli)
-        streams = tuple(
-            replace(
-                stream,
-                retrain_options=self._offered(view, stream, shares[Job(stream.stream, JobKind.RETRAINING)]),
-            )
-            for stream in view.streams
-        )
-        return Thief().plan(replace(view, streams=streams))
-
-    def _offered(self, view: WindowView, stream: StreamView, share_milli: int) -> tuple[RetrainOption, ...]:
-        option = affordable_option(view, stream.retrain_options, share_milli, self.fixed_gamma)
-        return () if option is None else (option,)
+        shares = uniform_shares(view, self.inference_part_milli)
+        streams = []
+        for stream in view.streams:
+            share_milli = shares[Job(stream.stream, Work.RETRAINING)]
+            option = affordable_option(view, stream.retrain_options, share_milli, self.fixed_gamma)
+            streams.append(replace(stream, retrain_options=() if option is None else (option,)))
+        return Thief().plan(replace(view, streams=tuple(streams)))

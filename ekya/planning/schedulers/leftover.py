@@ -2,59 +2,122 @@
 
 import heapq
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
+from ekya.core.plan import Assignment
+from ekya.core.shares import Job, Work
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.planning.schedulers.allocation import Job, JobKind
-from ekya.planning.schedulers.pick import SAME
+from ekya.core.view import RetrainOption
+from ekya.planning.placement.homes import Grants
+from ekya.planning.schedulers.pick import SAME, RetrainChoice, StreamChoices, fixed_retraining, watching_milli
+from ekya.planning.schedulers.reasons import assignment
+from ekya.planning.schedulers.scheduler import Needs
 
 
-class Grants(Protocol):
-    """Granted shares, which may still grow into spare capacity."""
+class GrantedStream:
+    """One stream of a plan's first phase, at shares other than requested.
 
-    @property
-    def spare_milli(self) -> int:
-        """Spare capacity in thousandths of a GPU."""
+    Attributes:
+        choices: PickConfigs for the stream.
+    """
 
-    @property
-    def gpus(self) -> Mapping[Job, int]:
-        """The GPU of every job that holds a share; empty where all GPUs are one pool."""
-
-    def share_milli(self, job: Job) -> int:
-        """Returns the share of a job; 0 for a job that was not asked for."""
-
-    def fitting_milli(self, job: Job, wanted_milli: int) -> int | None:
-        """Returns the smallest share from ``wanted_milli`` on to which a job can grow; None if none fits."""
-
-    def grow(self, job: Job, share_milli: int) -> None:
-        """Gives a job a share that ``fitting_milli`` returned."""
-
-
-class Growing(Protocol):
-    """A stream whose jobs may get more."""
+    def __init__(
+        self, choices: StreamChoices, planned: Assignment, needs: Needs, grants: Grants, phases: int
+    ) -> None:
+        """Takes the requested assignment of a plan with this number of phases."""
+        self.choices = choices
+        self._planned = planned
+        self._needs = needs
+        self._grants = grants
+        self._keeps_gamma = needs.fixed_gamma or phases > 1
+        self._inference = Job(planned.stream, Work.INFERENCE)
+        self._retraining = Job(planned.stream, Work.RETRAINING)
 
     @property
-    def kinds(self) -> tuple[JobKind, ...]:
-        """Kinds of its jobs that may grow."""
+    def growing(self) -> list[Job]:
+        """Jobs of the stream that may get more than requested."""
+        waits = self._keeps_gamma and self._planned.retrain_share_milli == 0
+        retrains = self.choices.has_retraining and not waits
+        return [self._inference, self._retraining] if retrains else [self._inference]
+
+    def best_growth(self, job: Job, grain_milli: int) -> tuple[float, float, int] | None:
+        """Returns the growth of a job that gains most per thousandth; None if none gains.
+
+        Returns:
+            The stream's value now, the gain per thousandth, and the share that the job grows to.
+        """
+        retrain, inference = self._grants.share_milli(self._retraining), self._share_milli
+        is_inference = job is self._inference
+        share = inference if is_inference else retrain
+        before = self._value(retrain, inference)
+        best, best_rate = None, SAME
+        for larger in self._larger_shares(job, share, grain_milli):
+            after = self._value(retrain, larger) if is_inference else self._value(larger, inference)
+            rate = self.choices.stream.weight * (after - before) / (larger - share)
+            if rate > best_rate + SAME:
+                best, best_rate = (before, rate, larger), rate
+        return best
+
+    def assignment(self) -> Assignment:
+        """Returns the stream's assignment at its granted shares."""
+        retrain_milli = self._grants.share_milli(self._retraining)
+        lost = self._planned.retrain is not None and retrain_milli == 0
+        watching = 0 if self._needs.fixed_shares else watching_milli(self.choices.view, self.choices.stream)
+        return assignment(
+            self.choices,
+            self._retrain_choice(retrain_milli),
+            retrain_milli,
+            self._share_milli,
+            forecast=self._needs.micro_profile,
+            why_not="no share of it is left after rounding" if lost else None,
+            elsewhere=self._planned.elsewhere,
+            watched=self._planned.inference_share_milli < watching <= self._share_milli,
+        )
 
     @property
-    def inference_stops(self) -> tuple[int, ...]:
-        """Inference shares at which another λ can keep up."""
+    def _share_milli(self) -> int:
+        return self._grants.share_milli(self._inference)
 
-    @property
-    def weight(self) -> float:
-        """Weight of the stream."""
+    def _value(self, retrain_milli: int, inference_milli: int) -> float:
+        """Returns the stream's part of the objective, if these shares hold until the window's end."""
+        return self._retrain_choice(retrain_milli).serving * self.choices.inference(inference_milli).part
 
-    def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
-        """Returns the stream's part of the objective at these shares."""
+    def _retrain_choice(self, share_milli: int) -> RetrainChoice:
+        planned, view, stream = self._planned, self.choices.view, self.choices.stream
+        if planned.elsewhere is not None and planned.retrain is not None:
+            return fixed_retraining(view, stream, RetrainOption(planned.retrain, stream.accuracy, 0.0), 0)
+        if not self._keeps_gamma:
+            return self.choices.retraining(share_milli)
+        offered = stream.retrain_options if share_milli else ()
+        if stream.running is not None:
+            offered = (stream.running.option,)
+        option = next((option for option in offered if option.config == planned.retrain), None)
+        kept = fixed_retraining(view, stream, option, share_milli)
+        as_planned = share_milli == planned.retrain_share_milli
+        if option is None or kept.completes_us is not None or as_planned or self._needs.fixed_gamma:
+            return kept
+        return self.choices.retraining(share_milli)
 
-
-_Growth = tuple[float, float, Job, int]
-"""Heap entry: rank, -gain per thousandth, job, the share that it grows to."""
+    def _larger_shares(self, job: Job, share: int, grain_milli: int) -> Iterator[int]:
+        """Yields larger shares: those at which another λ keeps up, and others in steps of the grain."""
+        grain = grain_milli
+        while grain > 1 and self._grants.fitting_milli(job, share + grain) is None:
+            grain //= 2
+        wanted = set(range(share + grain, FULL_GPU_MILLI + 1, grain))
+        if job is self._inference:
+            wanted |= {option.share_needed_milli for option in self.choices.stream.inference_options}
+        last = share
+        for least in sorted(wanted):
+            if least <= last:
+                continue
+            larger = self._grants.fitting_milli(job, least)
+            if larger is None:
+                return
+            yield larger
+            last = larger
 
 
 def give_out(
-    streams: Mapping[StreamId, Growing], grants: Grants, grain_milli: int, *, worst_first: bool
+    streams: Mapping[StreamId, GrantedStream], grants: Grants, grain_milli: int, *, worst_first: bool
 ) -> None:
     """Grows the job that gains most per thousandth, until no job gains.
 
@@ -68,64 +131,28 @@ def give_out(
         grain_milli: spacing of the larger shares that are tried.
         worst_first: of the streams that gain at all, the worst comes first, as max-min requires.
     """
-    heap: list[_Growth] = []
-    current: dict[Job, _Growth] = {}
-
-    def look(stream: StreamId) -> None:
-        for kind in streams[stream].kinds:
-            job = Job(stream, kind)
-            current.pop(job, None)
-            entry = _best_growth(job, streams[stream], grants, grain_milli, worst_first)
-            if entry is not None:
-                current[job] = entry
-                heapq.heappush(heap, entry)
-
     if grants.spare_milli == 0:
         return
-    for stream in streams:
-        look(stream)
+    # Rank, negative gain per thousandth, job, and the share that it grows to.
+    heap: list[tuple[float, float, Job, int]] = []
+    current: dict[Job, tuple[float, float, Job, int]] = {}
+
+    def update(stream: GrantedStream) -> None:
+        for job in stream.growing:
+            current.pop(job, None)
+            growth = stream.best_growth(job, grain_milli)
+            if growth is not None:
+                value, rate, share_milli = growth
+                current[job] = (value if worst_first else 0.0, -rate, job, share_milli)
+                heapq.heappush(heap, current[job])
+
+    for stream in streams.values():
+        update(stream)
     while heap:
         entry = heapq.heappop(heap)
-        _, _, job, share = entry
+        _, _, job, share_milli = entry
         if current.get(job) != entry:
             continue
-        if grants.fitting_milli(job, share) == share:
-            grants.grow(job, share)
-        look(job.stream)
-
-
-def _best_growth(
-    job: Job, stream: Growing, grants: Grants, grain_milli: int, worst_first: bool
-) -> _Growth | None:
-    """Returns the growth that gains most per thousandth; None if none gains."""
-    retrain = grants.share_milli(Job(job.stream, JobKind.RETRAINING))
-    inference = grants.share_milli(Job(job.stream, JobKind.INFERENCE))
-    is_inference = job.kind is JobKind.INFERENCE
-    share, stops = (inference, stream.inference_stops) if is_inference else (retrain, ())
-    before = stream.value(retrain, inference)
-    best: _Growth | None = None
-    best_rate = SAME
-    for larger in _larger_shares(job, share, stops, grants, grain_milli):
-        after = stream.value(retrain, larger) if is_inference else stream.value(larger, inference)
-        rate = stream.weight * (after - before) / (larger - share)
-        if rate > best_rate + SAME:
-            best, best_rate = (before if worst_first else 0.0, -rate, job, larger), rate
-    return best
-
-
-def _larger_shares(
-    job: Job, share: int, stops: tuple[int, ...], grants: Grants, grain_milli: int
-) -> Iterator[int]:
-    grain = grain_milli
-    while grain > 1 and grants.fitting_milli(job, share + grain) is None:
-        grain //= 2
-    wanted = {stop for stop in stops if share < stop} | set(range(share + grain, FULL_GPU_MILLI + 1, grain))
-    last = share
-    for least in sorted(wanted):
-        if least <= last:
-            continue
-        larger = grants.fitting_milli(job, least)
-        if larger is None:
-            return
-        yield larger
-        last = larger
+        if grants.fitting_milli(job, share_milli) == share_milli:
+            grants.grow(job, share_milli)
+        update(streams[job.stream])

@@ -55,15 +55,13 @@ def sample_megabits(window_s: float) -> float:
     return VIDEO_MBPS * SAMPLED_PART * window_s
 
 
-def arrivals_s(
-    network: Network, uploads_megabits: Sequence[float], model_megabits: float
-) -> tuple[float, ...]:
+def arrivals_s(network: Network, uploads_megabits: Sequence[float]) -> tuple[float, ...]:
     """Returns when each stream's model arrives, from the moment when the first upload may begin.
 
     A model is downloaded as soon as its own data is uploaded; uploads and downloads do not slow each other.
     """
     up = transfers_done_s([0.0] * len(uploads_megabits), uploads_megabits, network.uplink_mbps, network.order)
-    models = [model_megabits] * len(up)
+    models = [MODEL_MEGABITS] * len(up)
     return transfers_done_s(up, models, network.downlink_mbps, network.order)
 
 

@@ -107,9 +107,10 @@ def _part_by_the_end(option: RetrainOption, speed: float, left_us: int) -> float
 
 def weighted_mean(view: WindowView, values: Mapping[StreamId, float]) -> float:
     """Returns the mean of the streams' values by their weights; 0 without streams."""
-    ordered = sorted(view.streams, key=lambda stream: stream.stream)
-    total = sum(stream.weight for stream in ordered)
-    return sum(stream.weight * values[stream.stream] for stream in ordered) / total if ordered else 0.0
+    if not view.streams:
+        return 0.0
+    total = sum(stream.weight for stream in view.streams)
+    return sum(stream.weight * values[stream.stream] for stream in view.streams) / total
 
 
 def score(view: WindowView, values: Mapping[StreamId, float]) -> float:
@@ -155,17 +156,14 @@ class _Played:
     def __init__(self, view: WindowView) -> None:
         self._view = view
         self._now_us = view.now_us
-        self._runs = {
-            stream.stream: _StreamRun(stream, view)
-            for stream in sorted(view.streams, key=lambda stream: stream.stream)
-        }
+        self._runs = {stream.stream: _StreamRun(stream, view) for stream in view.streams}
         self._ends: list[tuple[int, StreamId]] = []
         self.completions: list[tuple[StreamId, int]] = []
 
     def begin(self, phase: Phase, before: Phase | None) -> None:
         """Applies a phase to every stream; ``before`` is the phase that ends now."""
         named = [assignment.stream for assignment in phase.assignments]
-        if sorted(named) != list(self._runs):
+        if named != list(self._runs):
             raise ValueError("a phase names every stream of the view once")
         old = before.assignments if before else (None,) * len(named)
         for assignment, last in zip(phase.assignments, old, strict=True):

@@ -1,10 +1,9 @@
 """Builds a plan from the shares of every phase, with a reason for every stream in each phase."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.units import us_to_seconds
@@ -15,36 +14,6 @@ from ekya.planning.schedulers.reasons import assignment
 from ekya.planning.schedulers.schedule_simulation import Courses
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
-Ints = NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DraftPhase:
-    """One phase without reasons.
-
-    Attributes:
-        start_us: from now.
-        shares_milli: (2·V,) of the inferences and then of the retrainings, streams by id.
-    """
-
-    start_us: int
-    shares_milli: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDraft:
-    """Retraining of one stream in a draft.
-
-    Attributes:
-        stream: as the view has it.
-        option: the γ that it runs at some time; None for none.
-        done_us: completion time of that γ, from now; None if not in this window.
-    """
-
-    stream: StreamView
-    option: RetrainOption | None
-    done_us: int | None
-
 
 def plan_of_course(view: WindowView, board: WindowArrays, course: Courses) -> Plan:
     """Returns the plan of a course (the only one in ``course``), with one phase per completion.
@@ -53,58 +22,53 @@ def plan_of_course(view: WindowView, board: WindowArrays, course: Courses) -> Pl
     already goes on.
     """
     begun = np.isfinite(course.done_us[0]) | course.unfinished[0] | board.locked
-    streams = [
-        StreamDraft(stream, known[state] if begins else None, int(done_us) if np.isfinite(done_us) else None)
+    writers = [
+        AssignmentWriter(
+            view, stream, known[state] if begins else None, int(done_us) if np.isfinite(done_us) else None
+        )
         for stream, known, state, begins, done_us in zip(
-            board.streams, board.options, course.states[0], begun, course.done_us[0], strict=True
+            view.streams, board.options, course.states[0], begun, course.done_us[0], strict=True
         )
     ]
-    return plan_of_draft(view, streams, list(_phases_of_course(view, course, begun)))
-
-
-def _phases_of_course(view: WindowView, course: Courses, begun: NDArray[np.bool_]) -> Iterator[DraftPhase]:
+    phases: list[Phase] = []
     start_us = 0
     for stretch in course.stretches:
-        shares = stretch.shares[0] * view.quantum_milli
-        shares[len(begun) :][~begun] = 0
-        phase = DraftPhase(start_us, shares)
+        inference_milli, retrain_milli = np.split(stretch.shares[0] * view.quantum_milli, 2)
+        retrain_milli = np.where(begun, retrain_milli, 0)
+        phase = written_phase(writers, start_us, inference_milli.tolist(), retrain_milli.tolist())
         completions = set(course.done_us[0][stretch.ends[0]].tolist())
-        yield from [phase] * max(1, len(completions))
+        phases += [phase] * max(1, len(completions))
         start_us += int(stretch.lasts_us[0])
+    return Plan(tuple(phases), evaluate(view, phases).score)
 
 
-def plan_of_draft(view: WindowView, streams: Sequence[StreamDraft], phases: Sequence[DraftPhase]) -> Plan:
-    """Returns the plan with these shares; ``streams`` are all streams of the view, by id."""
-    writers = [_Writer(view, stream) for stream in streams]
-    written = []
-    latest: DraftPhase | None = None
-    for phase in phases:
-        if phase is not latest:
-            shares_milli = phase.shares_milli.tolist()
-            shares = zip(writers, shares_milli[: len(writers)], shares_milli[len(writers) :], strict=True)
-            made = Phase(tuple(one.write(phase.start_us, *both) for one, *both in shares))
-            latest = phase
-        written.append(made)
-    return Plan(tuple(written), evaluate(view, written).score)
-
-
-class _Writer:
+class AssignmentWriter:
     """Writes one stream's assignments, phase after phase; an unchanged assignment is the same object."""
 
-    def __init__(self, view: WindowView, draft: StreamDraft) -> None:
-        reached = max(draft.option.accuracy_after if draft.option else 0.0, draft.stream.accuracy)
-        after = replace(draft.stream, accuracy=reached, retrain_options=(), running=None)
-        self._draft = draft
+    def __init__(
+        self, view: WindowView, stream: StreamView, option: RetrainOption | None, done_us: int | None
+    ) -> None:
+        """Begins a plan.
+
+        Args:
+            view: the view.
+            stream: as the view has it.
+            option: the γ that it runs at some time; None for none.
+            done_us: completion time of that γ, from now; None if not in this window.
+        """
+        reached = max(option.accuracy_after if option else 0.0, stream.accuracy)
+        after = replace(stream, accuracy=reached, retrain_options=(), running=None)
         self._now_us = view.now_us
-        self._begun = draft.stream.running is not None
-        self._before = StreamChoices(view, draft.stream)
+        self._option, self._done_us = option, done_us
+        self._begun = stream.running is not None
+        self._before = StreamChoices(view, stream)
         self._after = StreamChoices(view, after)
         self._key: tuple[int, int, bool] | None = None
         self._latest: Assignment | None = None
 
     def write(self, start_us: int, inference_milli: int, retrain_milli: int) -> Assignment:
         """Returns the stream's assignment in a phase; phases are written in order."""
-        done = self._draft.done_us is not None and self._draft.done_us <= start_us
+        done = self._done_us is not None and self._done_us <= start_us
         key = (inference_milli, retrain_milli, done)
         if self._latest is None or self._key != key:
             self._key = key
@@ -114,24 +78,24 @@ class _Writer:
     def _assignment(self, inference_milli: int, retrain_milli: int, done: bool) -> Assignment:
         choices = self._after if done else self._before
         self._begun = self._begun or retrain_milli > 0
-        option = self._draft.option if self._begun and not done else None
-        done_us = self._draft.done_us
-        return assignment(
-            choices,
-            RetrainChoice(
-                option, choices.stream.accuracy, None if done_us is None else self._now_us + done_us
-            ),
-            retrain_milli,
-            choices.inference(inference_milli),
-            inference_milli,
-            why_not=self._why_not_yet(),
-        )
+        option = self._option if self._begun and not done else None
+        completes_us = None if self._done_us is None else self._now_us + self._done_us
+        why_not = None
+        if not self._begun and self._option is not None and self._done_us is not None:
+            why_not = (
+                f"others gain more per GPU-second and come first; its turn ({self._option.config.name}) "
+                f"ends after {us_to_seconds(self._done_us):.0f} s"
+            )
+        retrain = RetrainChoice(option, choices.stream.accuracy, completes_us)
+        return assignment(choices, retrain, retrain_milli, inference_milli, why_not=why_not)
 
-    def _why_not_yet(self) -> str | None:
-        option, done_us = self._draft.option, self._draft.done_us
-        if self._begun or option is None or done_us is None:
-            return None
-        return (
-            f"others gain more per GPU-second and come first; its turn ({option.config.name}) "
-            f"ends after {us_to_seconds(done_us):.0f} s"
-        )
+
+def written_phase(
+    writers: Sequence[AssignmentWriter],
+    start_us: int,
+    inference_milli: Sequence[int],
+    retrain_milli: Sequence[int],
+) -> Phase:
+    """Returns the phase that begins ``start_us`` from now, with the shares of the writers' streams."""
+    shares = zip(writers, inference_milli, retrain_milli, strict=True)
+    return Phase(tuple(writer.write(start_us, *both) for writer, *both in shares))

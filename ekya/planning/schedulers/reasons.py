@@ -1,47 +1,64 @@
 """Builds assignments from shares, each with its reason in one sentence for the operator."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.shares import Job, Work
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.view import RetrainOption, WindowView
+from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.core.weights import Elsewhere
-from ekya.planning.schedulers.allocation import Job, JobKind
+from ekya.planning.schedulers.allocation import choices_by_stream, equal_shares, inference_jobs
 from ekya.planning.schedulers.objective import evaluate
-from ekya.planning.schedulers.pick import InferenceChoice, RetrainChoice, StreamChoices
+from ekya.planning.schedulers.pick import InferenceChoice, RetrainChoice, StreamChoices, fixed_retraining
 
 
 def one_phase_plan(
     view: WindowView,
     choices: Mapping[StreamId, StreamChoices],
     shares: Mapping[Job, int],
-    why_not: str | None = None,
 ) -> Plan:
-    """Returns the plan in which every job holds its share until the window's end.
-
-    ``why_not`` is as in ``assignment``.
-    """
-    assignments = []
-    for stream, choice in choices.items():
-        retrain_share = shares.get(Job(stream, JobKind.RETRAINING), 0)
-        inference_share = shares[Job(stream, JobKind.INFERENCE)]
-        assignments.append(
+    """Returns the plan in which every job holds its share until the window's end."""
+    return plan_of(
+        view,
+        [
             assignment(
                 choice,
-                choice.retraining(retrain_share),
+                choice.retraining(retrain_share := shares.get(Job(stream, Work.RETRAINING), 0)),
                 retrain_share,
-                choice.inference(inference_share),
-                inference_share,
-                why_not=why_not,
+                shares[Job(stream, Work.INFERENCE)],
             )
+            for stream, choice in choices.items()
+        ],
+    )
+
+
+def inference_plan(
+    view: WindowView,
+    weights: Callable[[StreamView], tuple[RetrainOption | None, Elsewhere | None]],
+    why_not: str,
+) -> Plan:
+    """Returns the plan that gives all GPUs to inference, in equal shares.
+
+    Args:
+        view: the view.
+        weights: returns a stream's γ that needs no share, and how its weights arrive.
+        why_not: as in ``assignment``.
+    """
+    shares = equal_shares(view, inference_jobs(view))
+    assignments = []
+    for choice, share_milli in zip(choices_by_stream(view).values(), shares.values(), strict=True):
+        option, elsewhere = weights(choice.stream)
+        retrain = fixed_retraining(view, choice.stream, option, 0)
+        assignments.append(
+            assignment(choice, retrain, 0, share_milli, forecast=False, why_not=why_not, elsewhere=elsewhere)
         )
     return plan_of(view, assignments)
 
 
-def plan_of(view: WindowView, assignments: list[Assignment]) -> Plan:
+def plan_of(view: WindowView, assignments: Iterable[Assignment]) -> Plan:
     """Returns a plan of one phase, with its objective."""
-    phase = Phase(tuple(sorted(assignments, key=lambda a: a.stream)))
+    phase = Phase(tuple(assignments))
     return Plan((phase,), evaluate(view, (phase,)).score)
 
 
@@ -49,7 +66,6 @@ def assignment(
     stream: StreamChoices,
     retrain: RetrainChoice,
     retrain_share_milli: int,
-    inference: InferenceChoice,
     inference_share_milli: int,
     *,
     forecast: bool = True,
@@ -60,12 +76,13 @@ def assignment(
     """Returns what one stream gets, and why; the share of a stream without a retraining is reported as idle.
 
     Args:
-        stream, retrain, retrain_share_milli, inference, inference_share_milli: the choice.
+        stream, retrain, retrain_share_milli, inference_share_milli: the choice.
         forecast: whether the expected accuracy rests on a profile and may be stated.
         why_not: reason why nothing is retrained, if it is not that retraining would not pay.
         elsewhere: how the retrained weights arrive, where they are not trained here.
         watched: whether inference has its share for one frame a second, and not for what the share gains.
     """
+    inference = stream.inference(inference_share_milli)
     if retrain.option is None:
         what = _no_retraining_words(stream, retrain_share_milli, why_not)
     elif elsewhere is None:

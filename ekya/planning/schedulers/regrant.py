@@ -11,13 +11,15 @@ from dataclasses import replace
 from itertools import chain
 
 from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.shares import Job, Work
 from ekya.core.units import StreamId
-from ekya.core.view import Objective, RetrainOption, WindowView
-from ekya.planning.schedulers.allocation import Job, JobKind, choices_by_stream, inference_floors, kept_floors
-from ekya.planning.schedulers.leftover import Grants, give_out
+from ekya.core.view import Objective, WindowView
+from ekya.planning.placement.homes import Grants
+from ekya.planning.schedulers.allocation import choices_by_stream, inference_floors, kept_floors
+from ekya.planning.schedulers.leftover import GrantedStream, give_out
 from ekya.planning.schedulers.objective import evaluate
-from ekya.planning.schedulers.pick import RetrainChoice, StreamChoices, fixed_retraining, watching_milli
-from ekya.planning.schedulers.reasons import assignment, with_more_inference
+from ekya.planning.schedulers.pick import StreamChoices
+from ekya.planning.schedulers.reasons import with_more_inference
 from ekya.planning.schedulers.scheduler import Needs
 
 
@@ -40,11 +42,14 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     """
     first = plan.phases[0]
     choices = choices_by_stream(view)
-    streams = {a.stream: _Regranted(choices[a.stream], a, needs, len(plan.phases)) for a in first.assignments}
+    streams = {
+        a.stream: GrantedStream(choices[a.stream], a, needs, grants, len(plan.phases))
+        for a in first.assignments
+    }
     if not needs.fixed_shares:
         _keep_minimum(view, grants)
         give_out(streams, grants, view.quantum_milli, worst_first=view.objective is Objective.MAX_MIN)
-    phase = Phase(tuple(streams[a.stream].assignment(grants) for a in first.assignments))
+    phase = Phase(tuple(stream.assignment() for stream in streams.values()))
     if _decisions(phase) == _decisions(first):
         granted, rest, expected, cost = first, plan.phases[1:], plan.expected_accuracy, plan.rounding_cost
     else:
@@ -57,78 +62,9 @@ def regrant(view: WindowView, plan: Plan, grants: Grants, needs: Needs) -> Plan:
     )
 
 
-class _Regranted:
-    """One stream of the first phase, at shares other than requested."""
-
-    def __init__(self, choices: StreamChoices, planned: Assignment, needs: Needs, phases: int) -> None:
-        self._choices = choices
-        self._planned = planned
-        self._needs = needs
-        self._keeps_gamma = needs.fixed_gamma or phases > 1
-        self._floor_milli = 0 if needs.fixed_shares else watching_milli(choices.view, choices.stream)
-        self._options = (
-            (choices.stream.running.option,) if choices.stream.running else choices.stream.retrain_options
-        )
-
-    @property
-    def kinds(self) -> tuple[JobKind, ...]:
-        """Jobs of the stream that may get more than requested."""
-        waits = self._keeps_gamma and self._planned.retrain_share_milli == 0
-        if waits or not self._choices.has_retraining:
-            return (JobKind.INFERENCE,)
-        return (JobKind.INFERENCE, JobKind.RETRAINING)
-
-    @property
-    def inference_stops(self) -> tuple[int, ...]:
-        """Inference shares at which another λ can keep up."""
-        return tuple(option.share_needed_milli for option in self._choices.stream.inference_options)
-
-    @property
-    def weight(self) -> float:
-        """Weight of the stream."""
-        return self._choices.stream.weight
-
-    def value(self, retrain_share_milli: int, inference_share_milli: int) -> float:
-        """Returns the stream's part of the objective, if these shares hold until the window's end."""
-        part = self._choices.inference(inference_share_milli).part
-        return self._retraining(retrain_share_milli).serving * part
-
-    def assignment(self, grants: Grants) -> Assignment:
-        """Returns the stream's assignment at its granted shares."""
-        retrain_share = grants.share_milli(Job(self._planned.stream, JobKind.RETRAINING))
-        inference_share = grants.share_milli(Job(self._planned.stream, JobKind.INFERENCE))
-        lost = self._planned.retrain is not None and retrain_share == 0
-        return assignment(
-            self._choices,
-            self._retraining(retrain_share),
-            retrain_share,
-            self._choices.inference(inference_share),
-            inference_share,
-            forecast=self._needs.micro_profile,
-            why_not="no share of it is left after rounding" if lost else None,
-            elsewhere=self._planned.elsewhere,
-            watched=self._planned.inference_share_milli < self._floor_milli <= inference_share,
-        )
-
-    def _retraining(self, share_milli: int) -> RetrainChoice:
-        if self._planned.elsewhere is not None and self._planned.retrain is not None:
-            stream = self._choices.stream
-            nothing_here = RetrainOption(self._planned.retrain, stream.accuracy, 0.0)
-            return fixed_retraining(self._choices.view, stream, nothing_here, 0)
-        if not self._keeps_gamma:
-            return self._choices.retraining(share_milli)
-        offered = self._options if share_milli or self._choices.stream.running else ()
-        option = next((option for option in offered if option.config == self._planned.retrain), None)
-        kept = fixed_retraining(self._choices.view, self._choices.stream, option, share_milli)
-        as_planned = share_milli == self._planned.retrain_share_milli
-        if option is None or kept.completes_us is not None or as_planned or self._needs.fixed_gamma:
-            return kept
-        return self._choices.retraining(share_milli)
-
-
 def _keep_minimum(view: WindowView, grants: Grants) -> None:
     """Lifts inference jobs to their floors, then to a_MIN and the latency limits, for as many as possible."""
-    held = {Job(stream.stream, kind) for stream in view.streams for kind in JobKind}
+    held = [Job(one.stream, work) for one in view.streams for work in (Work.INFERENCE, Work.RETRAINING)]
     total = sum(grants.share_milli(job) for job in held) + grants.spare_milli
     for job, floor in chain(inference_floors(view).items(), kept_floors(view, total).items()):
         if grants.share_milli(job) < floor:
@@ -145,25 +81,19 @@ def _eased(
     Only shares that no other job gains from are given, first to the job that lacks most. It keeps them only
     until another job gains from them, so later phases need not account for them.
     """
-    ample_milli = {
-        one.stream: _quanta(choices[one.stream].inference(one.inference_share_milli).option.ample_milli, view)
-        for one in phase.assignments
-    }
-    lacking = [one for one in phase.assignments if one.inference_share_milli < ample_milli[one.stream]]
-    lacking.sort(key=lambda one: (one.inference_share_milli / ample_milli[one.stream], one.stream))
     shares = {one.stream: one.inference_share_milli for one in phase.assignments}
-    for one in lacking:
-        job = Job(one.stream, JobKind.INFERENCE)
-        share = grants.fitting_milli(job, ample_milli[one.stream])
-        if share is not None:
-            grants.grow(job, share)
-            shares[one.stream] = share
+    ample = {}
+    for stream, share in shares.items():
+        ample_milli = choices[stream].inference(share).option.ample_milli
+        ample[stream] = -(-ample_milli // view.quantum_milli) * view.quantum_milli
+    lacking = [stream for stream, share in shares.items() if share < ample[stream]]
+    for stream in sorted(lacking, key=lambda one: (shares[one] / ample[one], one)):
+        job = Job(stream, Work.INFERENCE)
+        share_milli = grants.fitting_milli(job, ample[stream])
+        if share_milli is not None:
+            grants.grow(job, share_milli)
+            shares[stream] = share_milli
     return Phase(tuple(with_more_inference(one, shares[one.stream]) for one in phase.assignments))
-
-
-def _quanta(share_milli: int, view: WindowView) -> int:
-    """Rounds a share up to a multiple of δ."""
-    return -(-share_milli // view.quantum_milli) * view.quantum_milli
 
 
 def _on_gpus(phase: Phase, grants: Grants) -> Phase:
@@ -173,11 +103,11 @@ def _on_gpus(phase: Phase, grants: Grants) -> Phase:
     return Phase(
         tuple(
             replace(
-                assigned,
-                retrain_gpu=gpus.get(Job(assigned.stream, JobKind.RETRAINING)),
-                inference_gpu=gpus.get(Job(assigned.stream, JobKind.INFERENCE)),
+                one,
+                retrain_gpu=gpus.get(Job(one.stream, Work.RETRAINING)),
+                inference_gpu=gpus.get(Job(one.stream, Work.INFERENCE)),
             )
-            for assigned in phase.assignments
+            for one in phase.assignments
         )
     )
 

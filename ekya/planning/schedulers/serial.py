@@ -10,6 +10,7 @@ limits are kept in every phase for as many streams as possible.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
@@ -23,15 +24,8 @@ from ekya.planning.schedulers.window_arrays import window_arrays_of
 class Serial:
     """Runs one retraining after the other, or few at a time."""
 
-    @property
-    def name(self) -> str:
-        """Name in the registry."""
-        return "serial"
-
-    @property
-    def needs(self) -> Needs:
-        """Preparation that the scheduler needs."""
-        return Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
+    name: ClassVar[str] = "serial"
+    needs: ClassVar[Needs] = Needs(labels=True, inference_profile=True, micro_profile=True, early_parts=True)
 
     def plan(self, view: WindowView) -> Plan:
         """Returns a plan with a phase for each completion until the window's end."""

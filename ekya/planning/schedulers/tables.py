@@ -12,13 +12,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
-from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.core.view import WindowView
 from ekya.planning.schedulers.checkpoint_gain import bends_of, mean_parts
 from ekya.planning.schedulers.pick import (
     SAME,
-    inference_floor_milli,
-    inference_order,
+    cheapest_rank,
+    inference_rank,
     is_young,
     retraining_order,
 )
@@ -26,26 +26,19 @@ from ekya.planning.schedulers.pick import (
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-NO_FLOOR = -1
-"""In ``ValueTables.floors``: no share keeps the stream's constraints."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueTables:
-    """Value of every stream of a view at each share; S streams by id, shares of 0 to L − 1 quanta of δ.
+    """Value of every stream of a view at each share; S streams in their order, shares of 0 to L − 1 quanta.
 
     Attributes:
-        streams: the streams' ids, sorted.
-        quantum_milli: δ.
         serving: (S, L) mean accuracy of the serving model at the best γ for a retraining share.
         part: (S, L) part of it that the chosen λ leaves at an inference share.
-        floors: (S,) quanta from which on a_MIN and the latency limit are kept, or ``NO_FLOOR``.
+        floors: (S,) quanta from which on a_MIN and the latency limit are kept; 0 where no share keeps them.
         weights: (S,) weight of a stream in the mean.
         retrains: (S,) whether there is a retraining to give a share to.
     """
 
-    streams: tuple[StreamId, ...]
-    quantum_milli: int
     serving: Floats
     part: Floats
     floors: Ints
@@ -60,31 +53,24 @@ class ValueTables:
 
 def value_tables(view: WindowView) -> ValueTables:
     """Returns the tables of a view."""
-    streams = sorted(view.streams, key=lambda stream: stream.stream)
-    shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
-    floors = [inference_floor_milli(view, stream) for stream in streams]
+    accuracy = np.array([stream.accuracy for stream in view.streams])[:, None]
     return ValueTables(
-        streams=tuple(stream.stream for stream in streams),
-        quantum_milli=view.quantum_milli,
-        serving=_serving(view, streams, shares),
-        part=analysed_parts(view, streams),
-        floors=np.array([NO_FLOOR if f is None else f // view.quantum_milli for f in floors], np.intp),
-        weights=np.array([stream.weight for stream in streams]),
-        retrains=np.array([s.running is not None or bool(s.retrain_options) for s in streams], np.bool_),
+        serving=_serving(view, accuracy),
+        part=analysed_parts(view),
+        floors=floor_quanta(view, accuracy)[:, 0],
+        weights=np.array([stream.weight for stream in view.streams]),
+        retrains=np.array([s.running is not None or bool(s.retrain_options) for s in view.streams], np.bool_),
     )
 
 
-def _serving(view: WindowView, streams: Sequence[StreamView], shares: Ints) -> Floats:
+def _serving(view: WindowView, accuracy: Floats) -> Floats:
     """Returns (S, L) ``ValueTables.serving``; γ are tried in the order of ``pick_retraining``."""
-    speeds = np.array([view.training_speed.speed(int(share)) for share in shares])
-    accuracy = np.array([stream.accuracy for stream in streams])[:, None]
-    best = np.broadcast_to(accuracy, (len(streams), len(shares))).copy()
+    streams, speeds = view.streams, np.array(training_speeds(view))
+    best = np.repeat(accuracy, len(speeds), axis=1)
     left_us = view.window_end_us - view.now_us
     if left_us <= 0:
         return best
-    offered: list[Sequence[RetrainOption]] = [
-        (stream.running.option,) if stream.running else retraining_order(stream) for stream in streams
-    ]
+    offered = [[stream.running.option] if stream.running else retraining_order(stream) for stream in streams]
     work = _columns([[o.gpu_s for o in options] for options in offered], np.inf)
     after = _columns([[o.accuracy_after for o in options] for options in offered], 0.0)
     # The γ of a running retraining is locked, even if it gains nothing.
@@ -122,28 +108,62 @@ def _parts_served(early: Floats, gpu_s: Floats, took_us: Floats, speeds: Floats,
     return parts
 
 
-def analysed_parts(view: WindowView, streams: Sequence[StreamView]) -> Floats:
+def training_speeds(view: WindowView) -> list[float]:
+    """Returns the speed of a retraining at shares of 0 to L − 1 quanta."""
+    return [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
+
+
+def analysed_parts(view: WindowView) -> Floats:
     """Returns (S, L) the part of the accuracy that ``pick_inference``'s λ leaves, at shares in quanta of δ.
 
     λ are tried from the worst on, so the last one that fits is the best.
     """
     shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
-    ranked: list[Sequence[InferenceOption]] = []
-    cheapest: list[InferenceOption] = []
-    for stream in streams:
-        rising = inference_order(stream)[::-1]
-        ranked.append(sorted(rising, key=partial(is_young, stream)))
-        cheapest.append(min(rising, key=lambda o: (o.share_needed_milli, -o.relative_accuracy, o.config)))
-    needed = _columns([[float(o.share_needed_milli) for o in options] for options in ranked], np.inf)
+    ranked = [
+        sorted(
+            sorted(stream.inference_options, key=inference_rank, reverse=True), key=partial(is_young, stream)
+        )
+        for stream in view.streams
+    ]
+    cheapest = [min(stream.inference_options, key=cheapest_rank) for stream in view.streams]
+    needed = _columns([[o.share_needed_milli for o in options] for options in ranked], np.inf)
     relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
     speed = view.inference_speed
     reached = np.array([speed.linear_milli(int(share)) for share in shares])
     least = np.array([speed.linear_milli(max(o.share_needed_milli, 1)) for o in cheapest])[:, None]
     starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, reached / least)
-    parts: Floats = np.array(starved, np.float64).reshape(len(streams), len(shares))
+    parts: Floats = np.array(starved, np.float64).reshape(len(view.streams), len(shares))
     for need, rho in zip(needed.T, relative.T, strict=True):
         np.copyto(parts, rho[:, None], where=need[:, None] <= shares)
     return parts
+
+
+def floor_quanta(view: WindowView, accuracy: Floats) -> Ints:
+    """Returns (S, A) the smallest inference shares, in quanta, from which on constraints are kept.
+
+    The constraints are a_MIN and the latency limit together; where no share keeps both, the limit alone, and
+    where none keeps that, a_MIN alone. 0 if no share keeps any.
+
+    Args:
+        view: the streams.
+        accuracy: (S, A) accuracies of each stream's model, every frame analysed.
+    """
+    streams, none = view.streams, FULL_GPU_MILLI + 1
+    needed_milli = _columns(
+        [[max(o.share_needed_milli, 0) for o in s.inference_options] for s in streams], none
+    )
+    relative = _columns([[o.relative_accuracy for o in s.inference_options] for s in streams], 0.0)
+    young = _columns([[is_young(s, o) for o in s.inference_options] for s in streams], 0.0) > 0.0
+    limited = np.array([stream.max_age_us is not None for stream in streams], np.bool_)
+    quanta = np.ceil(needed_milli / view.quantum_milli)
+    needed = np.where(quanta * view.quantum_milli <= FULL_GPU_MILLI, quanta, none)
+    reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
+    floor = np.full(accuracy.shape, none)
+    for pool in (reaching & young[:, None], (young & limited[:, None])[:, None], reaching):
+        least = np.where(pool, needed[:, None], none).min(axis=2, initial=none)
+        floor = np.where(floor < none, floor, least)
+    floors: Ints = np.where(floor < none, floor, 0).astype(np.intp)
+    return floors
 
 
 def _columns(rows: Sequence[Sequence[float]], fill: float) -> Floats:

@@ -15,11 +15,8 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.checkpoint_gain import bends_of
 from ekya.planning.schedulers.hull import Hulls, hulls
-from ekya.planning.schedulers.pick import SAME, is_young
-from ekya.planning.schedulers.tables import analysed_parts
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.intp]
+from ekya.planning.schedulers.pick import SAME
+from ekya.planning.schedulers.tables import Floats, Ints, analysed_parts, floor_quanta, training_speeds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +24,7 @@ class WindowArrays:
     """One view in numbers.
 
     Attributes:
-        streams: sorted by id; index v everywhere.
+        streams: of the view; index v everywhere.
         options: per stream, by state: None, then the γ worth considering, cheapest first.
         locked: (V,) whether the stream has a retraining in progress, whose γ is its only one.
         quanta: the capacity.
@@ -41,7 +38,7 @@ class WindowArrays:
         enough: (2·V, shares) the smallest share with that value.
         hulls: concave hulls of the values, each from a floor on.
         hull: (V, states) index of the hull that inference has in that state: its floor keeps a_MIN and the
-            latency limit (``pick.inference_floor_milli``).
+            latency limit (``tables.floor_quanta``).
         floorless: (V,) index of the hull where that cannot be kept.
         training_hull: index of the hull of all retrainings.
         tie_breaks: (2·V · segments,) factors just above 1 that put equal segments in order.
@@ -73,7 +70,7 @@ class WindowArrays:
 
 def window_arrays_of(view: WindowView) -> WindowArrays:
     """Returns the board of a view with at least one stream, and a window that is not over."""
-    streams = tuple(sorted(view.streams, key=lambda stream: stream.stream))
+    streams = view.streams
     offered = [worthwhile(stream) for stream in streams]
     states = 1 + max(len(known) for known in offered)
     accuracy = np.zeros((len(streams), states))
@@ -86,9 +83,10 @@ def window_arrays_of(view: WindowView) -> WindowArrays:
         accuracy[v, at] = [max(option.accuracy_after, streams[v].accuracy) for option in known]
         work_gpu_s[v, at] = [option.gpu_s for option in known]
         early_part[v, at] = [option.early_part for option in known]
-    value = _values(view, streams)
+    parts = analysed_parts(view)
+    value = np.concatenate([parts, np.broadcast_to(np.array(training_speeds(view)), parts.shape)])
     weight = np.array([stream.weight for stream in streams])
-    rows, floor, hull, floorless = _hulls_by_state(_floors(view, streams, accuracy))
+    rows, floor, hull, floorless = _hulls_by_state(floor_quanta(view, accuracy))
     known_hulls = hulls(np.concatenate([value[rows], value[-1:]]), np.append(floor, 0))
     segments = len(value) * known_hulls.size.shape[1]
     return WindowArrays(
@@ -145,12 +143,6 @@ def _waits_s(option: RetrainOption) -> float:
     return (1.0 - option.early_part) * option.gpu_s
 
 
-def _values(view: WindowView, streams: Sequence[StreamView]) -> Floats:
-    parts = analysed_parts(view, streams)
-    speeds = [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
-    return np.concatenate([parts, np.broadcast_to(np.array(speeds), parts.shape)])
-
-
 def _enough(value: Floats) -> Ints:
     share = np.arange(value.shape[1])
     rises = np.ones(value.shape, dtype=bool)
@@ -170,27 +162,3 @@ def _hulls_by_state(floors: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     index = index.reshape(every.shape)
     stream, floor = np.divmod(known, FULL_GPU_MILLI + 1)
     return stream, floor, index[:, 1:], index[:, 0]
-
-
-def _floors(view: WindowView, streams: Sequence[StreamView], accuracy: Floats) -> Ints:
-    """Returns (V, states) ``pick.inference_floor_milli`` at these accuracies, in quanta; 0 for no floor."""
-    width = max(len(stream.inference_options) for stream in streams)
-    none = FULL_GPU_MILLI + 1
-    needed_milli = np.full((len(streams), width), 2 * FULL_GPU_MILLI)
-    relative = np.zeros((len(streams), width))
-    young = np.zeros((len(streams), width), dtype=bool)
-    for v, stream in enumerate(streams):
-        offered = stream.inference_options
-        needed_milli[v, : len(offered)] = [option.share_needed_milli for option in offered]
-        relative[v, : len(offered)] = [option.relative_accuracy for option in offered]
-        young[v, : len(offered)] = [is_young(stream, option) for option in offered]
-    quanta = -(-np.maximum(needed_milli, 0) // view.quantum_milli)
-    needed = np.where(quanta * view.quantum_milli <= FULL_GPU_MILLI, quanta, none)
-    limited = np.array([stream.max_age_us is not None for stream in streams])
-    reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
-    floor = np.full(accuracy.shape, none)
-    for pool in (reaching & young[:, None], (young & limited[:, None])[:, None], reaching):
-        least = np.where(pool, needed[:, None], none).min(axis=2)
-        floor = np.where(floor < none, floor, least)
-    floors: Ints = np.where(floor < none, floor, 0)
-    return floors

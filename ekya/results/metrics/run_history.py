@@ -1,40 +1,23 @@
 """Extracts the data of summary and figures from the control-loop steps in a run's journal."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.records import ProfileRecord
 from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, JobId, StreamId
-from ekya.results.metrics.summary import WarningTold, WindowOutcome
 from ekya.results.metrics.timeline import (
     PreparationSpan,
-    RetrainSpan,
+    RetrainRun,
     ShareSample,
     Swap,
     WindowSpan,
     mean_shares,
     share_samples,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainRun:
-    """One retraining from its start to its end, for any reason."""
-
-    stream: StreamId
-    job: JobId
-    window: int
-    config: RetrainConfig
-    start_us: int
-    end_us: int
-    ended: str
-    expected_accuracy: float
-    best_accuracy: float | None
-    gpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +42,8 @@ class RunHistory:
         served: retrainings of which at least one checkpoint came into service.
         added_us: time at which each stream was added.
         lost: spans in which cameras gave no frames; the end of a stream ends its span.
-        stalls_us: how long each hot swap stalled inference.
         swap_delays_us: time from each command to serve a model until it served.
+        validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         golden_gpu_s: part of both that the golden model took.
@@ -75,31 +58,51 @@ class RunHistory:
     served: frozenset[JobId]
     added_us: Mapping[StreamId, int]
     lost: tuple[LostSpan, ...]
-    stalls_us: tuple[int, ...]
     swap_delays_us: tuple[int, ...]
     set_aside: tuple[tuple[StreamId, str], ...]
+    validation_accuracy: Mapping[tuple[StreamId, int], float]
     labellings: int
     labelling_gpu_s: float
     profiling_gpu_s: float
     golden_gpu_s: float
 
-    @property
-    def spans(self) -> tuple[RetrainSpan, ...]:
-        """The retrainings as shown in a figure."""
-        return tuple(
-            RetrainSpan(run.stream, run.start_us, run.end_us, run.config.name, run.ended == "finished")
-            for run in self.retrainings
-        )
-
-    def ended(self, how: str) -> int:
-        """Returns the number of retrainings that ended this way."""
-        return sum(run.ended == how for run in self.retrainings)
+    def retraining_counts(self) -> dict[str, int]:
+        """Returns ``retrainings`` of a summary; the rest was stopped by the window's end."""
+        ends = [run.ended for run in self.retrainings]
+        return {"started": len(ends), "finished": ends.count("finished"), "failed": ends.count("failed")}
 
 
-def summarize(turns: Sequence[StepRecord]) -> RunHistory:
+@dataclass(frozen=True, slots=True)
+class WindowOutcome:
+    """Outcome of a stream in one window.
+
+    Attributes:
+        stream, index: the stream, and the index of the window.
+        retrained: a model that was retrained in this window came into service.
+        gamma: γ of the retraining that ran, None if none ran.
+        inference: λ that held longest, None if the stream did not serve.
+        retrain_share_milli, inference_share_milli: averaged over the window.
+        reason: of the scheduler's decision, in one sentence.
+        validation_accuracy: of the model that served when the labels of the window before were ready, on
+            their validation part; None if there were none.
+    """
+
+    stream: StreamId
+    index: int
+    retrained: bool
+    gamma: RetrainConfig | None
+    inference: InferenceConfig | None
+    retrain_share_milli: int
+    inference_share_milli: int
+    reason: str
+    validation_accuracy: float | None = None
+
+
+def summarize(steps: Sequence[StepRecord]) -> RunHistory:
     """Measures a run from its steps."""
-    events = [event for turn in turns for event in turn.events]
-    end_us = turns[-1].now_us if turns else 0
+    events = [event for step in steps for event in step.events]
+    end_us = steps[-1].now_us if steps else 0
+    labelled = [event for event in events if isinstance(event, ev.LabelsReady)]
     return RunHistory(
         streams=tuple(sorted(event.stream for event in events if isinstance(event, ev.StreamAdded))),
         windows=tuple(
@@ -107,9 +110,9 @@ def summarize(turns: Sequence[StepRecord]) -> RunHistory:
             for event in events
             if isinstance(event, ev.WindowOpened)
         ),
-        shares=tuple(share_samples(turns)),
-        preparations=tuple(_preparations(turns, end_us)),
-        retrainings=_retrainings(turns, end_us),
+        shares=tuple(share_samples(steps)),
+        preparations=tuple(_preparations(steps, end_us)),
+        retrainings=_retrainings(steps, end_us),
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version)
             for event in events
@@ -118,18 +121,20 @@ def summarize(turns: Sequence[StepRecord]) -> RunHistory:
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
         lost=tuple(_lost(events, end_us)),
-        stalls_us=tuple(
-            event.stall_us for event in events if isinstance(event, ev.ModelSwapped | ev.RolledBack)
-        ),
-        swap_delays_us=tuple(_swap_delays_us(turns)),
+        swap_delays_us=tuple(_swap_delays_us(steps)),
         set_aside=tuple(
             (command.stream, command.reason)
-            for turn in turns
-            for command in turn.commands
+            for step in steps
+            for command in step.commands
             if isinstance(command, cmd.SetAside)
         ),
-        labellings=sum(isinstance(event, ev.LabelsReady) for event in events),
-        labelling_gpu_s=sum(event.gpu_s for event in events if isinstance(event, ev.LabelsReady)),
+        validation_accuracy={
+            (event.stream, event.window): event.serving_accuracy
+            for event in reversed(labelled)
+            if event.validation_crops
+        },
+        labellings=len(labelled),
+        labelling_gpu_s=sum(event.gpu_s for event in labelled),
         profiling_gpu_s=sum(
             event.gpu_s
             for event in events
@@ -141,41 +146,40 @@ def summarize(turns: Sequence[StepRecord]) -> RunHistory:
     )
 
 
-def outcomes(turns: Sequence[StepRecord], told: RunHistory) -> tuple[WindowOutcome, ...]:
+def outcomes(steps: Sequence[StepRecord], history: RunHistory) -> tuple[WindowOutcome, ...]:
     """Returns the outcome of each stream in each window that was not over when the stream was added."""
     return tuple(
-        _outcome(turns, told, stream, window)
-        for stream in told.streams
-        for window in told.windows
-        if told.added_us[stream] < window.end_us
+        _outcome(steps, history, stream, window)
+        for stream in history.streams
+        for window in history.windows
+        if history.added_us[stream] < window.end_us
     )
 
 
-def warnings_of(turns: Sequence[StepRecord]) -> tuple[WarningTold, ...]:
+def warnings_of(steps: Sequence[StepRecord]) -> dict[str, list[str]]:
     """Returns the warnings of the run's processes: each text once, with all of its sources."""
     sources: dict[str, list[str]] = {}
-    for turn in turns:
-        for event in turn.events:
+    for step in steps:
+        for event in step.events:
             if isinstance(event, ev.Warned) and event.source not in sources.setdefault(event.text, []):
                 sources[event.text].append(event.source)
-    return tuple(WarningTold(text, tuple(said_by)) for text, said_by in sources.items())
+    return sources
 
 
-def profile_records(told: RunHistory) -> tuple[ProfileRecord, ...]:
-    """Returns the expected and the achieved accuracy of each retraining that ran."""
-    return tuple(
-        ProfileRecord(
-            window=run.window,
-            stream=run.stream,
-            kind="retraining",
-            gamma=run.config,
-            inference=None,
-            predicted=run.expected_accuracy,
-            achieved=run.best_accuracy,
-            gpu_s=run.gpu_s,
-        )
-        for run in told.retrainings
-    )
+def profile_rows(history: RunHistory) -> list[dict[str, Any]]:
+    """Returns rows of ``profiles.parquet``: expected and achieved accuracy of each retraining that ran."""
+    return [
+        {
+            "window": run.window,
+            "stream": run.stream,
+            "kind": "retraining",
+            **asdict(run.config),
+            "predicted": run.expected_accuracy,
+            "achieved": run.best_accuracy,
+            "gpu_s": run.gpu_s,
+        }
+        for run in history.retrainings
+    ]
 
 
 def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
@@ -190,52 +194,52 @@ def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
         yield LostSpan(stream, from_us, max(end_us, from_us))
 
 
-def _preparations(turns: Sequence[StepRecord], end_us: int) -> Iterator[PreparationSpan]:
+def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[PreparationSpan]:
     """Yields spans from the command until everything was ready, the time was up, or the window was over."""
     open_: tuple[int, int] | None = None
-    for turn in turns:
-        ended = any(isinstance(event, ev.PreparationEnded | ev.WindowClosed) for event in turn.events)
-        ended = ended or any(isinstance(command, cmd.EndPreparation) for command in turn.commands)
+    for step in steps:
+        ended = any(isinstance(event, ev.PreparationEnded | ev.WindowClosed) for event in step.events)
+        ended = ended or any(isinstance(command, cmd.EndPreparation) for command in step.commands)
         if open_ is not None and ended:
-            yield PreparationSpan(open_[0], turn.now_us, open_[1])
+            yield PreparationSpan(open_[0], step.now_us, open_[1])
             open_ = None
-        for command in turn.commands:
+        for command in step.commands:
             if isinstance(command, cmd.BeginPreparation):
-                open_ = (turn.now_us, command.share_milli)
+                open_ = (step.now_us, command.share_milli)
     if open_ is not None and end_us > open_[0]:
         yield PreparationSpan(open_[0], end_us, open_[1])
 
 
-def _swap_delays_us(turns: Sequence[StepRecord]) -> Iterator[int]:
+def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
     """Yields for each model that came into service the time since the command.
 
     Every command to serve or to roll back creates the stream's next version, so the version identifies the
     command of a hot swap, even if a newer model overtook one that never served.
     """
-    asked: dict[StreamId, list[tuple[JobId | None, int]]] = {}
-    for turn in turns:
-        for event in turn.events:
+    commanded: dict[StreamId, list[tuple[JobId | None, int]]] = {}
+    for step in steps:
+        for event in step.events:
             if isinstance(event, ev.ModelSwapped | ev.RolledBack):
-                own = asked.get(event.stream, [])
+                own = commanded.get(event.stream, [])
                 which = event.version - BASE_VERSION - 1
                 job = event.job if isinstance(event, ev.ModelSwapped) else None
                 if 0 <= which < len(own) and own[which][0] == job:
                     yield event.t_us - own[which][1]
-        for command in turn.commands:
+        for command in step.commands:
             if isinstance(command, cmd.ServeModel):
-                asked.setdefault(command.stream, []).append((command.job, turn.now_us))
+                commanded.setdefault(command.stream, []).append((command.job, step.now_us))
             if isinstance(command, cmd.RollBack):
-                asked.setdefault(command.stream, []).append((None, turn.now_us))
+                commanded.setdefault(command.stream, []).append((None, step.now_us))
 
 
-def _retrainings(turns: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
+def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
     ends: dict[JobId, tuple[int, str]] = {}
     best: dict[JobId, float] = {}
     used: dict[JobId, float] = {}
     starts: list[tuple[int, cmd.StartRetraining]] = []
     newest: dict[StreamId, JobId] = {}
-    for turn in turns:
-        for event in turn.events:
+    for step in steps:
+        for event in step.events:
             match event:
                 case ev.RetrainProgress():
                     best[event.job] = max(best.get(event.job, 0.0), event.validation_accuracy)
@@ -246,15 +250,15 @@ def _retrainings(turns: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, 
                     ends.setdefault(event.job, (event.t_us, "failed"))
                 case ev.WorkerDied(role=ev.Role.RETRAINING) if event.stream in newest:
                     ends.setdefault(newest[event.stream], (event.t_us, "failed"))
-        for command in turn.commands:
+        for command in step.commands:
             match command:
                 case cmd.StartRetraining():
-                    starts.append((turn.now_us, command))
+                    starts.append((step.now_us, command))
                     newest[command.stream] = command.job
                 case cmd.StopRetraining():
-                    ends.setdefault(command.job, (turn.now_us, "stopped"))
+                    ends.setdefault(command.job, (step.now_us, "stopped"))
                 case cmd.SetAside() if command.stream in newest:
-                    ends.setdefault(newest[command.stream], (turn.now_us, "stopped"))
+                    ends.setdefault(newest[command.stream], (step.now_us, "stopped"))
     runs = []
     for start_us, start in starts:
         at_us, how = ends.get(start.job, (end_us, "stopped"))
@@ -276,48 +280,35 @@ def _retrainings(turns: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, 
 
 
 def _outcome(
-    turns: Sequence[StepRecord], told: RunHistory, stream: StreamId, window: WindowSpan
+    steps: Sequence[StepRecord], history: RunHistory, stream: StreamId, window: WindowSpan
 ) -> WindowOutcome:
-    runs = [run for run in told.retrainings if run.stream == stream and run.window == window.index]
-    retrain_milli, inference_milli = mean_shares(told.shares, stream, window.start_us, window.end_us)
+    runs = [run for run in history.retrainings if run.stream == stream and run.window == window.index]
+    retrain_milli, inference_milli = mean_shares(history.shares, stream, window.start_us, window.end_us)
     return WindowOutcome(
         stream=stream,
         index=window.index,
-        retrained=any(run.job in told.served for run in runs),
+        retrained=any(run.job in history.served for run in runs),
         gamma=runs[-1].config if runs else None,
-        inference=_longest_inference(turns, stream, window),
+        inference=_longest_inference(steps, stream, window),
         retrain_share_milli=retrain_milli,
         inference_share_milli=inference_milli,
-        reason=_reason(turns, stream, window),
-        validation_accuracy=_validation_accuracy(turns, stream, window),
+        reason=_reason(steps, stream, window),
+        validation_accuracy=history.validation_accuracy.get((stream, window.index)),
     )
 
 
-def _validation_accuracy(turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan) -> float | None:
-    """Returns the serving model's accuracy on the validation labels that became ready in a window."""
-    for turn in turns:
-        for event in turn.events:
-            if (
-                isinstance(event, ev.LabelsReady)
-                and (event.stream, event.window) == (stream, window.index)
-                and event.validation_crops
-            ):
-                return event.serving_accuracy
-    return None
-
-
 def _longest_inference(
-    turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan
+    steps: Sequence[StepRecord], stream: StreamId, window: WindowSpan
 ) -> InferenceConfig | None:
     held_us: dict[InferenceConfig, int] = {}
     current: InferenceConfig | None = None
     since_us = window.start_us
-    for turn in turns:
-        if turn.now_us >= window.end_us:
+    for step in steps:
+        if step.now_us >= window.end_us:
             break
-        for command in turn.commands:
+        for command in step.commands:
             if isinstance(command, cmd.SetInference) and command.stream == stream:
-                at_us = max(turn.now_us, window.start_us)
+                at_us = max(step.now_us, window.start_us)
                 if current is not None:
                     held_us[current] = held_us.get(current, 0) + at_us - since_us
                 current, since_us = command.config, at_us
@@ -326,15 +317,15 @@ def _longest_inference(
     return max(held_us, key=lambda config: (held_us[config], config), default=None)
 
 
-def _reason(turns: Sequence[StepRecord], stream: StreamId, window: WindowSpan) -> str:
+def _reason(steps: Sequence[StepRecord], stream: StreamId, window: WindowSpan) -> str:
     """Returns the reason of the plan that started the window's last retraining, else of its last plan."""
     reason = started = ""
-    for turn in turns:
-        if turn.plan is None or not window.start_us <= turn.now_us < window.end_us:
+    for step in steps:
+        if step.plan is None or not window.start_us <= step.now_us < window.end_us:
             continue
-        for assignment in turn.plan.phases[0].assignments:
+        for assignment in step.plan.phases[0].assignments:
             if assignment.stream == stream:
                 reason = assignment.reason
-        if any(isinstance(c, cmd.StartRetraining) and c.stream == stream for c in turn.commands):
+        if any(isinstance(c, cmd.StartRetraining) and c.stream == stream for c in step.commands):
             started = reason
     return started or reason

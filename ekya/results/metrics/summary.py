@@ -5,38 +5,12 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none
 from ekya.results.metrics.health import WindowHealth, health_values
+from ekya.results.metrics.run_history import RunHistory, WindowOutcome
 
 _DIGITS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class WindowOutcome:
-    """Outcome of a stream in one window.
-
-    Attributes:
-        stream, index: the stream, and the index of the window.
-        retrained: a model that was retrained in this window came into service.
-        gamma: γ of the retraining that ran, None if none ran.
-        inference: λ that held longest, None if the stream did not serve.
-        retrain_share_milli, inference_share_milli: averaged over the window.
-        reason: of the scheduler's decision, in one sentence.
-        validation_accuracy: of the model that served when the labels of the window before were ready, on
-            their validation part; None if there were none.
-    """
-
-    stream: StreamId
-    index: int
-    retrained: bool
-    gamma: RetrainConfig | None
-    inference: InferenceConfig | None
-    retrain_share_milli: int
-    inference_share_milli: int
-    reason: str
-    validation_accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +49,6 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class WarningTold:
-    """Warning of a run's processes, and the names of those that issued it."""
-
-    text: str
-    sources: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RunFacts:
     """Facts of the whole run.
 
@@ -93,15 +59,12 @@ class RunFacts:
         gpus: number of GPUs.
         window_s: length of a window.
         streams: one entry each, in any order.
-        retrainings_started, retrainings_finished, retrainings_failed: started is at least the sum of
-            the others; the rest were stopped by the end of their window.
-        profiling_gpu_s, labelling_gpu_s: cost of these over the whole run.
-        golden_gpu_s: part of both that the golden model took.
+        history: retrainings and costs.
         label_budget_gpu_s: budget of the golden model for the windows that were labelled, bursts included;
             None without a limit.
         host: measurements by the host's clock.
         health: of each stream in its windows.
-        warnings: of the run's processes.
+        warnings: of the run's processes, each with its sources.
     """
 
     world: str
@@ -110,16 +73,11 @@ class RunFacts:
     gpus: float
     window_s: float
     streams: tuple[StreamFacts, ...]
-    retrainings_started: int
-    retrainings_finished: int
-    retrainings_failed: int
-    profiling_gpu_s: float
-    labelling_gpu_s: float
-    golden_gpu_s: float = 0.0
+    history: RunHistory
     label_budget_gpu_s: float | None = None
     host: HostFacts = field(default_factory=HostFacts)
     health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
-    warnings: tuple[WarningTold, ...] = ()
+    warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +121,7 @@ def build_summary(
         stream.stream: sorted((o for o in outcomes if o.stream == stream.stream), key=lambda o: o.index)
         for stream in ordered
     }
+    delays_ms = facts.host.swap_delay_ms
     plain = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.accuracy) for s in ordered]
     balanced = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.balanced_accuracy) for s in ordered]
     return {
@@ -171,8 +130,8 @@ def build_summary(
         "seed": facts.seed,
         "gpus": facts.gpus,
         "window_s": facts.window_s,
-        "mean_accuracy": _rounded(mean_or_none(plain)),
-        "balanced_accuracy": _rounded(mean_or_none(balanced)),
+        "mean_accuracy": rounded(mean_or_none(plain)),
+        "balanced_accuracy": rounded(mean_or_none(balanced)),
         "streams": {
             stream.stream: _stream(
                 stream,
@@ -186,28 +145,20 @@ def build_summary(
             name: sum(getattr(score.frames, name) for score in scored)
             for name in ("arrived", "analysed", "skipped", "lost")
         },
-        "retrainings": {
-            "started": facts.retrainings_started,
-            "finished": facts.retrainings_finished,
-            "failed": facts.retrainings_failed,
-        },
-        "profiling_gpu_s": _rounded(facts.profiling_gpu_s),
-        "labelling_gpu_s": _rounded(facts.labelling_gpu_s),
-        "golden_gpu_s": _rounded(facts.golden_gpu_s),
-        "label_budget_gpu_s": _rounded(facts.label_budget_gpu_s),
+        "retrainings": facts.history.retraining_counts(),
+        "profiling_gpu_s": rounded(facts.history.profiling_gpu_s),
+        "labelling_gpu_s": rounded(facts.history.labelling_gpu_s),
+        "golden_gpu_s": rounded(facts.history.golden_gpu_s),
+        "label_budget_gpu_s": rounded(facts.label_budget_gpu_s),
         "health": health_values({stream.stream: facts.health.get(stream.stream, ()) for stream in ordered}),
-        "warnings": [{"text": one.text, "from": list(one.sources)} for one in facts.warnings],
+        "warnings": [{"text": text, "from": list(sources)} for text, sources in facts.warnings.items()],
         "host": {
             **facts.host.others,
             "planning_ms": _spread(facts.host.planning_ms),
             "swap_ms": _spread(facts.host.swap_ms),
-            **_delays(facts.host),
+            **({} if delays_ms is None else {"swap_delay_ms": _spread(delays_ms)}),
         },
     }
-
-
-def _delays(host: HostFacts) -> dict[str, Any]:
-    return {} if host.swap_delay_ms is None else {"swap_delay_ms": _spread(host.swap_delay_ms)}
 
 
 def _stream(
@@ -218,12 +169,12 @@ def _stream(
 ) -> dict[str, Any]:
     windows = {window.index: window for window in score.windows}
     return {
-        "mean_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
-        "balanced_accuracy": _rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
-        "validation_accuracy": _rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
-        "without_retraining": _rounded(sampled.base),
-        "gain": _rounded(sampled.gain),
-        "false_alarm_share": _rounded(score.false_alarm_share),
+        "mean_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
+        "balanced_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
+        "validation_accuracy": rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
+        "without_retraining": rounded(sampled.base),
+        "gain": rounded(sampled.gain),
+        "false_alarm_share": rounded(score.false_alarm_share),
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,
         "damaged_frames": facts.damaged,
@@ -231,7 +182,7 @@ def _stream(
         "set_aside": facts.set_aside,
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
-            | {"validation_accuracy": _rounded(o.validation_accuracy)}
+            | {"validation_accuracy": rounded(o.validation_accuracy)}
             for o in outcomes
         ],
     }
@@ -251,7 +202,7 @@ def window_values(outcome: WindowOutcome, accuracy: float | None) -> dict[str, A
     """Returns an entry of a stream's ``windows``."""
     return {
         "index": outcome.index,
-        "accuracy": _rounded(accuracy),
+        "accuracy": rounded(accuracy),
         "retrained": outcome.retrained,
         "gamma": asdict(outcome.gamma) if outcome.gamma else None,
         "lambda": asdict(outcome.inference) if outcome.inference else None,
@@ -267,5 +218,6 @@ def _spread(values_ms: Sequence[float]) -> dict[str, float | None]:
     return {"p50": round(median(values_ms), 3), "max": round(max(values_ms), 3)}
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
+    """Returns a number as a summary shows it."""
     return None if value is None else round(value, _DIGITS)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.configs import RetrainConfig
 from ekya.core.step_record import StepRecord
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.results.metrics.accuracy import ScoreSeries
 
 
@@ -21,21 +22,23 @@ class ShareSample:
 
 
 @dataclass(frozen=True, slots=True)
-class RetrainSpan:
-    """One retraining.
+class RetrainRun:
+    """One retraining from its start to its end, for any reason.
 
     Attributes:
-        stream: the stream of the retrained model.
-        start_us, end_us: run time.
-        gamma_name: γ, for display.
-        finished: True if it completed; False if it failed or the window ended first.
+        ended: ``finished``, ``failed`` or ``stopped``.
     """
 
     stream: StreamId
+    job: JobId
+    window: int
+    config: RetrainConfig
     start_us: int
     end_us: int
-    gamma_name: str
-    finished: bool
+    ended: str
+    expected_accuracy: float
+    best_accuracy: float | None
+    gpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class RunTimeline:
     windows: tuple[WindowSpan, ...]
     streams: tuple[StreamCurves, ...]
     shares: tuple[ShareSample, ...]
-    retrainings: tuple[RetrainSpan, ...]
+    retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
     capacity_milli: int
     preparations: tuple[PreparationSpan, ...] = ()

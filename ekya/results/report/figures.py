@@ -118,7 +118,7 @@ def _draw_stream(
     plain_axes(axes, timeline, theme)
     for span in timeline.retrainings:
         if span.stream == curves.stream:
-            hatch = None if span.finished else "////"
+            hatch = None if span.ended == "finished" else "////"
             axes.axvspan(
                 us_to_seconds(span.start_us),
                 us_to_seconds(span.end_us),
@@ -207,7 +207,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         )
     retraining = mixed(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
-    if any(not span.finished for span in timeline.retrainings):
+    if any(span.ended != "finished" for span in timeline.retrainings):
         entries.append(
             Patch(
                 facecolor=retraining,

@@ -1,4 +1,4 @@
-"""HTML report ``results.report.html``: a single self-contained file."""
+"""HTML report ``report.html``: a single self-contained file."""
 
 import base64
 from collections.abc import Mapping, Sequence

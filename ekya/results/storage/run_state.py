@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -16,11 +16,8 @@ from ekya.core.errors import UserError
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import ModelVersion, StreamId
 
-LabelPart = Literal["training", "validation", "inference_profile"]
+LabelPart = Literal["training", "validation"]
 """Use of a label."""
-
-USED_FOR_A_MODEL: tuple[LabelPart, ...] = ("training", "validation")
-"""An object with such a label never counts in accuracy."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS streams (
@@ -70,15 +67,6 @@ class StreamRow:
     decoded: int = 0
     damaged: int = 0
     set_aside: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WindowRow:
-    """Start and end of a window, in run time."""
-
-    window: int
-    start_us: int
-    end_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,39 +124,24 @@ class StateStore:
 
     def put_stream(self, row: StreamRow) -> None:
         """Adds or replaces a stream."""
-        self._write(
-            "INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)",
-            [(row.stream, row.decoded, row.damaged, row.set_aside)],
-        )
+        self._write("INSERT OR REPLACE INTO streams VALUES (?, ?, ?, ?)", [astuple(row)])
 
     def streams(self) -> list[StreamRow]:
         """Returns all streams, sorted by id."""
         rows = self._read("SELECT stream, decoded, damaged, set_aside FROM streams ORDER BY stream")
-        return [StreamRow(StreamId(stream), *rest) for stream, *rest in rows]
+        return [StreamRow(*row) for row in rows]
 
-    def put_window(self, row: WindowRow) -> None:
-        """Adds or replaces a window."""
-        self._write(
-            "INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", [(row.window, row.start_us, row.end_us)]
-        )
-
-    def windows(self) -> list[WindowRow]:
-        """Returns all windows in order."""
-        rows = self._read('SELECT "window", start_us, end_us FROM windows ORDER BY "window"')
-        return [WindowRow(*row) for row in rows]
+    def put_window(self, window: int, start_us: int, end_us: int) -> None:
+        """Adds or replaces the start and the end of a window, in run time."""
+        self._write("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", [(window, start_us, end_us)])
 
     def put_model(self, row: ModelRow) -> None:
         """Adds or replaces a model."""
-        g = row.gamma
-        gamma = (
-            (None,) * 5
-            if g is None
-            else (g.epochs, g.batch_size, g.head_width, g.trainable_blocks, g.data_fraction)
-        )
-        values = (row.stream, row.version, row.window, row.path, *gamma)
+        gamma = (None,) * 5 if row.gamma is None else astuple(row.gamma)
+        model = row.stream, row.version, row.window, row.path
         self._write(
             "INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [(*values, row.validation_accuracy, row.served_from_us)],
+            [(*model, *gamma, row.validation_accuracy, row.served_from_us)],
         )
 
     def models(self, stream: StreamId) -> list[ModelRow]:
@@ -176,13 +149,10 @@ class StateStore:
         rows = self._read("SELECT * FROM models WHERE stream = ? ORDER BY version", (stream,))
         return [
             ModelRow(
-                StreamId(row[0]),
-                ModelVersion(row[1]),
-                row[2],
-                row[3],
-                None if row[4] is None else RetrainConfig(*row[4:9]),
-                row[9],
-                row[10],
+                *(row[0], row[1], row[2], row[3]),
+                gamma=None if row[4] is None else RetrainConfig(*row[4:9]),
+                validation_accuracy=row[9],
+                served_from_us=row[10],
             )
             for row in rows
         ]
@@ -210,16 +180,16 @@ class StateStore:
             [(stream, window, frame, *box, label, part) for frame, box, label in rows],
         )
 
-    def labelled(self, stream: StreamId, parts: Sequence[LabelPart] = USED_FOR_A_MODEL) -> LabelledBoxes:
-        """Returns frames and boxes of a stream's labels of these parts, over all windows, by frame."""
-        rows = [
-            row
-            for part in parts
-            for row in self._read(
-                "SELECT frame, x0, y0, x1, y1 FROM labels WHERE stream = ? AND part = ?", (stream, part)
-            )
-        ]
-        rows.sort()
+    def labelled(self, stream: StreamId) -> LabelledBoxes:
+        """Returns frames and boxes of the labels that a stream's models were made from, by frame.
+
+        These objects never count in accuracy.
+        """
+        rows = self._read(
+            "SELECT frame, x0, y0, x1, y1 FROM labels "
+            "WHERE stream = ? AND part IN ('training', 'validation') ORDER BY frame, x0, y0, x1, y1",
+            (stream,),
+        )
         return LabelledBoxes(
             frame=np.array([row[0] for row in rows], np.int64),
             boxes=np.array([row[1:] for row in rows], np.float32).reshape(-1, 4),

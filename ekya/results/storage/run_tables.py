@@ -1,148 +1,132 @@
 """Parquet files of a run: predictions and reference labels per stream, and the profiles."""
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.records import (
     FramePrediction,
     FrameReference,
     PredictionColumns,
-    ProfileRecord,
     ReferenceColumns,
 )
-from ekya.core.units import StreamId
 from ekya.system.files import atomic_path, user_errors
 
-
-def _schema(columns: dict[str, pa.DataType], optional: frozenset[str] = frozenset()) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=name in optional) for name, kind in columns.items()])
+RowT = TypeVar("RowT")
 
 
-_PREDICTIONS = _schema(
-    {
-        "frame": pa.int64(),
-        "t_us": pa.int64(),
-        "window": pa.int32(),
-        "analysed": pa.bool_(),
-        "answered_by": pa.int64(),
-        "model_version": pa.int32(),
-        "every": pa.int16(),
-        "resolution": pa.int16(),
-        "boxes": pa.list_(pa.float32()),
-        "classes": pa.list_(pa.int16()),
-        "confidence": pa.list_(pa.float32()),
-    }
-)
-_REFERENCE = _schema(
-    {
-        "frame": pa.int64(),
-        "t_us": pa.int64(),
-        "boxes": pa.list_(pa.float32()),
-        "classes": pa.list_(pa.int16()),
-        "tracks": pa.list_(pa.int64()),
-    }
-)
-_GAMMA = {
-    "epochs": pa.int32(),
-    "batch_size": pa.int32(),
-    "head_width": pa.int32(),
-    "trainable_blocks": pa.int32(),
-    "data_fraction": pa.float64(),
-}
-_LAMBDA = {"every": pa.int32(), "resolution": pa.int32()}
-_PROFILES = _schema(
-    {
-        "window": pa.int32(),
-        "stream": pa.string(),
-        "kind": pa.string(),
-        **_GAMMA,
-        **_LAMBDA,
-        "predicted": pa.float64(),
-        "achieved": pa.float64(),
-        "gpu_s": pa.float64(),
-    },
-    optional=frozenset({*_GAMMA, *_LAMBDA, "achieved"}),
-)
-# Number of values per object; every other column has one value per frame.
 _PER_OBJECT = {"boxes": 4, "classes": 1, "confidence": 1, "tracks": 1}
+"""Number of values per object; every other column has one value per frame."""
 
 
-class PredictionAppender:
-    """Writes a stream's predictions during the run, one part file per window.
+def _schema_of(columns: type[PredictionColumns | ReferenceColumns]) -> pa.Schema:
+    """Returns the schema of a file that holds these columns; ``offsets`` are implied by its lists."""
+    fields = []
+    for name, array in get_type_hints(columns).items():
+        kind = pa.from_numpy_dtype(get_args(get_args(array)[1])[0])
+        fields.append(pa.field(name, pa.list_(kind) if name in _PER_OBJECT else kind, nullable=False))
+    return pa.schema([field for field in fields if field.name != "offsets"])
 
-    A crash loses at most the rows since the last window began. A part file holds all rows since the last
-    ``flush``, so a resumed run just appends; ``merge_predictions`` makes one file.
+
+PREDICTIONS = _schema_of(PredictionColumns)
+REFERENCE = _schema_of(ReferenceColumns)
+"""Columns of the files of predictions and of reference labels."""
+
+_PROFILES = pa.schema(
+    [
+        pa.field("window", pa.int32(), nullable=False),
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("epochs", pa.int32()),
+        pa.field("batch_size", pa.int32()),
+        pa.field("head_width", pa.int32()),
+        pa.field("trainable_blocks", pa.int32()),
+        pa.field("data_fraction", pa.float64()),
+        pa.field("every", pa.int32()),
+        pa.field("resolution", pa.int32()),
+        pa.field("predicted", pa.float64(), nullable=False),
+        pa.field("achieved", pa.float64()),
+        pa.field("gpu_s", pa.float64(), nullable=False),
+    ]
+)
+
+
+class PartWriter(Generic[RowT]):
+    """Writes rows of a stream during the run, as part files beside the final file.
+
+    A crash loses at most the rows since the last part. A part file holds all rows since the last ``flush``,
+    so a resumed run just appends; ``merge_parts`` makes one file.
 
     Args:
-        path: the merged file, ``predictions/<stream>.parquet``.
+        path: the merged file.
+        table_of: makes the table of some rows.
+        ends_part: whether a row begins another part than the rows before it.
 
     Raises:
         UserError: full disk, no permission and the like (``add`` and ``flush``).
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rows: list[FramePrediction] = []
+    def __init__(
+        self,
+        path: Path,
+        table_of: Callable[[Sequence[RowT]], pa.Table],
+        ends_part: Callable[[Sequence[RowT], RowT], bool],
+    ) -> None:
+        self._path, self._table_of, self._ends_part = path, table_of, ends_part
+        self._rows: list[RowT] = []
 
-    def add(self, row: FramePrediction) -> None:
-        """Adds the next frame's row; the first row of a window writes the window before it to disk."""
-        if self._rows and self._rows[-1].window != row.window:
-            self.flush()
-        self._rows.append(row)
-
-    def flush(self) -> None:
-        """Writes the rows since the last flush to disk, if there are any."""
-        if self._rows:
-            _write_part(self._path, _table_of(PredictionColumns.of(self._rows), _PREDICTIONS))
-            self._rows = []
-
-
-class ReferenceAppender:
-    """Writes a stream's reference labels during the run, like ``PredictionAppender``.
-
-    Args:
-        path: the merged file, ``reference/<stream>.parquet``.
-        rows_a_part: number of rows at which a part file is written.
-    """
-
-    def __init__(self, path: Path, rows_a_part: int = 2000) -> None:
-        self._path = path
-        self._rows_a_part = rows_a_part
-        self._rows: list[FrameReference] = []
-
-    def add(self, row: FrameReference) -> None:
+    def add(self, row: RowT) -> None:
         """Adds the next frame's row."""
-        self._rows.append(row)
-        if len(self._rows) >= self._rows_a_part:
+        if self._rows and self._ends_part(self._rows, row):
             self.flush()
+        self._rows.append(row)
 
     def flush(self) -> None:
         """Writes the rows since the last flush to disk, if there are any."""
         if self._rows:
-            _write_part(self._path, _table_of(ReferenceColumns.of(self._rows), _REFERENCE))
+            _write_part(self._path, self._table_of(self._rows))
             self._rows = []
 
 
-def merge_predictions(path: Path) -> None:
+def prediction_writer(path: Path) -> PartWriter[FramePrediction]:
+    """Returns a writer of ``predictions/<stream>.parquet``, with one part per window."""
+    return PartWriter(
+        path,
+        lambda rows: _table_of(PredictionColumns.of(rows), PREDICTIONS),
+        lambda rows, row: rows[-1].window != row.window,
+    )
+
+
+def reference_writer(path: Path, rows_a_part: int = 2000) -> PartWriter[FrameReference]:
+    """Returns a writer of ``reference/<stream>.parquet``."""
+    return PartWriter(
+        path,
+        lambda rows: _table_of(ReferenceColumns.of(rows), REFERENCE),
+        lambda rows, row: len(rows) >= rows_a_part,
+    )
+
+
+def merge_parts(path: Path, schema: pa.Schema) -> None:
     """Merges the part files into one file with one row per frame; the later row wins.
 
     Idempotent, also after a crash in the middle of a merge. Writes an empty file if there are no rows.
     """
-    _merge(path, _PREDICTIONS)
-
-
-def merge_reference(path: Path) -> None:
-    """Merges the part files of reference labels; see ``merge_predictions``."""
-    _merge(path, _REFERENCE)
+    parts = _parts(path)
+    if parts or not path.exists():
+        _write(path, _read_all(path, schema))
+    # Oldest first: if this stops half-way, the remaining parts are newer than the deleted ones and still win.
+    with user_errors(path):
+        for part in parts:
+            part.unlink()
+        folder = _parts_folder(path)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def read_predictions(path: Path) -> PredictionColumns:
@@ -151,63 +135,17 @@ def read_predictions(path: Path) -> PredictionColumns:
     Raises:
         UserError: a file is damaged or has other columns.
     """
-    return PredictionColumns(**_columns_of(_read_all(path, _PREDICTIONS)))
+    return PredictionColumns(**_columns_of(_read_all(path, PREDICTIONS)))
 
 
 def read_reference(path: Path) -> ReferenceColumns:
     """Returns a stream's reference labels; see ``read_predictions``."""
-    return ReferenceColumns(**_columns_of(_read_all(path, _REFERENCE)))
+    return ReferenceColumns(**_columns_of(_read_all(path, REFERENCE)))
 
 
-def write_profiles(path: Path, rows: Sequence[ProfileRecord]) -> None:
-    """Writes all profiles of a run so far and replaces the file."""
-    flat = [
-        {
-            **dict.fromkeys((*_GAMMA, *_LAMBDA)),
-            "window": row.window,
-            "stream": row.stream,
-            "kind": row.kind,
-            **_values_of(row.gamma),
-            **_values_of(row.inference),
-            "predicted": row.predicted,
-            "achieved": row.achieved,
-            "gpu_s": row.gpu_s,
-        }
-        for row in rows
-    ]
-    _write(path, pa.Table.from_pylist(flat, schema=_PROFILES))
-
-
-def read_profiles(path: Path) -> list[ProfileRecord]:
-    """Returns the profiles of a run, in the order in which they were written.
-
-    Raises:
-        UserError: the file is missing, damaged or has other columns.
-    """
-    return [_profile_of(values) for values in _read(path, _PROFILES).to_pylist()]
-
-
-def _values_of(config: RetrainConfig | InferenceConfig | None) -> dict[str, Any]:
-    return {} if config is None else {field.name: getattr(config, field.name) for field in fields(config)}
-
-
-def _profile_of(values: dict[str, Any]) -> ProfileRecord:
-    kind: Literal["retraining", "inference"] = "inference"
-    gamma = inference = None
-    if values["kind"] == "retraining":
-        kind, gamma = "retraining", RetrainConfig(**{name: values[name] for name in _GAMMA})
-    else:
-        inference = InferenceConfig(**{name: values[name] for name in _LAMBDA})
-    return ProfileRecord(
-        window=values["window"],
-        stream=StreamId(values["stream"]),
-        kind=kind,
-        gamma=gamma,
-        inference=inference,
-        predicted=values["predicted"],
-        achieved=values["achieved"],
-        gpu_s=values["gpu_s"],
-    )
+def write_profiles(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes expected and achieved accuracies of a run's configurations, and replaces the file."""
+    _write(path, pa.Table.from_pylist(rows, schema=_PROFILES))
 
 
 def _table_of(columns: PredictionColumns | ReferenceColumns, schema: pa.Schema) -> pa.Table:
@@ -251,19 +189,6 @@ def _write_part(path: Path, table: pa.Table) -> None:
     present = _parts(path)
     number = int(present[-1].stem) + 1 if present else 0
     _write(folder / f"{number:06d}.parquet", table)
-
-
-def _merge(path: Path, schema: pa.Schema) -> None:
-    parts = _parts(path)
-    if parts or not path.exists():
-        _write(path, _read_all(path, schema))
-    # Oldest first: if this stops half-way, the remaining parts are newer than the deleted ones and still win.
-    with user_errors(path):
-        for part in parts:
-            part.unlink()
-        folder = _parts_folder(path)
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _read_all(path: Path, schema: pa.Schema) -> pa.Table:

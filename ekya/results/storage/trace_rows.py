@@ -1,19 +1,128 @@
-"""Converts a stream's window to rows of a trace's table and back; ``docs/trace.md`` describes the rows."""
+"""Columns of a trace's table, and its rows as windows of streams; ``docs/trace.md`` describes them."""
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Annotated, Any, TypeVar
+
+import pyarrow as pa
+from pydantic import Field, ValidationError, create_model
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.errors import UserError
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.trace import Epoch, Origin, Predicted, Standing, Start, StreamWindow, Training, Trial
 from ekya.core.view import InferenceOption
 
-_KINDS = ("window", "start", "epoch", "inference", "inference-profiled", "trial", "predicted")
+Row = Mapping[str, Any]
+"""Values of a row by column; those that are null are missing."""
+
+ConfigT = TypeVar("ConfigT", Family, RetrainConfig, InferenceConfig)
+
+_WHOLE = pa.int32(), Annotated[int, Field(ge=0)]
+_POSITIVE = pa.int32(), Annotated[int, Field(ge=1)]
+_MICROSECONDS = pa.int64(), Annotated[int, Field(ge=0)]
+_ORIGIN = pa.int32(), Annotated[int, Field(ge=-1)]
+_PART = pa.float64(), Annotated[float, Field(ge=0.0, le=1.0)]
+_AMOUNT = pa.float64(), Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_NUMBERS = pa.list_(pa.float64()), list[float]
+_PARTS = pa.list_(pa.float64()), list[Annotated[float, Field(ge=0.0, le=1.0)]]
+_COUNTS = pa.list_(pa.int64()), list[Annotated[int, Field(ge=0)]]
+_COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
+    "trainable_blocks": _WHOLE,
+    "head_width": _WHOLE,
+    "batch_size": _POSITIVE,
+    "data_fraction": _PART,
+    "epochs": _POSITIVE,
+    "trained_in": _ORIGIN,
+    "from_trainable_blocks": _WHOLE,
+    "from_head_width": _WHOLE,
+    "from_batch_size": _WHOLE,
+    "in_window": _WHOLE,
+    "validation_accuracy": _PART,
+    "accuracy": _PART,
+    "sd": _AMOUNT,
+    "gpu_s": _AMOUNT,
+    "profiling_gpu_s": _AMOUNT,
+    "epoch_gpu_s": _AMOUNT,
+    "prepare_gpu_s": _AMOUNT,
+    "fixed_epoch_gpu_s": _AMOUNT,
+    "fixed_prepare_gpu_s": _AMOUNT,
+    "training_crops": _WHOLE,
+    "validation_crops": _WHOLE,
+    "every": _POSITIVE,
+    "resolution": _POSITIVE,
+    "share_needed_milli": _WHOLE,
+    "age_us": _MICROSECONDS,
+    "curve": _NUMBERS,
+    "accuracy_by_part": _PARTS,
+    "objects_by_part": _COUNTS,
+    "class_histogram": _COUNTS,
+}
+"""Type and allowed values of the columns that may be null."""
+
+_OF_FAMILY = {"trainable_blocks", "head_width", "batch_size"}
+_OF_ORIGIN = {f"from_{name}" for name in _OF_FAMILY}
+_OF_STANDING = {"trained_in", "in_window", "validation_accuracy"}
+_OF_OPTION = {"every", "resolution", "accuracy", "share_needed_milli", "age_us"}
+_NEEDED: dict[str, set[str]] = {
+    "window": {"class_histogram", "training_crops", "validation_crops", "gpu_s", "profiling_gpu_s"},
+    "start": _OF_STANDING,
+    "epoch": {*_OF_FAMILY, *_OF_STANDING, "data_fraction", "epochs", "gpu_s"},
+    "inference": _OF_OPTION,
+    "inference-profiled": _OF_OPTION,
+    "trial": {*_OF_FAMILY, "trained_in", "gpu_s"},
+    "predicted": {*_OF_FAMILY, "epochs", "data_fraction", "trained_in", "accuracy", "gpu_s"},
+}
+"""Columns that a row of each kind needs."""
+_OF_CURVE = {"training_crops", "epoch_gpu_s", "prepare_gpu_s"}
+
+SCHEMA = pa.schema(
+    [
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("window", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        *(pa.field(name, kind) for name, (kind, _) in _COLUMNS.items()),
+    ]
+)
+
+_VALUES: dict[str, Any] = {name: (allowed | None, None) for name, (_, allowed) in _COLUMNS.items()}
+_ROW = create_model("_Row", **_VALUES)
+
+
+class RowError(ValueError):
+    """A row that cannot be read.
+
+    Attributes:
+        row: the row.
+        column: in which its value is wrong.
+    """
+
+    def __init__(self, row: Row, column: str, what: str) -> None:
+        super().__init__(what)
+        self.row, self.column = row, column
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Checks every value of rows for itself.
+
+    Raises:
+        RowError: a value is missing or impossible.
+    """
+    for row in rows:
+        if row["kind"] not in _NEEDED:
+            raise RowError(row, "kind", f"there is no {row['kind']!r}")
+        try:
+            _ROW.model_validate(row)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RowError(row, str(first["loc"][0]), f"{first['input']!r}: {first['msg']}") from error
+        needed = set(_NEEDED[row["kind"]])
+        needed |= _OF_ORIGIN if row.keys() & _OF_ORIGIN else set()
+        needed |= _OF_CURVE if "curve" in row else set()
+        for column in sorted(needed - row.keys()):
+            raise RowError(row, column, f"is empty, and a row of kind {row['kind']} needs it")
+        if "curve" in row and row["training_crops"] < 1:
+            raise RowError(row, "training_crops", "a curve is measured on one crop at least")
 
 
 def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
@@ -28,63 +137,43 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
         "objects_by_part": list(window.objects_by_part) or None,
     }
     for start in window.starts:
-        yield {"kind": "start", **_origin(start.origin), **_standing(start.standing)}
+        yield {"kind": "start", **_origin_values(start.origin), **_standing_values(start.standing)}
     for training in window.trainings:
         shared = {
             "kind": "epoch",
-            **_values(training.family),
+            **asdict(training.family),
             "data_fraction": training.data_fraction,
-            **_origin(training.started_from),
+            **_origin_values(training.started_from),
         }
         for epoch in training.epochs:
             for standing in epoch.standings:
-                yield {**shared, "epochs": epoch.epoch, "gpu_s": epoch.gpu_s, **_standing(standing)}
+                yield {**shared, "epochs": epoch.epoch, "gpu_s": epoch.gpu_s, **_standing_values(standing)}
     for kind, options in (("inference", window.inference), ("inference-profiled", window.inference_profiled)):
         for option in options:
             yield {
                 "kind": kind,
-                **_values(option.config),
+                **asdict(option.config),
                 "accuracy": option.relative_accuracy,
                 "share_needed_milli": option.share_needed_milli,
                 "age_us": option.age_us,
             }
     for trial in window.trials:
-        yield {
-            "kind": "trial",
-            **_values(trial.family),
-            **_origin(trial.started_from),
-            "gpu_s": trial.gpu_s,
-            **(
-                {
-                    "training_crops": trial.curve.subset_crops,
-                    "curve": list(trial.curve.accuracies),
-                    "epoch_gpu_s": trial.curve.epoch_gpu_s,
-                    "prepare_gpu_s": trial.curve.prepare_gpu_s,
-                    "fixed_epoch_gpu_s": trial.curve.fixed_epoch_gpu_s,
-                    "fixed_prepare_gpu_s": trial.curve.fixed_prepare_gpu_s,
-                    "validation_crops": trial.curve.validation_crops,
-                }
-                if trial.curve
-                else {}
-            ),
-        }
+        origin = _origin_values(trial.started_from)
+        curve = {} if trial.curve is None else asdict(trial.curve)
+        if curve:
+            curve |= {"training_crops": curve.pop("subset_crops"), "curve": curve.pop("accuracies")}
+        yield {"kind": "trial", **asdict(trial.family), **origin, "gpu_s": trial.gpu_s, **curve}
         for said in trial.predicted:
-            yield {
-                "kind": "predicted",
-                **_values(said.config),
-                **_origin(trial.started_from),
-                "accuracy": said.accuracy,
-                "gpu_s": said.gpu_s,
-                "sd": said.sd,
-            }
+            expected = {"accuracy": said.accuracy, "gpu_s": said.gpu_s, "sd": said.sd}
+            yield {"kind": "predicted", **asdict(said.config), **origin, **expected}
 
 
-def _origin(origin: Origin) -> dict[str, Any]:
-    family = {} if origin.family is None else _values(origin.family)
+def _origin_values(origin: Origin) -> dict[str, Any]:
+    family = {} if origin.family is None else asdict(origin.family)
     return {"trained_in": origin.trained_in, **{f"from_{name}": value for name, value in family.items()}}
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
+def _standing_values(standing: Standing) -> dict[str, Any]:
     return {
         "in_window": standing.window,
         "validation_accuracy": standing.validation_accuracy,
@@ -93,221 +182,94 @@ def _standing(standing: Standing) -> dict[str, Any]:
     }
 
 
-def _values(config: Family | RetrainConfig | InferenceConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(config)}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row with typed access to its values, whose errors name row and column."""
-
-    path: Path
-    columns: Mapping[str, list[Any]]
-    number: int
-
-    def value(self, column: str) -> Any:
-        """Returns the value of a column, None if it is null."""
-        return self.columns[column][self.number - 1]
-
-    @property
-    def kind(self) -> str:
-        """Kind of the row."""
-        return str(self.value("kind"))
-
-    def whole(self, column: str, least: int = 0) -> int:
-        """Returns an integer of at least ``least``."""
-        value = self._known(column)
-        if value < least:
-            raise self.wrong(column, f"{value} is below {least}")
-        return int(value)
-
-    def part(self, column: str) -> float:
-        """Returns a number in [0, 1]."""
-        value = self._known(column)
-        if not 0.0 <= value <= 1.0:
-            raise self.wrong(column, f"{value} is not between 0 and 1")
-        return float(value)
-
-    def part_or_none(self, column: str) -> float | None:
-        """Returns a number in [0, 1], or None if it is null."""
-        return None if self.value(column) is None else self.part(column)
-
-    def parts(self, column: str) -> tuple[float, ...]:
-        """Returns numbers in [0, 1]; empty if it is null."""
-        found = () if self.value(column) is None else tuple(self.listed(column))
-        if not all(0.0 <= value <= 1.0 for value in found):
-            raise self.wrong(column, f"{list(found)} are not all between 0 and 1")
-        return found
-
-    def counts(self, column: str) -> tuple[int, ...]:
-        """Returns non-negative integers; empty if it is null."""
-        found = () if self.value(column) is None else tuple(self.listed(column))
-        if any(value < 0 for value in found):
-            raise self.wrong(column, f"{list(found)} are not all at least 0")
-        return found
-
-    def amount(self, column: str) -> float:
-        """Returns a finite, non-negative number."""
-        value = self._known(column)
-        if not (math.isfinite(value) and value >= 0.0):
-            raise self.wrong(column, f"{value} is no amount")
-        return float(value)
-
-    def amount_or_zero(self, column: str) -> float:
-        """Returns a finite, non-negative number; 0 if it is null."""
-        return 0.0 if self.value(column) is None else self.amount(column)
-
-    def listed(self, column: str) -> list[Any]:
-        """Returns a list without nulls."""
-        found = list(self._known(column))
-        if any(value is None for value in found):
-            raise self.wrong(column, "a value of the list is missing")
-        return found
-
-    def family(self) -> Family:
-        """Returns the family of the row."""
-        return Family(self.whole("trainable_blocks"), self.whole("head_width"), self.whole("batch_size", 1))
-
-    def origin(self) -> Origin:
-        """Returns the origin of the model that the row describes or starts from."""
-        names = ("from_trainable_blocks", "from_head_width", "from_batch_size")
-        if all(self.value(name) is None for name in names):
-            return Origin(self.whole("trained_in", -1))
-        blocks, width, batch = (self.whole(name) for name in names)
-        return Origin(self.whole("trained_in", -1), Family(blocks, width, batch))
-
-    def retrain_config(self) -> RetrainConfig:
-        """Returns the γ of the row."""
-        of = self.family()
-        return RetrainConfig(
-            epochs=self.whole("epochs", 1),
-            batch_size=of.batch_size,
-            head_width=of.head_width,
-            trainable_blocks=of.trainable_blocks,
-            data_fraction=self.part("data_fraction"),
-        )
-
-    def standing(self) -> Standing:
-        """Returns both accuracies of the row, with their window."""
-        return Standing(
-            window=self.whole("in_window"),
-            validation_accuracy=self.part("validation_accuracy"),
-            accuracy=self.part_or_none("accuracy"),
-            by_part=self.parts("accuracy_by_part"),
-        )
-
-    def wrong(self, column: str, what: str) -> UserError:
-        """Returns an error for a value of the row."""
-        return UserError(f"{self.path}: row {self.number}, column {column}: {what}; record the trace again")
-
-    def _known(self, column: str) -> Any:
-        value = self.value(column)
-        if value is None:
-            raise self.wrong(column, f"is empty, and a row of kind {self.kind} needs it")
-        return value
-
-
-def window_of(rows: list[Row]) -> StreamWindow:
-    """Builds a window from its rows, in any order.
+def window_of(rows: Sequence[Row]) -> StreamWindow:
+    """Builds a window from its checked rows, in any order.
 
     Raises:
-        UserError: a value is missing or invalid.
+        RowError: a row is missing, or one that another one needs.
     """
-    of_kind: dict[str, list[Row]] = {kind: [] for kind in _KINDS}
+    of_kind: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.kind not in of_kind:
-            raise row.wrong("kind", f"there is no {row.kind!r}")
-        of_kind[row.kind].append(row)
-    first = rows[0]
-    for kind, count in (("window", 1), ("start", 0), ("inference", 0)):
-        if not of_kind[kind] or (count and len(of_kind[kind]) > count):
-            where = f"window {first.value('window')} of {first.value('stream')}"
-            raise first.wrong("kind", f"{where} needs {'one row' if count else 'a row'} of kind {kind!r}")
-    facts = of_kind["window"][0]
+        of_kind[row["kind"]].append(row)
+    for kind in ("window", "start", "inference"):
+        if not of_kind[kind] or (kind == "window" and len(of_kind[kind]) > 1):
+            where = f"window {rows[0]['window']} of {rows[0]['stream']}"
+            needs = f"{where} needs {'one row' if kind == 'window' else 'a row'} of kind {kind!r}"
+            raise RowError(rows[0], "kind", needs)
+    (facts,) = of_kind["window"]
     return StreamWindow(
-        window=facts.value("window"),
-        class_histogram=tuple(facts.listed("class_histogram")),
-        training_crops=facts.whole("training_crops"),
-        validation_crops=facts.whole("validation_crops"),
-        labelling_gpu_s=facts.amount("gpu_s"),
-        inference_gpu_s=facts.amount("profiling_gpu_s"),
-        inference=tuple(_inference(row) for row in of_kind["inference"]),
-        inference_profiled=tuple(_inference(row) for row in of_kind["inference-profiled"]),
-        starts=tuple(Start(row.origin(), row.standing()) for row in of_kind["start"]),
+        window=facts["window"],
+        class_histogram=tuple(facts["class_histogram"]),
+        training_crops=facts["training_crops"],
+        validation_crops=facts["validation_crops"],
+        labelling_gpu_s=facts["gpu_s"],
+        inference_gpu_s=facts["profiling_gpu_s"],
+        inference=tuple(map(_option, of_kind["inference"])),
+        inference_profiled=tuple(map(_option, of_kind["inference-profiled"])),
+        starts=tuple(Start(_origin(row), _standing(row)) for row in of_kind["start"]),
         trainings=_trainings(of_kind["epoch"]),
         trials=_trials(of_kind["trial"], of_kind["predicted"]),
-        objects_by_part=facts.counts("objects_by_part"),
+        objects_by_part=tuple(facts.get("objects_by_part", ())),
     )
 
 
-def _inference(row: Row) -> InferenceOption:
-    return InferenceOption(
-        InferenceConfig(row.whole("every", 1), row.whole("resolution", 1)),
-        row.part("accuracy"),
-        row.whole("share_needed_milli"),
-        row.whole("age_us"),
-    )
+def _values(kind: type[Any], row: Row) -> dict[str, Any]:
+    """Returns the values of a row for the fields of a dataclass."""
+    return {field.name: row[field.name] for field in fields(kind) if field.name in row}
 
 
-def _trainings(rows: list[Row]) -> tuple[Training, ...]:
+def _config(kind: type[ConfigT], row: Row) -> ConfigT:
+    return kind(**_values(kind, row))
+
+
+def _origin(row: Row) -> Origin:
+    family = {name.removeprefix("from_"): row[name] for name in _OF_ORIGIN if name in row}
+    return Origin(row["trained_in"], Family(**family) if family else None)
+
+
+def _standing(row: Row) -> Standing:
+    by_part = tuple(row.get("accuracy_by_part", ()))
+    return Standing(row["in_window"], row["validation_accuracy"], row.get("accuracy"), by_part)
+
+
+def _option(row: Row) -> InferenceOption:
+    config = _config(InferenceConfig, row)
+    return InferenceOption(config, row["accuracy"], row["share_needed_milli"], row["age_us"])
+
+
+def _trainings(rows: Sequence[Row]) -> tuple[Training, ...]:
     grouped: dict[tuple[Family, float, Origin], dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        key = (row.family(), row.part("data_fraction"), row.origin())
-        grouped[key][row.whole("epochs", 1)].append(row)
+        grouped[_config(Family, row), row["data_fraction"], _origin(row)][row["epochs"]].append(row)
     return tuple(Training(*key, _epochs(by_number)) for key, by_number in grouped.items())
 
 
-def _epochs(by_number: Mapping[int, list[Row]]) -> tuple[Epoch, ...]:
-    for expected, number in enumerate(sorted(by_number), start=1):
+def _epochs(by_number: Mapping[int, Sequence[Row]]) -> tuple[Epoch, ...]:
+    epochs = []
+    for expected, (number, own) in enumerate(sorted(by_number.items()), start=1):
         if number != expected:
-            raise by_number[number][0].wrong("epochs", f"epoch {expected} of this training is missing")
-    return tuple(
-        Epoch(number, own[0].amount("gpu_s"), _standings(own)) for number, own in sorted(by_number.items())
-    )
+            raise RowError(own[0], "epochs", f"epoch {expected} of this training is missing")
+        standings = sorted(map(_standing, own), key=lambda standing: standing.window)
+        if standings[0].window != own[0]["window"]:
+            raise RowError(own[0], "in_window", "the window of the training itself is missing")
+        epochs.append(Epoch(number, own[0]["gpu_s"], tuple(standings)))
+    return tuple(epochs)
 
 
-def _standings(rows: list[Row]) -> tuple[Standing, ...]:
-    found = sorted((row.standing() for row in rows), key=lambda standing: standing.window)
-    if found[0].window != rows[0].value("window"):
-        raise rows[0].wrong("in_window", "the window of the training itself is missing")
-    return tuple(found)
-
-
-def _trials(rows: list[Row], predicted: list[Row]) -> tuple[Trial, ...]:
+def _trials(rows: Sequence[Row], predicted: Sequence[Row]) -> tuple[Trial, ...]:
     said: dict[tuple[Family, Origin], list[Predicted]] = defaultdict(list)
     for row in predicted:
-        sd = None if row.value("sd") is None else row.amount("sd")
-        said[row.family(), row.origin()].append(
-            Predicted(row.retrain_config(), row.part("accuracy"), row.amount("gpu_s"), sd)
-        )
-    trials = tuple(
-        Trial(
-            row.family(),
-            row.amount("gpu_s"),
-            _curve(row),
-            tuple(said.pop((row.family(), row.origin()), ())),
-            row.origin(),
-        )
-        for row in rows
-    )
+        config = _config(RetrainConfig, row)
+        expected = Predicted(config, row["accuracy"], row["gpu_s"], row.get("sd"))
+        said[_config(Family, row), _origin(row)].append(expected)
+    trials = []
+    for row in rows:
+        family, origin = _config(Family, row), _origin(row)
+        curve = None
+        if "curve" in row:
+            measured = {"subset_crops": row["training_crops"], "accuracies": tuple(row["curve"])}
+            curve = FamilyCurve(**measured, **_values(FamilyCurve, row))
+        trials.append(Trial(family, row["gpu_s"], curve, tuple(said.pop((family, origin), ())), origin))
     if said:
-        raise predicted[0].wrong("kind", "a prediction needs a row of kind 'trial' of its family")
-    return trials
-
-
-def _curve(row: Row) -> FamilyCurve | None:
-    if row.value("curve") is None:
-        return None
-    of = row.family()
-    return FamilyCurve(
-        batch_size=of.batch_size,
-        head_width=of.head_width,
-        trainable_blocks=of.trainable_blocks,
-        subset_crops=row.whole("training_crops", 1),
-        accuracies=tuple(float(accuracy) for accuracy in row.listed("curve")),
-        epoch_gpu_s=row.amount("epoch_gpu_s"),
-        prepare_gpu_s=row.amount("prepare_gpu_s"),
-        validation_crops=None if row.value("validation_crops") is None else row.whole("validation_crops"),
-        fixed_prepare_gpu_s=row.amount_or_zero("fixed_prepare_gpu_s"),
-        fixed_epoch_gpu_s=row.amount_or_zero("fixed_epoch_gpu_s"),
-    )
+        raise RowError(predicted[0], "kind", "a prediction needs a row of kind 'trial' of its family")
+    return tuple(trials)

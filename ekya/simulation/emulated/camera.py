@@ -12,9 +12,9 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.remote import ArrivingWeights, ComingHome, KeptModels
 from ekya.simulation.emulated.stream import EmulatedStream
-from ekya.simulation.emulated.training import EmulatedRetraining
+from ekya.simulation.emulated.training import KeptModels
+from ekya.simulation.retraining import Checkpoint, VirtualRetraining
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +46,11 @@ class EmulatedCamera:
     version: ModelVersion
     memory: ExemplarMemory
     labels: StreamLabels | None = None
-    retraining: EmulatedRetraining | ArrivingWeights | ComingHome | None = None
     kept: KeptModels | None = None
     joins_us: int = 0
     misfortunes: tuple[ev.StreamLost | ev.StreamBack, ...] = ()
     added: bool = False
-    told_of_end: bool = False
+    end_reported: bool = False
     judged: Served | None = None
     earlier: Served | None = None
 
@@ -70,18 +69,17 @@ class EmulatedCamera:
         if self.labels is not None and self.labels.window == window:
             self.inference.forget_material()
 
-    def serve_best(self, now_us: int) -> float | None:
-        """Serves the best weights of its retraining; returns their validation accuracy, if any."""
-        retraining = self.retraining
-        if retraining is None or retraining.best is None:
-            return None
-        best = retraining.best
-        self._serve(best.model, now_us)
-        weights = to_bytes(best.model, half=True)
+    def serve(self, running: VirtualRetraining[EdgeModel], best: EdgeModel, now_us: int) -> None:
+        """Serves the best weights of a retraining."""
+        self._serve(best, now_us)
         self.models.add_model(
-            self.version, weights, retraining.window, retraining.config, best.validation_accuracy, now_us
+            self.version,
+            to_bytes(best, half=True),
+            running.window,
+            running.config,
+            running.best.validation_accuracy if running.best else None,
+            now_us,
         )
-        return best.validation_accuracy
 
     def roll_back(self, now_us: int) -> ModelVersion | None:
         """Serves the earlier weights again under a new version; returns their old version, if any."""
@@ -93,10 +91,10 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
-    def remember(self) -> None:
+    def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
-        if self.retraining is not None and self.retraining.best is not None and self.labels is not None:
-            self.memory = self.memory.update(self.retraining.best.model, self.labels.training.crops)
+        if best is not None and self.labels is not None:
+            self.memory = self.memory.update(best.model, self.labels.training.crops)
 
     def keep(self, background: int | None) -> CachedModel | None:
         """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""

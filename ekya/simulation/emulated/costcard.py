@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.config.shipped import shipped_path
+from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.architectures import EDGE_MODELS
@@ -23,13 +24,10 @@ from ekya.models.golden.spec import detector_of
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.costs import CostCard, EdgeRates
 from ekya.pipeline.host_costs import kept_self_test
 from ekya.pipeline.setup import crop_side, fleet_classes
-
-PLANNING_US = 10_000
-"""Charge for one plan on virtual time: more than any scheduler here takes for a small fleet."""
 
 _REPEATS = 15
 _HEAD_REPEATS = 60
@@ -95,11 +93,9 @@ def _epoch(
     retraining = Retraining(
         build_edge_model(classes, 0, 0, architecture),
         RetrainConfig(_REPEATS, fleet.retraining.batch_sizes[0], 0, blocks, 1.0),
-        labelled,
-        labelled.take(np.arange(0, _CROPS, 5)),
-        memory=ExemplarMemory(),
-        classes=classes,
-        seed=0,
+        RetrainingData(
+            labelled, labelled.take(np.arange(0, _CROPS, 5)), classes, memory=ExemplarMemory(), seed=0
+        ),
     )
     retraining.prepare()
     return retraining_cost(retraining), _seconds(retraining.run_epoch, 4 if blocks else _HEAD_REPEATS)

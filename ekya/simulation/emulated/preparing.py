@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
@@ -12,12 +11,11 @@ from ekya.core.events import (
     InferenceProfiled,
     LabelsReady,
     MemoryShort,
-    PreparationEnded,
     ProfileReady,
 )
 from ekya.core.gpus import DidNotFit
-from ekya.core.speed import LINEAR
-from ekya.core.units import US_PER_S, StreamId
+from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
@@ -31,132 +29,94 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
-    PreparationStep,
     TrialStep,
     preparation_steps,
 )
 from ekya.simulation.emulated.camera import EmulatedCamera
 
-FinishedStep = Callable[[int], Event]
-"""Makes the event of a step from the time at which it ended."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step that was executed and is still to be charged."""
+    """A step that was executed and is still to be charged.
 
-    gpu_s: float
-    finished: FinishedStep
-
-
-class EmulatedPreparation:
-    """All steps of one window's preparation, executed lazily one by one.
-
-    Args:
-        command: the window and streams to prepare.
-        streams: inputs per stream.
-        card: costs of the work.
-        proposer_operations: counted operations of proposing objects in one frame.
-        keep: receives each stream's labels as soon as they are made.
-        earlier: for streams that serve another model now, the one that served when labels were last taken.
-            Loaded one at a time: a model for prediction is as large as one for training.
+    Attributes:
+        finished: makes its event from the time at which it ended.
     """
 
-    def __init__(
-        self,
-        command: BeginPreparation,
-        streams: dict[StreamId, StreamPreparation],
-        card: CostCard,
-        proposer_operations: int,
-        keep: Callable[[StreamId, StreamLabels], None],
-        earlier: Mapping[StreamId, EdgeModel] = MappingProxyType({}),
-    ) -> None:
-        self._command = command
-        self._streams = streams
-        self._card = card
-        self._proposer_operations = proposer_operations
-        self._keep = keep
-        self._earlier = earlier
-        self._labels: dict[StreamId, StreamLabels] = {}
-        self._labelled: dict[StreamId, Labelled] = {}
+    gpu_s: float
+    finished: Callable[[int], Event]
 
-    def steps(self) -> Iterator[Step]:
-        """Yields every step, executed when it is requested."""
-        for step in preparation_steps(self._command.streams, self._labelled):
-            yield self.carry_out(step)
 
-    def carry_out(self, step: PreparationStep) -> Step:
-        """Executes one step; a stream's label step comes before its trials."""
-        match step:
-            case LabelStep():
-                return self._label(step.stream)
-            case InferenceStep():
-                return self._profile_inference(step.stream, step.configs)
-            case TrialStep():
-                return self._micro_profile(step)
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledStream:
+    """A stream's new labels.
 
-    def _label(self, stream: StreamId) -> Step:
-        prepared = self._with_earlier(stream)
-        selection = prepared.select()
-        labels = prepared.label(selection)
-        self._labels[stream] = labels
-        self._keep(stream, labels)
-        golden_s = golden_gpu_s(prepared.golden, self._card, selection.questions)
-        gpu_s = golden_s + self._card.forward_gpu_s(selection.looked_at, prepared.settings.side)
-        gpu_s += self._card.forward_gpu_s(len(labels.validation.crops), prepared.settings.side)
-        compared = prepared.compare(labels)
-        if compared is not None:
-            gpu_s += self._card.forward_gpu_s(2 * compared.objects, prepared.settings.side)
-        settled = prepared.settled(compared)
-        self._streams[stream] = replace(settled, earlier=None)
-        accuracy = settled.serving_accuracy(labels)
-        self._labelled[stream] = Labelled(accuracy, labels.can_train)
-        ready = partial(
-            _labels_ready,
+    Attributes:
+        prepared: the preparation, with the weights that serve after the shadow gate.
+        labels: the labels.
+        accuracy: of these weights on the validation part.
+        gpu_s, golden_gpu_s: cost, and the golden model's part of it.
+        compared: what the shadow gate compared.
+    """
+
+    prepared: StreamPreparation
+    labels: StreamLabels
+    accuracy: float
+    gpu_s: float
+    golden_gpu_s: float
+    compared: Compared | None
+
+    def event(self, stream: StreamId, t_us: int) -> LabelsReady:
+        """Returns the event of these labels."""
+        prepared, labels = self.prepared, self.labels
+        return LabelsReady(
+            t_us=t_us,
             stream=stream,
-            prepared=settled,
-            labels=labels,
-            accuracy=accuracy,
-            gpu_s=gpu_s,
-            golden_s=golden_s,
-            compared=compared,
+            window=prepared.material.window + 1,
+            training_crops=len(labels.training.crops),
+            validation_crops=len(labels.validation.crops),
+            serving_accuracy=self.accuracy,
+            new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
+            gpu_s=self.gpu_s,
+            class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
+            golden_gpu_s=self.golden_gpu_s,
+            compared=self.compared,
         )
-        return Step(gpu_s, ready)
 
-    def _with_earlier(self, stream: StreamId) -> StreamPreparation:
-        prepared, earlier = self._streams[stream], self._earlier.get(stream)
-        if earlier is None:
-            return prepared
-        return replace(prepared, earlier=Classifier(earlier, prepared.settings.classes))
 
-    def _profile_inference(self, stream: StreamId, configs: tuple[InferenceConfig, ...]) -> Step:
-        prepared = self._streams[stream]
-        objects = prepared.material.mean_objects
-        frame_gpu_s = {
-            config.resolution: self._card.frame_gpu_s(objects, config.resolution, self._proposer_operations)
-            for config in configs
-        }
-        burst = prepared.label_burst()
-        options = prepared.profile_inference(configs, frame_gpu_s, burst)
-        gpu_s = golden_s = golden_gpu_s(prepared.golden, self._card, prepared.burst_questions())
-        for resolution in frame_gpu_s:
-            gpu_s += self._card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
-        window = self._command.window
-        return Step(gpu_s, lambda t_us: InferenceProfiled(t_us, stream, window, options, gpu_s, golden_s))
+def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
+    """Labels a window of a stream and compares its newest weights with the earlier ones."""
+    side = prepared.settings.side
+    selection = prepared.select()
+    labels = prepared.label(selection)
+    golden_s = golden_gpu_s(prepared.golden, card, selection.questions)
+    gpu_s = golden_s + card.forward_gpu_s(selection.looked_at, side)
+    gpu_s += card.forward_gpu_s(len(labels.validation.crops), side)
+    compared = prepared.compare(labels)
+    if compared is not None:
+        gpu_s += card.forward_gpu_s(2 * compared.objects, side)
+    settled = replace(prepared.settled(compared), earlier=None)
+    return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared)
 
-    def _micro_profile(self, step: TrialStep) -> Step:
-        stream = step.stream
-        prepared = self._streams[stream]
-        window = self._command.window
-        trial = prepared.trial(step.family, self._labels[stream], clock=float, first=step.first)
-        try:
-            curve, gpu_s = counted_curve(trial, self._card)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
-            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
-        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+def profile_inference(
+    prepared: StreamPreparation,
+    configs: Sequence[InferenceConfig],
+    card: CostCard,
+    proposer_operations: int,
+) -> tuple[tuple[InferenceOption, ...], float, float]:
+    """Returns the profile of Λ, its GPU-seconds, and the golden model's part of them."""
+    objects = prepared.material.mean_objects
+    frame_gpu_s = {
+        config.resolution: card.frame_gpu_s(objects, config.resolution, proposer_operations)
+        for config in configs
+    }
+    burst = prepared.label_burst()
+    options = prepared.profile_inference(configs, frame_gpu_s, burst)
+    gpu_s = golden_s = golden_gpu_s(prepared.golden, card, prepared.burst_questions())
+    for resolution in frame_gpu_s:
+        gpu_s += card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
+    return options, gpu_s, golden_s
 
 
 class PreparingWindows:
@@ -166,10 +126,7 @@ class PreparingWindows:
         cameras: by stream.
         golden: labels samples.
         card: costs of all work.
-        proposer_operations: see ``EmulatedPreparation``.
-
-    Attributes:
-        due_us: when the current step ends; None if there is none.
+        proposer_operations: counted operations of proposing objects in one frame.
     """
 
     def __init__(
@@ -181,41 +138,26 @@ class PreparingWindows:
     ) -> None:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
-        self._command = BeginPreparation(0, 0, ())
+        self._window = 0
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
-        self._steps: Iterator[Step] = iter(())
-        self._step: Step | None = None
-        self.due_us: int | None = None
 
-    def begin(self, command: BeginPreparation, now_us: int) -> Sequence[Event]:
-        """Starts a preparation, which takes new labels; returns events that are due immediately."""
-        prepared: dict[StreamId, StreamPreparation] = {}
-        earlier: dict[StreamId, EdgeModel] = {}
+    def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
+        """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
+        self._window, self._prepared, self._passed = command.window, {}, {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
             camera.judge()
-            prepared[asked.stream] = self.of(camera, command.window, now_us)
-            if camera.earlier is not None:
-                earlier[asked.stream] = camera.earlier.model
-        self._command, self._prepared, self._passed = command, prepared, {}
-        self._steps = EmulatedPreparation(
-            command, prepared, self._card, self._proposer_operations, self.keep_labels, earlier
-        ).steps()
-        return self._next_step(now_us)
-
-    def finish_step(self, t_us: int) -> Sequence[Event]:
-        """Ends the current step; returns its event, and that of the end after the last step."""
-        return () if self._step is None else (self._step.finished(t_us), *self._next_step(t_us))
+            self._prepared[asked.stream] = self.of(camera, command.window, now_us)
+        return self._steps(command)
 
     def end(self) -> None:
         """Ends the preparation and frees its data, except outputs of frozen blocks for retrainings."""
-        self._steps, self._step, self.due_us = iter(()), None, None
         for stream, prepared in self._prepared.items():
             if prepared.passed is not None:
                 self._passed[stream] = (prepared.model, prepared.passed)
-            self._cameras[stream].forget_material(self._command.window - 1)
+            self._cameras[stream].forget_material(self._window - 1)
         self._prepared = {}
 
     def of(self, camera: EmulatedCamera, window: int, now_us: int) -> StreamPreparation:
@@ -242,41 +184,49 @@ class PreparingWindows:
         whose, passed = self._passed.get(stream, (None, None))
         return passed if whose is model else None
 
-    def _next_step(self, now_us: int) -> Sequence[Event]:
-        self._step = next(self._steps, None)
-        if self._step is None:
-            self.end()
-            return (PreparationEnded(now_us, self._command.window),)
-        speed = LINEAR.speed(self._command.share_milli)
-        self.due_us = now_us + round(self._step.gpu_s / speed * US_PER_S)
-        return ()
+    def _steps(self, command: BeginPreparation) -> Iterator[Step]:
+        labelled: dict[StreamId, Labelled] = {}
+        for step in preparation_steps(command.streams, labelled):
+            match step:
+                case LabelStep():
+                    made = self._label(step.stream)
+                    labelled[step.stream] = Labelled(made.accuracy, made.labels.can_train)
+                    yield Step(made.gpu_s, partial(made.event, step.stream))
+                case InferenceStep():
+                    yield self._profile_inference(step)
+                case TrialStep():
+                    yield self._micro_profile(step)
+
+    def _label(self, stream: StreamId) -> LabelledStream:
+        prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
+        if earlier is not None:
+            # Loaded one at a time: a model for prediction is as large as one for training.
+            prepared = replace(prepared, earlier=Classifier(earlier.model, prepared.settings.classes))
+        made = label_stream(prepared, self._card)
+        self._prepared[stream] = made.prepared
+        self.keep_labels(stream, made.labels)
+        return made
+
+    def _profile_inference(self, step: InferenceStep) -> Step:
+        stream, window, prepared = step.stream, self._window, self._prepared[step.stream]
+        profiled = profile_inference(prepared, step.configs, self._card, self._proposer_operations)
+        return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
+
+    def _micro_profile(self, step: TrialStep) -> Step:
+        stream, window = step.stream, self._window
+        labels = self._cameras[stream].labels
+        assert labels is not None, "the label step comes before"
+        trial = self._prepared[stream].trial(step.family, labels, clock=float, first=step.first)
+        try:
+            curve, gpu_s = counted_curve(trial, self._card)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
+            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
+        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
     """Returns the golden model's GPU-seconds for some questions, by a cost card."""
     return card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
-
-
-def _labels_ready(
-    t_us: int,
-    stream: StreamId,
-    prepared: StreamPreparation,
-    labels: StreamLabels,
-    accuracy: float,
-    gpu_s: float,
-    golden_s: float,
-    compared: Compared | None,
-) -> LabelsReady:
-    return LabelsReady(
-        t_us=t_us,
-        stream=stream,
-        window=prepared.material.window + 1,
-        training_crops=len(labels.training.crops),
-        validation_crops=len(labels.validation.crops),
-        serving_accuracy=accuracy,
-        new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
-        gpu_s=gpu_s,
-        class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
-        golden_gpu_s=golden_s,
-        compared=compared,
-    )

@@ -39,7 +39,8 @@ from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.results.metrics.accuracy import labelled_tracks
 from ekya.simulation.emulated.examining import Exam, in_fleet, true_options
-from ekya.simulation.emulated.recording_steps import Common, Course, Labelled, RecordedSteps
+from ekya.simulation.emulated.preparing import LabelledStream
+from ekya.simulation.emulated.recording_steps import Common, Course, RecordedSteps
 from ekya.simulation.emulated.seen import SeenFrames, SeenWindow
 
 SCORED_PER_S = 4.0
@@ -135,7 +136,7 @@ class StreamRecorder:
             tuple(map(LeftOut, left_out.frame.tolist(), map(tuple, left_out.boxes.tolist()))),
         )
 
-    def _window(self, labelled: Labelled | None, exams: Sequence[_Exams]) -> StreamWindow:
+    def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
         exam, serving = exams[0].whole, self._candidates[-1].model
         known = StreamWindow(
@@ -159,7 +160,7 @@ class StreamRecorder:
         youngest = [of.model for of in self._candidates[-_JUDGES:]]
         return replace(known, inference=self._true_options(exam.frames, youngest))
 
-    def _prepared(self, known: StreamWindow, labelled: Labelled, serving: EdgeModel) -> StreamWindow:
+    def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
         labels = labelled.labels
         profiled, gpu_s = self._steps.inference(known.window, serving)
@@ -300,7 +301,9 @@ class StreamRecorder:
         count = len(self.settings.classes)
         return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
 
-    def _exams(self, seen: SeenWindow, labelled: Labelled | None, excluded: NDArray[np.int64]) -> _Exams:
+    def _exams(
+        self, seen: SeenWindow, labelled: LabelledStream | None, excluded: NDArray[np.int64]
+    ) -> _Exams:
         frames, side = seen.frames.without(excluded), self.settings.side
         validation = None
         if labelled is not None and len(labelled.labels.validation.crops):
@@ -319,6 +322,6 @@ class StreamRecorder:
         return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
 
 
-def _boxes_of(labelled: Sequence[Labelled | None]) -> LabelledBoxes:
+def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:
     parts = [part for of in labelled if of for part in (of.labels.training, of.labels.validation)]
     return LabelledBoxes.joined(LabelledBoxes(part.frames, part.boxes) for part in parts)

@@ -4,9 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import InferenceProfiled, LabelsReady
 from ekya.core.profile import Family, family_of
 from ekya.core.trace import Origin, Predicted, Trial
 from ekya.core.units import StreamId
@@ -19,8 +17,12 @@ from ekya.pipeline.labels import Labels, StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.estimate import options as estimated_options
-from ekya.planning.profiling.preparation_steps import InferenceStep, LabelStep
-from ekya.simulation.emulated.preparing import EmulatedPreparation, golden_gpu_s
+from ekya.simulation.emulated.preparing import (
+    LabelledStream,
+    golden_gpu_s,
+    label_stream,
+    profile_inference,
+)
 from ekya.simulation.emulated.seen import SeenWindow
 
 
@@ -100,14 +102,6 @@ class Common:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
-    """Labels of a window, and the GPU-seconds of making them."""
-
-    labels: StreamLabels
-    gpu_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class RecordedSteps:
     """Preparation of one stream's windows.
 
@@ -125,22 +119,15 @@ class RecordedSteps:
     proposer_operations: int
     common: Common
 
-    def label(self, window: int) -> Labelled:
+    def label(self, window: int) -> LabelledStream:
         """Makes the labels at the window's opening; the choice of objects depends on no model."""
-        made: list[StreamLabels] = []
-        preparation = self._emulated(window, self.common.base, lambda _, labels: made.append(labels))
-        told = preparation.carry_out(LabelStep(self.stream)).finished(0)
-        gpu_s = told.gpu_s if isinstance(told, LabelsReady) else 0.0
-        return Labelled(made[0], gpu_s)
+        return label_stream(self._preparation(window, self.common.base), self.common.card)
 
     def inference(self, window: int, model: EdgeModel) -> tuple[tuple[InferenceOption, ...], float]:
         """Returns Λ profiled with the serving model, and the GPU-seconds of profiling."""
-        preparation = self._emulated(window, model, lambda _, labels: None)
-        step = InferenceStep(self.stream, self.common.inference_configs)
-        told = preparation.carry_out(step).finished(0)
-        if not isinstance(told, InferenceProfiled):
-            raise TypeError(f"profiling λ told {told}")
-        return told.options, told.gpu_s
+        prepared, configs = self._preparation(window, model), self.common.inference_configs
+        options, gpu_s, _ = profile_inference(prepared, configs, self.common.card, self.proposer_operations)
+        return options, gpu_s
 
     def trials(
         self,
@@ -180,18 +167,6 @@ class RecordedSteps:
                 if family_of(option.config) == curve.family
             )
             yield Trial(curve.family, gpu_s, curve, said, origin)
-
-    def _emulated(
-        self, window: int, model: EdgeModel, keep: Callable[[StreamId, StreamLabels], None]
-    ) -> EmulatedPreparation:
-        asked = PrepareStream(self.stream, self.common.inference_configs, ())
-        return EmulatedPreparation(
-            BeginPreparation(window, 0, (asked,)),
-            {self.stream: self._preparation(window, model)},
-            self.common.card,
-            self.proposer_operations,
-            keep,
-        )
 
     def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
         return StreamPreparation(

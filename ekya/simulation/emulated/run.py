@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -13,24 +15,24 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
 from ekya.control.loop import Observer, run_loop
-from ekya.control.options import LoopOptions
+from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import InferenceConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.golden.proposer import Proposer
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.inference import InferenceWorker
+from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
-    CHECKPOINT_DELAY_US,
     crop_side,
     first_inference_options,
     fleet_classes,
@@ -51,11 +53,11 @@ from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore, StreamRow
 from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.executor import EmulatedExecutor
-from ekya.simulation.emulated.remote import KeptModels
 from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.training import KeptModels
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.camera import ASSUMED_FPS
-from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 from ekya.system.files import write_text_atomic
 
@@ -125,15 +127,39 @@ def open_emulated(
     card = (card or load_card()).of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
+    thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
+    classes = fleet_classes(fleet)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, scheduler, constants)
         stack.callback(journal.close)
-        thorough = max(constants.retrain_configs, key=lambda config: config.thoroughness)
-        kept = thorough if chosen.needs.kept_models else None
-        world = _World.build(folder, fleet, store, card, seed, stack, kept)
-        yield EmulatedRun(folder, fleet, world.executor, journal, chosen, constants, card.planning_us)
-        world.finish(store)
+        base = base_model(fleet, seed)
+        sources = {
+            stream.id: stack.enter_context(SourceProcess(stream.played, classes)) for stream in fleet.streams
+        }
+        cameras: dict[StreamId, EmulatedCamera] = {}
+        operations = []
+        for place, (stream, source) in enumerate(sources.items()):
+            models = ModelRecord(folder, store, stream)
+            models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
+            kept = KeptModels(thorough, base) if chosen.needs.kept_models else None
+            frames = FrameRecord(folder, stream)
+            cameras[stream], counted = _camera(fleet, place, source, seed, card, base, frames, models, kept)
+            operations.append(counted)
+        if all(source.died for source in sources.values()):
+            next(iter(sources.values())).wait_open()  # raises the error of the source
+        golden = open_golden(fleet.golden, classes)
+        world = EmulatedWorld(cameras, golden, card, max(operations), fleet.capacity_milli)
+        executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
+        yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)
+        world.finish(executor.now_us)
+        finest = InferenceConfig(1, max(fleet.inference.resolutions))
+        for stream, camera in cameras.items():
+            source = sources[stream]
+            if source.died:
+                _LOG.warning("%s: its source died (%s)", stream, source.died)
+            store.put_stream(StreamRow(stream, camera.inference.arrived, source.damaged, source.died))
+            camera.frames.add_shadow(camera.inference.base_answers(finest))
 
 
 @dataclass(slots=True, eq=False)
@@ -148,7 +174,7 @@ class EmulatedRun:
 
     folder: RunFolder
     fleet: FleetConfig
-    executor: EmulatedExecutor
+    executor: VirtualExecutor[EdgeModel]
     journal: FileJournal
     scheduler: Scheduler
     options: LoopOptions
@@ -172,80 +198,45 @@ class EmulatedRun:
         return finish_run(self.folder, self.fleet, RunEnd("emulated", self.options.seed, host))
 
 
-@dataclass(slots=True, eq=False)
-class _World:
-    """The executor with its cameras and their sources."""
-
-    fleet: FleetConfig
-    executor: EmulatedExecutor
-    cameras: dict[StreamId, EmulatedCamera]
-    sources: dict[StreamId, SourceProcess]
-
-    @staticmethod
-    def build(
-        folder: RunFolder,
-        fleet: FleetConfig,
-        store: StateStore,
-        card: CostCard,
-        seed: int,
-        stack: ExitStack,
-        kept: RetrainConfig | None,
-    ) -> "_World":
-        """Builds the world. With ``kept``, a model per window is trained with it at no cost, for reuse."""
-        classes = fleet_classes(fleet)
-        base = base_model(fleet, seed)
-        sources = {
-            stream.id: stack.enter_context(SourceProcess(stream.played, classes)) for stream in fleet.streams
-        }
-        cameras: dict[StreamId, EmulatedCamera] = {}
-        proposer_operations = 0
-        for place, stream in enumerate(fleet.streams):
-            source = sources[stream.id]
-            setup = stream_setup(fleet, place, _fps_of(source), seed)
-            frames = _Peeked(source.frames())
-            proposer = proposer_for(fleet, stream)
-            operations = frames.proposer_operations(proposer)
-            proposer_operations = max(proposer_operations, operations)
-            worker = InferenceWorker(
-                classes, base, proposer, setup.collector(), setup.settings.side, setup.window_us
-            )
-            costs = {
-                resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
-                for resolution in fleet.inference.resolutions
-            }
-            models = ModelRecord(folder, store, stream.id)
-            models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
-            cameras[stream.id] = EmulatedCamera(
-                settings=setup.settings,
-                inference=EmulatedStream(iter(frames), worker, card),
-                frames=FrameRecord(folder, stream.id),
-                models=models,
-                model=base,
-                options=first_inference_options(fleet, stream.id, setup.settings.fps, costs),
-                version=BASE_VERSION,
-                memory=ExemplarMemory(),
-                kept=KeptModels(kept, base) if kept is not None else None,
-                joins_us=stream.play.joins_us,
-                misfortunes=misfortunes(stream),
-            )
-        if all(source.died for source in sources.values()):
-            next(iter(sources.values())).wait_open()  # raises the error of the source
-        golden = open_golden(fleet.golden, classes)
-        executor = EmulatedExecutor(
-            cameras, golden, card, proposer_operations, fleet.capacity_milli, CHECKPOINT_DELAY_US
-        )
-        return _World(fleet, executor, cameras, sources)
-
-    def finish(self, store: StateStore) -> None:
-        """Writes the streams' records and frame counts."""
-        self.executor.finish()
-        finest = InferenceConfig(1, max(self.fleet.inference.resolutions))
-        for stream, camera in self.cameras.items():
-            source = self.sources[stream]
-            if source.died:
-                _LOG.warning("%s: its source died (%s)", stream, source.died)
-            store.put_stream(StreamRow(stream, camera.inference.arrived, source.damaged, source.died))
-            camera.frames.add_shadow(camera.inference.base_answers(finest))
+def _camera(
+    fleet: FleetConfig,
+    place: int,
+    source: SourceProcess,
+    seed: int,
+    card: CostCard,
+    base: EdgeModel,
+    frames: FrameRecord,
+    models: ModelRecord,
+    kept: KeptModels | None,
+) -> tuple[EmulatedCamera, int]:
+    """Returns a camera, and the counted operations of proposing the objects of its first frame."""
+    stream = fleet.streams[place]
+    setup = stream_setup(fleet, place, _fps_of(source), seed)
+    proposer = proposer_for(fleet, stream)
+    arriving = source.frames()
+    first = next(arriving, None)
+    operations = 0 if first is None else proposer.operations(first[0].image.shape)
+    settings = setup.settings
+    steps = FrameSteps(proposer, setup.collector(), settings.side, setup.window_us)
+    prepare = partial(Classifier, classes=settings.classes, predictors=Predictors())
+    costs = {
+        resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+        for resolution in fleet.inference.resolutions
+    }
+    camera = EmulatedCamera(
+        settings=settings,
+        inference=EmulatedStream(chain([first] if first else [], arriving), steps, card, base, prepare),
+        frames=frames,
+        models=models,
+        model=base,
+        options=first_inference_options(fleet, stream.id, settings.fps, costs),
+        version=BASE_VERSION,
+        memory=ExemplarMemory(),
+        kept=kept,
+        joins_us=stream.play.joins_us,
+        misfortunes=misfortunes(stream),
+    )
+    return camera, operations
 
 
 def _fps_of(source: SourceProcess) -> float:
@@ -254,21 +245,3 @@ def _fps_of(source: SourceProcess) -> float:
         return source.wait_open()
     except SourceDiedError:
         return ASSUMED_FPS
-
-
-class _Peeked:
-    """Iterator over frames that allows inspecting the first one."""
-
-    def __init__(self, frames: Iterator[tuple[Frame, Truth | None]]) -> None:
-        self._first = next(frames, None)
-        self._rest = frames
-
-    def proposer_operations(self, proposer: Proposer) -> int:
-        """Returns the operations of proposing objects in one frame of this stream."""
-        return 0 if self._first is None else proposer.operations(self._first[0].image.shape)
-
-    def __iter__(self) -> Iterator[tuple[Frame, Truth | None]]:
-        if self._first is not None:
-            first, self._first = self._first, None
-            yield first
-            yield from self._rest

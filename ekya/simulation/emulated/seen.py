@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import NO_LABELS, FrameReference, PredictionColumns, ReferenceColumns
 from ekya.models.golden.detections import Proposals
+from ekya.models.golden.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
-from ekya.pipeline.inference import Proposer
 from ekya.pipeline.reference import Referee
 from ekya.results.metrics.accuracy import ScoreSeries, WindowScore, score_stream
 from ekya.streams.ingest.crops import crop_objects
@@ -226,5 +226,5 @@ class _Kept:
 
 def _reference_of(frame: Frame, truth: Truth | None, referee: Referee | None) -> FrameReference | None:
     if truth is not None:
-        return truth.reference(frame)
+        return truth.reference(frame.index, frame.t_us)
     return referee.judge(frame) if referee is not None else None

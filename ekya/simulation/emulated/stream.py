@@ -1,6 +1,6 @@
 """One camera and its inference on virtual time: at its frame rate, at its share, newest frame first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.speed import LINEAR
-from ekya.core.units import US_PER_S, ModelVersion
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.inference import Classifier, InferenceWorker, Proposed
+from ekya.pipeline.inference import Classifier, FrameSteps, Proposed, classify
 from ekya.streams.ingest.frame import Frame, Truth
 
 _CLASSIFY_AT_ONCE = 16
@@ -35,19 +35,30 @@ class EmulatedStream:
 
     Args:
         frames: the camera.
-        worker: analyses frames.
+        steps: of the analysis, but for the model.
         card: costs of the analysis.
+        model: serves first.
+        prepare: prepares weights to serve.
+
+    Attributes:
+        classifier: the serving model.
+        arrived: number of frames so far.
     """
 
     def __init__(
         self,
         frames: Iterator[tuple[Frame, Truth | None]],
-        worker: InferenceWorker,
+        steps: FrameSteps,
         card: CostCard,
+        model: EdgeModel,
+        prepare: Callable[[EdgeModel], Classifier],
     ) -> None:
         self._frames = frames
         self._next = next(frames, None)
-        self._worker = worker
+        self._steps = steps
+        self._prepare = prepare
+        self._base, self._version = model, BASE_VERSION
+        self.classifier = prepare(model)
         self._card = card
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
@@ -63,11 +74,6 @@ class EmulatedStream:
     def ended(self) -> bool:
         """True after the camera's last frame."""
         return self._next is None
-
-    @property
-    def classifier(self) -> Classifier:
-        """The serving classifier."""
-        return self._worker.classifier
 
     def advance(self, now_us: int) -> None:
         """Processes everything before ``now_us``: arriving frames, and analyses that begin or end."""
@@ -91,7 +97,7 @@ class EmulatedStream:
         """Makes a hot swap of the weights, from the next frame on."""
         self.advance(now_us)
         self._classify()
-        self._worker.swap(model, version)
+        self.classifier, self._version = self._prepare(model), version
 
     def used_gpu_s(self) -> float:
         """Returns the GPU-seconds spent since the last call."""
@@ -101,15 +107,15 @@ class EmulatedStream:
     def material(self, window: int, now_us: int) -> WindowMaterial:
         """Returns the material kept of a window that is over at ``now_us``."""
         self.advance(now_us)
-        return self._worker.material(window)
+        return self._steps.collector.close(window)
 
     def forget_material(self) -> None:
         """Drops the material of the last closed window."""
-        self._worker.forget_material()
+        self._steps.collector.forget()
 
     def base_answers(self, config: InferenceConfig) -> list[FramePrediction]:
-        """Returns the base model's predictions on the sampled frames; the stream cannot continue after it."""
-        return self._worker.base_answers(config)
+        """Returns the base model's predictions on a part of the sampled frames."""
+        return self._steps.base_answers(self._prepare(self._base), config)
 
     def take_rows(self) -> tuple[list[FramePrediction], list[FrameReference]]:
         """Returns and drops predictions and references of the frames so far, in order."""
@@ -124,14 +130,14 @@ class EmulatedStream:
     def _arrive(self, frame: Frame, truth: Truth | None) -> None:
         self.arrived += 1
         if truth is not None:
-            self._references.append(truth.reference(frame))
+            self._references.append(truth.reference(frame.index, frame.t_us))
         proposals = None if frame.boxes is None else Proposals(frame.boxes)
         proposer_operations = 0
         may_be_looked_at = frame.index % self._config.every == 0
         if proposals is None:
-            wanted = self._worker.wants(frame.t_us)
+            wanted = self._steps.collector.wants(frame.t_us)
             if wanted or may_be_looked_at:
-                proposals = self._worker.propose(frame)
+                proposals = self._steps.propose(frame)
                 operations = proposals.count_operations()
                 if self._waiting is not None and may_be_looked_at:
                     # If the detector skips frames, it would have run on this frame instead.
@@ -143,7 +149,7 @@ class EmulatedStream:
                     # that a skipped frame costs nothing.
                     proposer_operations = operations
         if proposals is not None:
-            self._worker.see(frame, proposals)
+            self._steps.collect(frame, proposals)
         if proposals is None or not may_be_looked_at:
             self._pass_over(frame)
             return
@@ -162,20 +168,21 @@ class EmulatedStream:
 
     def _begin(self, waiting: _Waiting) -> None:
         frame, boxes = waiting.frame, waiting.boxes
-        self._to_classify.append(self._worker.cut(frame, boxes))
+        self._to_classify.append(self._steps.cut(frame, boxes))
         if len(self._to_classify) >= _CLASSIFY_AT_ONCE:
             self._classify()
         gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, waiting.proposer_operations)
         self._used_gpu_s += gpu_s
         begun_us = max(frame.t_us, self._busy_until_us)
         self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
-        self._worker.answered(frame.index)
+        self._steps.answered(frame.index)
 
     def _pass_over(self, frame: Frame) -> None:
-        self._rows[frame.index] = self._worker.skip(frame.index, frame.t_us, self._config)
+        self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)
 
     def _classify(self) -> None:
         if self._to_classify:
-            for row in self._worker.classify(self._to_classify, self._config):
+            answer = classify(self.classifier, self._to_classify, self._config.resolution)
+            for row in self._steps.answers(self._to_classify, self._config, self._version, answer):
                 self._rows[row.frame] = row
             self._to_classify = []

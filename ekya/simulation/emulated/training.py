@@ -1,94 +1,82 @@
-"""Retraining on virtual time: the training is real, its duration is computed from a cost card."""
+"""Real trainings in steps that are charged to virtual time by a cost card, and the models kept for reuse."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from ekya.core.events import RetrainFinished, RetrainProgress
-from ekya.core.speed import SpeedCurve
-from ekya.core.units import JobId, StreamId
+from ekya.core.configs import RetrainConfig
+from ekya.core.weights import CachedModel
+from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
+from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
-from ekya.simulation.shares import ShareWork
+from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.retraining import DoesNotFitError, EpochEnd, TrainingStep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Checkpoint:
-    """Best weights so far."""
+def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingStep[EdgeModel]]:
+    """Yields the preparation of a retraining and each of its epochs."""
+    prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
 
-    epoch: int
-    validation_accuracy: float
-    model: EdgeModel
+    def run_epoch() -> EpochEnd[EdgeModel]:
+        with _fits():
+            result = retraining.run_epoch()
+        gpu_s = prepare_gpu_s + result.epoch * epoch_gpu_s
+        return EpochEnd(result.epoch, result.validation_accuracy, gpu_s, retraining.model)
 
-
-class EmulatedRetraining:
-    """A retraining in steps, preparation and then each epoch; a step runs when its time is over."""
-
-    def __init__(
-        self,
-        stream: StreamId,
-        job: JobId,
-        window: int,
-        retraining: Retraining,
-        card: CostCard,
-        speed: SpeedCurve,
-        now_us: int,
-        share_milli: int,
-    ) -> None:
-        self.stream, self.job, self.window = stream, job, window
-        self.config = retraining.config
-        self._retraining: Retraining | None = retraining
-        self._prepare_gpu_s, self._epoch_gpu_s = card.retraining_gpu_s(retraining_cost(retraining))
-        self._work = ShareWork(speed, now_us, share_milli, self._prepare_gpu_s)
-        self._prepared = False
-        self._gpu_s = 0.0
-        self.best: Checkpoint | None = None
-
-    @property
-    def due_us(self) -> int | None:
-        """End of the current step; None while the share is 0."""
-        return self._work.due_us
-
-    def resize(self, share_milli: int, now_us: int) -> None:
-        """Sets the share from ``now_us`` on; the finished part of the step stays."""
-        self._work.resize(share_milli, now_us)
-
-    def delay(self, delay_us: int) -> None:
-        """Pauses the work, for example while a checkpoint is taken."""
-        self._work.delay(delay_us)
-
-    def end(self, now_us: int) -> None:
-        """Frees the training and keeps only the best weights."""
-        self.resize(0, now_us)
-        self._retraining = None
-
-    def used_gpu_s(self, now_us: int) -> float:
-        """Returns the GPU-seconds spent since the last call."""
-        return self._work.used_gpu_s(now_us)
-
-    def finish_step(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Runs the current step and returns its events.
-
-        Raises:
-            RuntimeError: the retraining has ended.
-        """
-        retraining = self._retraining
-        if retraining is None:
-            raise RuntimeError("a retraining that has ended takes no step")
-        self._work.next_step(self._epoch_gpu_s, now_us)
-        if not self._prepared:
-            self._prepared = True
+    def prepare() -> None:
+        with _fits():
             retraining.prepare()
-            return []
-        result = retraining.run_epoch()
-        self._gpu_s = self._prepare_gpu_s + result.epoch * self._epoch_gpu_s
-        if self.best is None or result.validation_accuracy >= self.best.validation_accuracy:
-            self.best = Checkpoint(result.epoch, result.validation_accuracy, retraining.model())
-        told: list[RetrainProgress | RetrainFinished] = [
-            RetrainProgress(
-                now_us, self.stream, self.job, result.epoch, result.validation_accuracy, self._gpu_s
-            )
-        ]
-        if retraining.done:
-            told.append(RetrainFinished(now_us, self.stream, self.job, self._gpu_s))
-        return told
+
+    yield TrainingStep(prepare_gpu_s, prepare)
+    for _ in range(retraining.config.epochs):
+        yield TrainingStep(epoch_gpu_s, run_epoch)
+
+
+@contextmanager
+def _fits() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise DoesNotFitError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+@dataclass(slots=True, eq=False)
+class KeptModels:
+    """A model per window of a stream, each trained from the previous one on that window's labels.
+
+    Attributes:
+        config: γ of all of them.
+        model: the newest; at first the base model.
+        memory: exemplars of all windows so far.
+        models: by the window in which they were trained.
+    """
+
+    config: RetrainConfig
+    model: EdgeModel
+    memory: ExemplarMemory = field(default_factory=ExemplarMemory)
+    models: dict[int, EdgeModel] = field(default_factory=dict)
+
+    def keep(
+        self, labels: StreamLabels, settings: PreparationSettings, background: int | None
+    ) -> CachedModel | None:
+        """Trains a model on these labels; None if they do not suffice or the window has one already."""
+        window = labels.window + 1
+        if window in self.models or not labels.can_train:
+            return None
+        retraining = retraining_of(self.model, self.config, labels, self.memory, settings, window)
+        retraining.prepare()
+        best = 0.0
+        while not retraining.done:
+            result = retraining.run_epoch()
+            if result.validation_accuracy >= best:
+                best, self.model = result.validation_accuracy, retraining.model()
+        self.models[window] = self.model
+        self.memory = self.memory.update(self.model, labels.training.crops)
+        return CachedModel(self.config, window, labels.histogram(len(settings.classes), background))

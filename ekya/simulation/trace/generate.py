@@ -21,6 +21,7 @@ public implementation measured.
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,11 @@ MEASURED_SPEED = SpeedCurve(
     )
 )
 """Speed curve of these times: a tenth of the GPU runs at 36%."""
+
+SpeedName = Literal["linear", "measured"]
+
+SPEEDS: dict[SpeedName, SpeedCurve] = {"linear": LINEAR, "measured": MEASURED_SPEED}
+"""Speed of a retraining at a share: linear, or as on a V100."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,17 @@ before. Labelling and profiling cost nothing. The accuracy of λ that skips fram
 """
 
 import json
-import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.profile import Family
+from ekya.core.profile import family_of
 from ekya.core.trace import (
     BASE,
     Epoch,
@@ -71,78 +72,103 @@ def read_public_profiles(files: Sequence[Path]) -> Trace:
     Raises:
         UserError: a file is missing or damaged; names the file and the key.
     """
-    cities = [_City.read(path) for path in sorted(files)]
-    windows = min((len(city.tasks) for city in cities), default=0)
-    streams = [
-        StreamTrace(StreamId(city.path.stem), FPS, city.windows(windows))
-        for city in sorted(cities, key=lambda city: city.path.stem)
-    ]
-    configs = {entry.config for city in cities for task in city.tasks for entry in city.trained[task]}
+    cities = {path.stem: _Profiles.read(path) for path in sorted(files)}
+    windows = min((len(city.tasks) for city in cities.values()), default=0)
+    entries = (
+        one for city in cities.values() for task in city.taskwise_train_profiles.values() for one in task
+    )
     return Trace(
         window_us=seconds_to_us(WINDOW_S),
         gpu="as the public profiles were measured",
         classes=(),
-        retrain_configs=tuple(sorted(configs)),
+        retrain_configs=tuple(sorted({entry.config for entry in entries})),
         inference_configs=tuple(option.config for option in _INFERENCE),
-        streams=tuple(streams),
+        streams=tuple(
+            StreamTrace(StreamId(name), FPS, city.windows(windows)) for name, city in sorted(cities.items())
+        ),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+def _config_of(name: object) -> RetrainConfig:
+    number, _, epochs = str(name).partition("_")
+    if not (number.isdecimal() and epochs.isdecimal() and 0 < int(epochs) <= MOST_EPOCHS):
+        raise ValueError(f"is not a number of hyperparameters and 1 to {MOST_EPOCHS} epochs, as 3_8")
+    return RetrainConfig(int(epochs), _BATCH, int(number), 0, 1.0)
+
+
+_Accuracy = Annotated[float, Field(ge=0.0, le=1.0, strict=True)]
+
+
+class _Entry(NamedTuple):
     """One entry of a task's list."""
 
-    config: RetrainConfig
-    family: Family
-    end_accuracy: float
-    gpu_s: float
+    config: Annotated[RetrainConfig, BeforeValidator(_config_of)]
+    start_accuracy: Any
+    end_accuracy: _Accuracy
+    gpu_s: Annotated[float, Field(ge=0.0, allow_inf_nan=False, strict=True)]
+    model: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _City:
-    """Content of a file.
+def _sorted(entries: list[_Entry]) -> list[_Entry]:
+    counts = Counter(entry.config for entry in entries)
+    for config, count in counts.items():
+        if count > 1:
+            raise ValueError(f"{config.head_width}_{config.epochs} stands there twice")
+    return sorted(entries, key=lambda entry: entry.config)
 
-    Attributes:
-        tasks: in rising order.
-        trained, predicted: by task.
-        starts: lowest start accuracy of each task.
-    """
 
-    path: Path
-    tasks: tuple[int, ...]
-    trained: dict[int, list[_Entry]]
-    predicted: dict[int, list[_Entry]]
-    starts: dict[int, float]
+_Entries = Annotated[list[_Entry], Field(min_length=1), AfterValidator(_sorted)]
+_Start = tuple[_Accuracy, Any]
+_Starts = Annotated[dict[str, _Start], Field(min_length=1)]
+_Task = Annotated[int, Field(ge=0)]
+
+
+class _Profiles(BaseModel):
+    """Content of a file: each field is one of its keys."""
+
+    taskwise_train_profiles: Annotated[dict[_Task, _Entries], Field(min_length=1)]
+    taskwise_predicted_profiles: dict[_Task, _Entries]
+    taskwise_infer_profiles: dict[_Task, _Starts]
 
     @staticmethod
-    def read(path: Path) -> "_City":
+    def read(path: Path) -> "_Profiles":
         """Reads and checks a file."""
         try:
             with user_errors(path):
-                content = json.loads(path.read_text(encoding="utf-8"))
+                found = _Profiles.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+            what = f"{first['input']!r}: {first['msg']}"
+            raise UserError(f"{path}: key '{key}': {what}; correct the file") from error
         except ValueError as error:
             raise UserError(f"{path}: this is not JSON ({error}); fetch the file again") from error
-        if not isinstance(content, dict):
-            raise UserError(f"{path}: is not an object with {TRAINED}; name a file of profiles")
-        found = _Node(path, "", content)
-        trained = {task: _entries(node) for task, node in found.under(TRAINED).by_number().items()}
-        predicted = {task: _entries(node) for task, node in found.under(PREDICTED).by_number().items()}
-        starts = {task: _lowest(node) for task, node in found.under(STARTS).by_number().items()}
-        for key, there in ((PREDICTED, predicted), (STARTS, starts)):
-            missing = sorted(set(trained) - set(there))
-            if missing:
-                raise found.under(key).wrong(f"task {missing[0]} of {TRAINED} is missing")
-        if not trained:
-            raise found.under(TRAINED).wrong("holds no task")
-        return _City(path, tuple(sorted(trained)), trained, predicted, starts)
+        for key in (PREDICTED, STARTS):
+            for task in sorted(set(found.taskwise_train_profiles) - set(getattr(found, key))):
+                raise UserError(f"{path}: key '{key}': task {task} of {TRAINED} is missing; correct the file")
+        return found
+
+    @property
+    def tasks(self) -> list[int]:
+        """Tasks in rising order."""
+        return sorted(self.taskwise_train_profiles)
+
+    def start(self, task: int) -> float:
+        """Returns the lowest start accuracy of a task."""
+        return min(accuracy for accuracy, _ in self.taskwise_infer_profiles[task].values())
 
     def windows(self, tasks: int) -> tuple[StreamWindow, ...]:
         """Returns window 0, which trains nothing, and one for each of the first tasks."""
         chosen = self.tasks[:tasks]
         return (
-            self._window(0, self.starts[chosen[0]], [], []),
+            self._window(0, self.start(chosen[0]), [], []),
             *(
-                self._window(index, self.starts[task], self.trained[task], self.predicted[task])
+                self._window(
+                    index,
+                    self.start(task),
+                    self.taskwise_train_profiles[task],
+                    self.taskwise_predicted_profiles[task],
+                )
                 for index, task in enumerate(chosen, start=1)
             ),
         )
@@ -150,7 +176,7 @@ class _City:
     def _window(
         self, index: int, start: float, trained: list[_Entry], predicted: list[_Entry]
     ) -> StreamWindow:
-        families = sorted({entry.family for entry in trained})
+        families = sorted({family_of(entry.config) for entry in trained})
         labels = LABELS if index else 0
         return StreamWindow(
             window=index,
@@ -167,7 +193,7 @@ class _City:
                     family,
                     1.0,
                     BASE,
-                    _epochs(index, start, [e for e in trained if e.family == family]),
+                    _epochs(index, start, [e for e in trained if family_of(e.config) == family]),
                 )
                 for family in families
             ),
@@ -179,7 +205,7 @@ class _City:
                     tuple(
                         Predicted(entry.config, entry.end_accuracy, entry.gpu_s)
                         for entry in predicted
-                        if entry.family == family
+                        if family_of(entry.config) == family
                     ),
                 )
                 for family in families
@@ -199,77 +225,6 @@ def _epochs(window: int, start: float, entries: list[_Entry]) -> tuple[Epoch, ..
             standing = Standing(window, reached, reached)
             epochs.append(Epoch(epoch, gpu_s + part * (end_gpu_s - gpu_s), (standing,)))
     return tuple(epochs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A value of a file, with its path of keys."""
-
-    path: Path
-    key: str
-    value: Any
-
-    def wrong(self, what: str) -> UserError:
-        """Returns an error about this value."""
-        return UserError(f"{self.path}: key '{self.key}': {what}; correct the file")
-
-    def under(self, key: str) -> "_Node":
-        """Returns the value of a required key."""
-        if not isinstance(self.value, dict) or key not in self.value:
-            raise UserError(f"{self.path}: key '{self._name(key)}' is missing; name a file of profiles")
-        return _Node(self.path, self._name(key), self.value[key])
-
-    def by_number(self) -> "dict[int, _Node]":
-        """Returns the values of an object whose keys are integers."""
-        if not isinstance(self.value, dict):
-            raise self.wrong("is not an object")
-        found = {}
-        for key, value in self.value.items():
-            if not key.isdecimal():
-                raise self.wrong(f"{key!r} is not the number of a task")
-            found[int(key)] = _Node(self.path, self._name(key), value)
-        return found
-
-    def items(self, count: int | None = None) -> "list[_Node]":
-        """Returns the elements of a list, which must have ``count`` if given."""
-        if not isinstance(self.value, list) or (count is not None and len(self.value) != count):
-            raise self.wrong(f"is not a list{f' of {count}' if count else ''}")
-        return [_Node(self.path, self._name(str(place)), value) for place, value in enumerate(self.value)]
-
-    def number(self, most: float | None = None) -> float:
-        """Returns a finite, non-negative number, at most ``most`` if given."""
-        usable = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        if not usable or not 0 <= self.value < math.inf or (most is not None and self.value > most):
-            raise self.wrong(f"{self.value!r} is not a number from 0{f' to {most:g}' if most else ' on'}")
-        return float(self.value)
-
-    def _name(self, key: str) -> str:
-        return f"{self.key}.{key}" if self.key else key
-
-
-def _entries(node: _Node) -> list[_Entry]:
-    entries: dict[RetrainConfig, _Entry] = {}
-    for item in node.items():
-        name, _start, end, resource_time, _model = item.items(5)
-        number, _, epochs = str(name.value).partition("_")
-        if not (number.isdecimal() and epochs.isdecimal() and 0 < int(epochs) <= MOST_EPOCHS):
-            raise name.wrong(
-                f"{name.value!r} is not a number of hyperparameters and 1 to {MOST_EPOCHS} epochs, as 3_8"
-            )
-        config = RetrainConfig(int(epochs), _BATCH, int(number), 0, 1.0)
-        if config in entries:
-            raise name.wrong(f"{name.value} stands there twice")
-        family = Family(config.trainable_blocks, config.head_width, config.batch_size)
-        entries[config] = _Entry(config, family, end.number(1.0), resource_time.number())
-    if not entries:
-        raise node.wrong("is empty")
-    return [entries[config] for config in sorted(entries)]
-
-
-def _lowest(node: _Node) -> float:
-    if not isinstance(node.value, dict) or not node.value:
-        raise node.wrong("is not an object with a start accuracy")
-    return min(node.under(key).items(2)[0].number(1.0) for key in node.value)
 
 
 def _inference(every: int) -> InferenceOption:

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from ekya.control.loop import run_loop
-from ekya.control.options import LoopOptions
+from ekya.control.options import CHECKPOINT_DELAY_US, PLANNING_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.commands import Command
@@ -20,11 +20,9 @@ from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import outcomes, summarize
 from ekya.results.metrics.summary import window_values
+from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.executor import TraceExecutor
-
-CHECKPOINT_DELAY_US = 250_000
-PLANNING_US = 10_000
+from ekya.simulation.trace.world import TraceWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +120,14 @@ class Simulated:
 
     Attributes:
         scheduler, conditions, options: the inputs.
-        turns: all steps of the loop, as in a journal.
+        steps: all steps of the loop, as in a journal.
         accuracy: of each stream, mean instantaneous inference accuracy per window.
     """
 
     scheduler: str
     conditions: Conditions
     options: LoopOptions
-    turns: tuple[StepRecord, ...]
+    steps: tuple[StepRecord, ...]
     accuracy: dict[StreamId, tuple[float, ...]]
 
     @property
@@ -145,33 +143,34 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     estimates = Estimates(
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
     )
-    executor = TraceExecutor(trace, options, estimates, scheduler.needs.kept_models)
-    turns: list[StepRecord] = []
+    world = TraceWorld(trace, options, estimates, scheduler.needs.kept_models)
+    executor = VirtualExecutor(world, options.checkpoint_delay_us)
+    steps: list[StepRecord] = []
 
     def planner(view: WindowView) -> Plan:
         executor.charge(conditions.planning_us)
         return scheduler.plan(view)
 
-    def keep(batch: Batch, turn: StepResult) -> None:
-        turns.append(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
+    def keep(batch: Batch, step: StepResult) -> None:
+        steps.append(StepRecord(batch.now_us, batch.events, step.plan, step.commands))
 
     run_loop(executor, NoJournal(), planner, scheduler.needs, options, keep)
     accuracy = {
         stream.stream: tuple(
-            executor.mean_accuracy(stream.stream, window)
+            world.mean_accuracy(stream.stream, window)
             for window in range(min(options.windows or 0, len(stream.windows)))
         )
         for stream in trace.streams
     }
-    return Simulated(scheduler.name, conditions, options, tuple(turns), accuracy)
+    return Simulated(scheduler.name, conditions, options, tuple(steps), accuracy)
 
 
 def summary_of(played: Simulated) -> dict[str, Any]:
     """Returns the summary of ``docs/summary.md`` as JSON values. The same run gives the same bytes."""
-    told = summarize(played.turns)
+    history = summarize(played.steps)
     conditions = played.conditions
     entries: dict[StreamId, list[dict[str, Any]]] = {stream: [] for stream in played.accuracy}
-    for outcome in outcomes(played.turns, told):
+    for outcome in outcomes(played.steps, history):
         of_stream = played.accuracy[outcome.stream]
         accuracy = of_stream[outcome.index] if outcome.index < len(of_stream) else None
         entries[outcome.stream].append(window_values(outcome, accuracy))
@@ -183,7 +182,7 @@ def summary_of(played: Simulated) -> dict[str, Any]:
         "window_s": us_to_seconds(played.options.window_us),
         "objective": conditions.objective.value,
         "placement": conditions.placement.value,
-        "rounding_cost": round(_rounding_cost(played.turns), 6),
+        "rounding_cost": round(_rounding_cost(played.steps), 6),
         "error_sd": conditions.error_sd,
         "relative_error": conditions.relative_error,
         "mean_accuracy": round(played.mean_accuracy, 6),
@@ -191,19 +190,15 @@ def summary_of(played: Simulated) -> dict[str, Any]:
             stream: {"mean_accuracy": round(fmean(windows), 6), "windows": entries[stream]}
             for stream, windows in played.accuracy.items()
         },
-        "retrainings": {
-            "started": len(told.retrainings),
-            "finished": told.ended("finished"),
-            "failed": told.ended("failed"),
-        },
-        "profiling_gpu_s": round(float(told.profiling_gpu_s), 6),
-        "labelling_gpu_s": round(float(told.labelling_gpu_s), 6),
+        "retrainings": history.retraining_counts(),
+        "profiling_gpu_s": round(float(history.profiling_gpu_s), 6),
+        "labelling_gpu_s": round(float(history.labelling_gpu_s), 6),
     }
 
 
-def _rounding_cost(turns: Sequence[StepRecord]) -> float:
+def _rounding_cost(steps: Sequence[StepRecord]) -> float:
     """Returns the mean loss of the plans' objective by rounding shares; 0 without plans."""
-    lost = [turn.plan.rounding_cost for turn in turns if turn.plan is not None]
+    lost = [step.plan.rounding_cost for step in steps if step.plan is not None]
     return fmean(lost) if lost else 0.0
 
 

@@ -1,9 +1,10 @@
-"""One stream of a trace on virtual time: its serving model, accuracy and retraining."""
+"""One stream of a trace on virtual time: its serving model, its accuracy and its trainings."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.events import RetrainFinished, RetrainProgress
 from ekya.core.profile import family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.trace import (
@@ -16,9 +17,10 @@ from ekya.core.trace import (
     StreamWindow,
     Training,
 )
-from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.core.weights import CachedModel
 from ekya.planning.schedulers.objective import analysed_part
-from ekya.simulation.shares import ShareWork
+from ekya.simulation.retraining import EpochEnd, TrainingStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,65 +72,37 @@ def _as_predicted(window: StreamWindow, said: Predicted, origin: Origin) -> Trai
     )
 
 
-class TraceRetraining:
-    """A recorded training that advances at the speed of its share."""
+def recorded_steps(
+    training: Training, config: RetrainConfig, window: int, exact: bool
+) -> Iterator[TrainingStep[TraceModel]]:
+    """Yields the epochs of γ in a recorded training; ``exact`` gives their true accuracies."""
 
-    def __init__(
-        self,
-        stream: StreamId,
-        job: JobId,
-        window: int,
-        config: RetrainConfig,
-        training: Training,
-        work: ShareWork,
-        exact: bool,
-    ) -> None:
-        self.stream, self.job, self.window = stream, job, window
-        self._config = config
-        self._training = training
-        self._exact = exact
-        self._done = 0
-        self._best: tuple[float, int] | None = None
-        self._work = work
+    def end_of(epoch: Epoch) -> EpochEnd[TraceModel]:
+        model = TraceModel(window, training, epoch.epoch)
+        return EpochEnd(epoch.epoch, told(epoch.standings[0], exact), epoch.gpu_s, lambda: model)
 
-    @property
-    def due_us(self) -> int | None:
-        """End of the current epoch; None while the share is 0."""
-        return self._work.due_us
+    before_gpu_s = 0.0
+    for epoch in training.epochs[: config.epochs]:
+        yield TrainingStep(epoch.gpu_s - before_gpu_s, partial(end_of, epoch))
+        before_gpu_s = epoch.gpu_s
 
-    def resize(self, share_milli: int, now_us: int) -> None:
-        """Sets the share from ``now_us`` on."""
-        self._work.resize(share_milli, now_us)
 
-    def delay(self, delay_us: int) -> None:
-        """Pauses the work, for example while a checkpoint is taken."""
-        self._work.delay(delay_us)
+def kept_steps(
+    stream: StreamTrace, config: RetrainConfig, trained_in: int, window: int, exact: bool
+) -> Iterator[TrainingStep[TraceModel]] | None:
+    """Returns a kept model as the only step of a training, with its accuracy in a later window.
 
-    @property
-    def best(self) -> TraceModel | None:
-        """Weights of its best epoch so far, of equals the last; None before the first."""
-        return None if self._best is None else TraceModel(self.window, self._training, self._best[1])
-
-    @property
-    def best_accuracy(self) -> float:
-        """Reported accuracy of those weights; 0 before the first epoch."""
-        return 0.0 if self._best is None else self._best[0]
-
-    def finish_epoch(self, now_us: int) -> list[RetrainProgress | RetrainFinished]:
-        """Ends the current epoch and returns its events."""
-        self._done += 1
-        epoch = self._training.epochs[self._done - 1]
-        told_accuracy = told(epoch.standings[0], self._exact)
-        self._best = max(self._best or (0.0, 0), (told_accuracy, self._done))
-        events: list[RetrainProgress | RetrainFinished] = [
-            RetrainProgress(now_us, self.stream, self.job, self._done, told_accuracy, epoch.gpu_s)
-        ]
-        if self._done == self._config.epochs:
-            self._work.resize(0, now_us)
-            events.append(RetrainFinished(now_us, self.stream, self.job, epoch.gpu_s))
-        else:
-            self._work.next_step(self._training.epochs[self._done].gpu_s - epoch.gpu_s, now_us)
-        return events
+    It is the best of its training's epochs, preferably of the one that began with the previous window's
+    model. None without a recording.
+    """
+    training = stream.windows[trained_in].best_training(config, Origin(trained_in - 1, family_of(config)))
+    if training is None:
+        return None
+    epochs = training.epochs[: config.epochs]
+    best = max(epochs, key=lambda epoch: (told(epoch.standings[0], exact), epoch.epoch))
+    model = TraceModel(trained_in, training, best.epoch)
+    end = EpochEnd(1, told(model.standing_in(stream.windows[window]), exact), 0.0, lambda: model)
+    return iter([TrainingStep(0.0, lambda: end)])
 
 
 def told(standing: Standing, exact: bool) -> float:
@@ -204,3 +178,26 @@ class TraceStream:
             option = next(option for option in here.inference if option.config == self._inference)
             self._kept[window] = analysed_part(option, self._share_milli, self._speed)
         return self.standing(window).served_in(part, len(here.weights)) * self._kept[window]
+
+
+def cached_model(stream: StreamTrace, window: int) -> CachedModel | None:
+    """Returns the model of a window's most thorough recorded γ; None without a recording."""
+    known = {
+        RetrainConfig(
+            len(training.epochs),
+            training.family.batch_size,
+            training.family.head_width,
+            training.family.trainable_blocks,
+            training.data_fraction,
+        )
+        for training in stream.windows[window].trainings
+    }
+    if not known:
+        return None
+    thorough = max(known, key=lambda config: config.thoroughness)
+    return CachedModel(thorough, window, labelled_histogram(stream, window))
+
+
+def labelled_histogram(stream: StreamTrace, window: int) -> tuple[int, ...]:
+    """Returns the class mix of a window's labels, which are a random sample of the window before."""
+    return stream.windows[window - 1].class_histogram if window > 0 else ()

@@ -4,23 +4,27 @@ A city is a stream. Its labelled pictures are far apart in time, so objects are 
 picture: each object of each picture has a separate track.
 """
 
-import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.core.unique_tuple import UniqueTuple
-from ekya.streams.datasets.dataset import StreamFindings, Survey
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, PictureFiles
-from ekya.streams.datasets.labelled_index import IndexHead, examine_frames, read_frames, read_head
-from ekya.streams.ingest.frame import StreamSource, classes_known
+from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.labelled import (
+    Frames,
+    LabelledFrame,
+    LabelledObject,
+    LabelledSource,
+    show_files,
+)
+from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
 from ekya.streams.ingest.pictures import UnreadableError, read_bytes, read_values
 from ekya.system.files import FolderPath, user_errors
 
@@ -87,32 +91,30 @@ class CityscapesSpec(BaseModel):
     min_side: float = Field(default=MIN_SIDE, ge=1)
     max_side: int = Field(default=640, ge=32)
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
+    def open(self, classes: tuple[str, ...]) -> LabelledSource:
         """Opens the city's labelled pictures.
 
         Raises:
             UserError: the city is not there, the index belongs to another data set, or Cityscapes does not
                 have one of the classes.
         """
-        class_of = classes_known(classes, KNOWN, "Cityscapes has")
-        index = self.index
-        if index is None:
-            pairs = city_pairs(self.root, self.city, self.splits)
-            if not pairs:
-                raise UserError(
-                    f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
-                    "the key 'city'; correct the name, or the key 'splits'."
-                )
-        else:
-            read_head(index, DATASET)
-            pairs = ()
-        return LabelledSource(
-            (lambda: described(self.root, pairs)) if index is None else (lambda: read_frames(index)),
-            PictureFiles(self.root, 1.0 / self.seconds_per_frame),
-            class_of,
-            self.max_side,
-            self.min_side,
-        )
+        return open_labelled(self, DATASET, "Cityscapes has", classes)
+
+    def listed(self) -> tuple[tuple[str, ...], Frames]:
+        """Returns Cityscapes' classes, and the city's pictures with labels that are read on demand."""
+        pairs = city_pairs(self.root, self.city, self.splits)
+        if not pairs:
+            raise UserError(
+                f"{self.root / PICTURES}: no city {self.city!r} in {', '.join(self.splits)}, named by "
+                "the key 'city'; correct the name, or the key 'splits'."
+            )
+        return KNOWN, partial(described, self.root, pairs)
+
+    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns the source of the city's frames."""
+        fps = 1.0 / self.seconds_per_frame
+        shown = partial(show_files, self.root, fps, frames)
+        return LabelledSource(shown, fps, class_of, self.max_side, self.min_side)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -192,35 +194,42 @@ def _labelled(root: Path, pair: Pair) -> LabelledFrame:
     return LabelledFrame(pair.picture, objects, size)
 
 
+class _Outline(BaseModel):
+    label: str
+    polygon: list[tuple[FiniteFloat, FiniteFloat]] = Field(min_length=3)
+
+
+def _of_known_classes(objects: Any) -> Any:
+    """Leaves out objects of other classes, and deleted ones; what is no object is left to be refused."""
+    if not isinstance(objects, list):
+        return objects
+    return [
+        one
+        for one in objects
+        if not isinstance(one, dict) or (one.get("label") in KNOWN and not one.get("deleted"))
+    ]
+
+
+class _Outlines(BaseModel):
+    """Content of a ``polygons.json``."""
+
+    width: int = Field(alias="imgWidth", gt=0, lt=1 << 16)
+    height: int = Field(alias="imgHeight", gt=0, lt=1 << 16)
+    objects: Annotated[list[_Outline], BeforeValidator(_of_known_classes)]
+
+
 def _from_outlines(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
     """Reads objects and picture size from a ``polygons.json``, whose outlines include occluded parts."""
     try:
-        content = json.loads(read_bytes(file))
-        width, height = (_size(content[key]) for key in ("imgWidth", "imgHeight"))
-        objects = tuple(_outlined(one) for one in content["objects"] if _counts(one))
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError("is not JSON with outlines as Cityscapes has them") from error
-    except (KeyError, TypeError, IndexError, OverflowError) as error:
-        raise UnreadableError(f"is no file of outlines (something is wrong at {error})") from error
-    return objects, (width, height)
-
-
-def _counts(one: Any) -> bool:
-    return one["label"] in KNOWN and not one.get("deleted", 0)
-
-
-def _size(value: Any) -> int:
-    if not isinstance(value, int) or not 0 < value < 1 << 16:
-        raise ValueError
-    return value
-
-
-def _outlined(one: Any) -> LabelledObject:
-    across = [float(point[0]) for point in one["polygon"]]
-    down = [float(point[1]) for point in one["polygon"]]
-    if len(across) < 3 or not all(math.isfinite(value) for value in (*across, *down)):
-        raise ValueError
-    return LabelledObject(one["label"], min(across), min(down), max(across), max(down))
+        found = _Outlines.model_validate_json(read_bytes(file))
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"])) or "the beginning"
+        raise UnreadableError(f"is no file of outlines as Cityscapes has them; see {place}") from error
+    objects = []
+    for one in found.objects:
+        across, down = zip(*one.polygon, strict=True)
+        objects.append(LabelledObject(one.label, min(across), min(down), max(across), max(down)))
+    return tuple(objects), (found.width, found.height)
 
 
 def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, int]]:
@@ -242,61 +251,57 @@ def _from_instances(file: Path) -> tuple[tuple[LabelledObject, ...], tuple[int, 
 _SPLITS = ("train", "val")
 
 
-class CityscapesDataset:
-    """``Dataset`` of the finely labelled cities, except those of ``test``, whose labels are not public."""
+def _survey(root: Path) -> Survey:
+    """Lists the cities of both splits."""
+    missing: list[str] = []
+    cities: set[str] = set()
+    for top, what in ((PICTURES, "pictures"), (LABELS, "labels")):
+        if not (root / top).is_dir():
+            missing.append(f"{root / top}: there are no {what} of the data set")
+            continue
+        for split in _SPLITS:
+            folder = root / top / split
+            if not folder.is_dir():
+                missing.append(f"{folder}: there are no {what} of this split")
+                continue
+            with user_errors(folder):
+                cities |= {entry.name for entry in folder.iterdir() if entry.is_dir()}
+    pairs = {city: len(city_pairs(root, city, _SPLITS)) for city in sorted(cities)}
+    return Survey({city: count for city, count in pairs.items() if count}, tuple(missing))
 
-    name = DATASET
-    title = "Cityscapes, fine annotations"
-    licence = (
+
+def _spec(root: Path, stream: str) -> CityscapesSpec:
+    return CityscapesSpec(root=root, city=stream, seconds_per_frame=SECONDS_PER_FRAME)
+
+
+def _examine(
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+) -> StreamFindings:
+    source = _spec(root, stream).open(classes)
+    return write_index(
+        index, IndexHead(dataset=DATASET, stream=stream, known=KNOWN), source, classes, looked_at
+    )
+
+
+CITYSCAPES = Dataset(
+    name=DATASET,
+    title="Cityscapes, fine annotations",
+    licence=(
         "the Cityscapes licence: free for research, teaching and other non-commercial use by everyone who "
         "registers; pictures may not be passed on"
-    )
-    had_from = (
+    ),
+    had_from=(
         "the Cityscapes site, cityscapes-dataset.com, after registering: "
         "leftImg8bit_trainvaltest.zip (11 GB) and gtFine_trainvaltest.zip (241 MB), both unpacked "
         "into one folder"
-    )
-    layout = (
+    ),
+    layout=(
         f"{PICTURES}/{{train,val}}/CITY/*_{PICTURES}.png and "
         f"{LABELS}/{{train,val}}/CITY/*_{LABELS}_polygons.json"
-    )
-    classes: tuple[str, ...] = PAPER_CLASSES
-    index_suffix = ".jsonl"
-
-    def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Returns the paper's six classes."""
-        return self.classes
-
-    def survey(self, root: Path) -> Survey:
-        """Lists the cities of both splits."""
-        missing: list[str] = []
-        cities: set[str] = set()
-        for top, what in ((PICTURES, "pictures"), (LABELS, "labels")):
-            if not (root / top).is_dir():
-                missing.append(f"{root / top}: there are no {what} of the data set")
-                continue
-            for split in _SPLITS:
-                folder = root / top / split
-                if not folder.is_dir():
-                    missing.append(f"{folder}: there are no {what} of this split")
-                    continue
-                with user_errors(folder):
-                    cities |= {entry.name for entry in folder.iterdir() if entry.is_dir()}
-        pairs = {city: len(city_pairs(root, city, _SPLITS)) for city in sorted(cities)}
-        return Survey({city: count for city, count in pairs.items() if count}, tuple(missing))
-
-    def examine(
-        self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-    ) -> StreamFindings:
-        """Decodes every picture of a city and reads all its labels."""
-
-        def counted(one: LabelledObject) -> bool:
-            return one.name in classes and min(one.x1 - one.x0, one.y1 - one.y0) >= MIN_SIDE
-
-        frames = described(root, city_pairs(root, stream, _SPLITS))
-        pictures = PictureFiles(root, 1.0 / SECONDS_PER_FRAME)
-        return examine_frames(IndexHead(DATASET, stream, KNOWN), frames, pictures, counted, index, looked_at)
-
-    def source(self, root: Path, stream: str, index: Path) -> CityscapesSpec:
-        """Returns the specification of a city with its index."""
-        return CityscapesSpec(root=root, city=stream, index=index, seconds_per_frame=SECONDS_PER_FRAME)
+    ),
+    classes_in=lambda root: PAPER_CLASSES,
+    survey=_survey,
+    examine=_examine,
+    spec=_spec,
+)
+"""The finely labelled cities, except those of ``test``, whose labels are not public."""

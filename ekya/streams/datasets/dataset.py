@@ -1,4 +1,4 @@
-"""Protocol of the data sets that ``ekya prepare`` checks before a run.
+"""What a data set tells ``ekya prepare``, which checks it before a run.
 
 ``survey`` is quick and reads only names; ``examine`` reads every frame of one stream and writes the
 stream's index, from which its source opens later without walking the tree again. Streams are examined one by
@@ -8,7 +8,6 @@ one, so an interrupted check can resume after the last finished stream.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import BaseModel
 
@@ -45,7 +44,8 @@ class StreamFindings:
     problems: tuple[str, ...] = ()
 
 
-class Dataset(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
     """A data set in a local folder.
 
     Attributes:
@@ -54,9 +54,14 @@ class Dataset(Protocol):
         licence: terms of use, in words.
         had_from: where to obtain it, in words; Ekya never downloads it.
         layout: files and folders that the root must have, in words.
-        classes: the fleet's classes unless the user names others; empty if they depend on the data and
-            ``classes_in`` has to read them.
-        index_suffix: suffix of an index file, such as ``.jsonl``.
+        classes_in: returns the classes for a fleet over a root, unless the user names others.
+        survey: lists streams and missing parts of a root, judged by names alone; raises ``UserError`` if the
+            folder cannot be read.
+        examine: reads every frame of a stream and writes its index. Takes the root, a stream that ``survey``
+            listed, the fleet's classes, the file to write, and a callback for each frame that was read.
+            Raises ``UserError`` if no frame can be used or the index cannot be written.
+        spec: returns the ``SourceSpec`` of a stream, given the root and the stream's name; only keys that
+            are set explicitly are written to a fleet file.
     """
 
     name: str
@@ -64,34 +69,11 @@ class Dataset(Protocol):
     licence: str
     had_from: str
     layout: str
-    classes: tuple[str, ...]
-    index_suffix: str
-
-    def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Returns the classes for a fleet over this folder; ``classes`` if those are fixed."""
-
-    def survey(self, root: Path) -> Survey:
-        """Lists streams and missing parts, judged by names alone.
-
-        Raises:
-            UserError: the folder cannot be read.
-        """
-
-    def examine(
-        self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-    ) -> StreamFindings:
-        """Reads every frame of a stream and writes its index.
-
-        Args:
-            root: root of the data set.
-            stream: a stream that ``survey`` listed.
-            classes: the fleet's classes.
-            index: file to write; its folder exists.
-            looked_at: progress callback, called after each frame.
-
-        Raises:
-            UserError: no frame of the stream can be used, or ``index`` cannot be written.
-        """
+    classes_in: Callable[[Path], tuple[str, ...]]
+    survey: Callable[[Path], Survey]
+    examine: Callable[[Path, str, tuple[str, ...], Path, Callable[[], None]], StreamFindings]
+    spec: Callable[[Path, str], BaseModel]
 
     def source(self, root: Path, stream: str, index: Path) -> BaseModel:
-        """Returns a ``SourceSpec`` for the fleet file; only keys that are set explicitly are written."""
+        """Returns the ``SourceSpec`` of a stream with its index."""
+        return self.spec(root, stream).model_copy(update={"index": index})

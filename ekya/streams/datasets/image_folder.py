@@ -1,17 +1,25 @@
 """Folders of pictures, one folder for each class and one object in each picture, as a camera."""
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.dataset import StreamFindings, Survey
-from ekya.streams.datasets.labelled import WHOLE, LabelledFrame, LabelledObject, LabelledSource, PictureFiles
-from ekya.streams.datasets.labelled_index import IndexHead, examine_frames, read_frames, read_head
-from ekya.streams.ingest.frame import StreamSource, classes_known
+from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.labelled import (
+    WHOLE,
+    Frames,
+    LabelledFrame,
+    LabelledObject,
+    LabelledSource,
+    show_files,
+)
+from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
+from ekya.streams.ingest.frame import classes_known
 from ekya.system.files import FolderPath, user_errors
 
 DATASET = "image-folder"
@@ -43,24 +51,26 @@ class ImageFolderSpec(BaseModel):
     fps: float = Field(default=FPS, gt=0, le=480)
     max_side: int = Field(default=640, ge=32)
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
+    def open(self, classes: tuple[str, ...]) -> LabelledSource:
         """Opens the pictures of all folders, sorted by file name across folders.
 
         Raises:
             UserError: there are no pictures, or one of the classes has no folder.
         """
-        index = self.index
-        known = class_folders(self.root) if index is None else read_head(index, DATASET).known
-        class_of = classes_known(classes, known, f"{self.root} has")
-        names = picture_names(self.root, known) if index is None else ()
-        if index is None and not names:
+        return open_labelled(self, DATASET, f"{self.root} has", classes)
+
+    def listed(self) -> tuple[tuple[str, ...], Frames]:
+        """Returns the names of the folders, and their pictures."""
+        known = class_folders(self.root)
+        names = picture_names(self.root, known)
+        if not names:
             raise UserError(f"{self.root}: no {', '.join(ENDINGS)} in its folders; correct the key 'root'.")
-        return LabelledSource(
-            (lambda: described(names)) if index is None else (lambda: read_frames(index)),
-            PictureFiles(self.root, self.fps),
-            class_of,
-            self.max_side,
-        )
+        return known, partial(described, names)
+
+    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns the source of the pictures."""
+        shown = partial(show_files, self.root, self.fps, frames)
+        return LabelledSource(shown, self.fps, class_of, self.max_side)
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
@@ -96,52 +106,40 @@ def described(names: tuple[tuple[str, str], ...]) -> Iterator[LabelledFrame]:
         yield LabelledFrame(f"{name}/{file}", (LabelledObject(name, *WHOLE),))
 
 
-class ImageFolderDataset:
-    """``Dataset`` whose root is one camera with a folder for each class, or has a folder for each camera."""
+def _classes_in(root: Path) -> tuple[str, ...]:
+    """Returns the sorted classes of all cameras."""
+    return tuple(sorted({name for folder in _cameras(root).values() for name in class_folders(folder)}))
 
-    name = DATASET
-    title = "Pictures in a folder for each class"
-    licence = "that of your pictures"
-    had_from = "any folder; crops of objects, named so that their names sort in the order of time"
-    layout = "CLASS/*.jpg, or CAMERA/CLASS/*.jpg where there are several cameras (also .jpeg and .png)"
-    classes: tuple[str, ...] = ()
-    index_suffix = ".jsonl"
 
-    def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Returns the sorted classes of all cameras."""
-        names = {name for folder in _cameras(root).values() for name in class_folders(folder)}
-        return tuple(sorted(names))
-
-    def survey(self, root: Path) -> Survey:
-        """Lists the cameras, and the classes without a picture."""
-        frames: dict[str, int] = {}
-        missing: list[str] = []
-        for camera, folder in _cameras(root).items():
-            names = picture_names(folder, class_folders(folder))
-            if names:
-                frames[camera] = len(names)
-            empty = sorted(set(class_folders(folder)) - {name for _, name in names})
-            missing += [f"{folder / name}: there is no picture in it" for name in empty]
-        return Survey(frames, tuple(missing))
-
-    def examine(
-        self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-    ) -> StreamFindings:
-        """Decodes every picture of a camera."""
-        folder = _folder(root, stream)
+def _survey(root: Path) -> Survey:
+    """Lists the cameras, and the classes without a picture."""
+    frames: dict[str, int] = {}
+    missing: list[str] = []
+    for camera, folder in _cameras(root).items():
         names = picture_names(folder, class_folders(folder))
-        return examine_frames(
-            IndexHead(DATASET, stream, self.classes_in(root), FPS),
-            described(names),
-            PictureFiles(folder, FPS),
-            lambda one: one.name in classes,
-            index,
-            looked_at,
-        )
+        if names:
+            frames[camera] = len(names)
+        empty = sorted(set(class_folders(folder)) - {name for _, name in names})
+        missing += [f"{folder / name}: there is no picture in it" for name in empty]
+    return Survey(frames, tuple(missing))
 
-    def source(self, root: Path, stream: str, index: Path) -> ImageFolderSpec:
-        """Returns the specification of a camera with its index."""
-        return ImageFolderSpec(root=_folder(root, stream), index=index, fps=FPS)
+
+def _spec(root: Path, stream: str) -> ImageFolderSpec:
+    folder = _cameras(root).get(stream)
+    if folder is None:
+        endings = ", ".join(ENDINGS)
+        raise UserError(f"{root}: has no camera {stream!r} with folders of {endings}; correct the name")
+    return ImageFolderSpec(root=folder, fps=FPS)
+
+
+def _examine(
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+) -> StreamFindings:
+    spec, known = _spec(root, stream), _classes_in(root)
+    source = spec.source(spec.listed()[1], classes_known(classes, known, f"{root} has"))
+    return write_index(
+        index, IndexHead(dataset=DATASET, stream=stream, known=known), source, classes, looked_at
+    )
 
 
 def _cameras(root: Path) -> dict[str, Path]:
@@ -152,9 +150,15 @@ def _cameras(root: Path) -> dict[str, Path]:
     return {name: root / name for name in folders}
 
 
-def _folder(root: Path, stream: str) -> Path:
-    folder = _cameras(root).get(stream)
-    if folder is None:
-        endings = ", ".join(ENDINGS)
-        raise UserError(f"{root}: has no camera {stream!r} with folders of {endings}; correct the name")
-    return folder
+IMAGE_FOLDER = Dataset(
+    name=DATASET,
+    title="Pictures in a folder for each class",
+    licence="that of your pictures",
+    had_from="any folder; crops of objects, named so that their names sort in the order of time",
+    layout="CLASS/*.jpg, or CAMERA/CLASS/*.jpg where there are several cameras (also .jpeg and .png)",
+    classes_in=_classes_in,
+    survey=_survey,
+    examine=_examine,
+    spec=_spec,
+)
+"""A root that is one camera with a folder for each class, or has a folder for each camera."""

@@ -1,15 +1,18 @@
-"""Camera of labelled pictures, which every data set of pictures with labels is turned into."""
+"""Labelled pictures as a stream: the source that every data set of pictures with labels becomes."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import FiniteFloat, PositiveInt
 
 from ekya.core.units import US_PER_S
+from ekya.streams.datasets.dataset import StreamFindings
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.pictures import UnreadableError, read_picture, shrink
 
@@ -23,10 +26,10 @@ class LabelledObject(NamedTuple):
     """An object of one frame: its class, and its box in pixels of the labelled picture."""
 
     name: str
-    x0: float
-    y0: float
-    x1: float
-    y1: float
+    x0: FiniteFloat
+    y0: FiniteFloat
+    x1: FiniteFloat
+    y1: FiniteFloat
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +37,23 @@ class LabelledFrame:
     """A frame with its labels, without its pixels.
 
     Attributes:
-        place: location of the picture: a path relative to the data set's root, or a frame number in a video,
-            from 0.
+        place: location of the picture: a path relative to the data set's root, or a number in a video or
+            segment.
         objects: objects of all classes of the data set.
         size: width and height of the picture that was labelled; None if it is the stored picture itself.
-        problem: why the frame cannot be shown, with the file's name; empty if no problem was found.
+        problem: why the frame cannot be shown, after the file's name and a colon; empty if it can.
+        tracks: names of the objects, which last from frame to frame; empty if objects are not tracked.
     """
 
     place: str | int
     objects: tuple[LabelledObject, ...] = ()
-    size: tuple[int, int] | None = None
+    size: tuple[PositiveInt, PositiveInt] | None = None
     problem: str = ""
+    tracks: tuple[str, ...] = ()
+
+
+Frames = Callable[[], Iterator[LabelledFrame]]
+"""Returns all frames of a stream in order, from the start at each call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,129 +63,139 @@ class Shown:
     Attributes:
         frame: the labelled frame.
         t_us: stream time, microseconds.
-        image: (H, W, 3) uint8 BGR; None if it was not read or cannot be shown.
-        problem: why the frame cannot be shown; empty if it can.
+        image: (H, W, 3) uint8 BGR; None if the frame has a problem.
+        count: number of frames that a frame with a problem stands for.
     """
 
     frame: LabelledFrame
     t_us: int
     image: NDArray[np.uint8] | None
-    problem: str = ""
+    count: int = 1
 
 
-class Pictures(Protocol):
-    """Reads the pictures of labelled frames."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second of stream time."""
-
-    def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Yields each frame with its picture, in order, one at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureFiles:
-    """Reads one file for each frame, equally spaced in time; frames that cannot be shown keep their time.
-
-    Attributes:
-        root: folder that the frames' paths are relative to.
-        fps: frames a second.
-    """
-
-    root: Path
-    fps: float
-
-    def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Yields each frame with its picture."""
-        for number, frame in enumerate(frames):
-            t_us = round(number * US_PER_S / self.fps)
-            path = self.root / str(frame.place)
-            image, problem = None, frame.problem
-            if not problem:
-                try:
-                    image = read_picture(path)
-                except UnreadableError as error:
-                    problem = f"{path}: {error}"
-            yield Shown(frame, t_us, image, problem)
+def show_files(root: Path, fps: float, frames: Frames) -> Iterator[Shown]:
+    """Yields each frame with its picture file, equally spaced in time, also those that cannot be shown."""
+    for number, frame in enumerate(frames()):
+        t_us = round(number * US_PER_S / fps)
+        path = root / str(frame.place)
+        problem = frame.problem
+        if not problem:
+            try:
+                yield Shown(frame, t_us, read_picture(path))
+                continue
+            except UnreadableError as error:
+                problem = f"{path}: {error}"
+        yield Shown(LabelledFrame(frame.place, problem=problem), t_us, None)
 
 
 @dataclass(eq=False)
 class LabelledSource:
     """A ``StreamSource`` of labelled frames that proposes their objects and gives the truth.
 
-    Objects are not tracked: each object of each frame has a separate track.
+    Each object of a frame without track names has a track of its own.
 
     Attributes:
-        described: returns all frames in order, from the start at each call.
-        pictures: reader of the frames' pictures.
+        shown: returns all frames in order, from the start at each call.
+        fps: frames a second of stream time.
         class_of: number of each class of the fleet that the data set has; other objects are left out.
         max_side: longest side of a frame, pixels; larger pictures are scaled down.
         min_side: objects with a shorter side than this, in pixels of the labelled picture, are left out.
+        damaged: number of frames of the current pass that could not be shown.
     """
 
-    described: Callable[[], Iterator[LabelledFrame]]
-    pictures: Pictures
+    shown: Callable[[], Iterator[Shown]]
+    fps: float
     class_of: Mapping[str, int]
     max_side: int
     min_side: float = 0.0
-    _damaged: int = field(default=0, init=False)
-    _told: set[str] = field(default_factory=set, init=False)
-
-    @property
-    def fps(self) -> float:
-        """Frames a second of stream time."""
-        return self.pictures.fps
-
-    @property
-    def damaged(self) -> int:
-        """Number of frames of the current pass that could not be shown."""
-        return self._damaged
+    damaged: int = field(default=0, init=False)
+    _logged: set[str] = field(default_factory=set, init=False)
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Yields all frames that can be shown; logs each of the others once."""
-        self._damaged = 0
-        index = tracks = 0
-        for shown in self.pictures.show(self.described()):
+        """Yields all frames that can be shown; logs the first problem of each file once."""
+        self.damaged = 0
+        index = untracked = 0
+        numbers: dict[str, int] = {}
+        for shown in self.shown():
             if shown.image is None:
-                self._damaged += 1
-                self._tell(shown.problem)
+                self.damaged += shown.count
+                self._log(shown.frame.problem)
                 continue
             image = shrink(shown.image, self.max_side)
-            labelled_size = shown.frame.size or _size(shown.image)
-            boxes, classes = self._objects(shown.frame, labelled_size, _size(image))
-            seen = np.all(boxes[:, 2:] - boxes[:, :2] >= 1.0, axis=1)
-            boxes, classes = boxes[seen], classes[seen]
-            truth = Truth(boxes, classes, np.arange(tracks, tracks + len(boxes), dtype=np.int64))
-            yield Frame(index, shown.t_us, image, boxes.copy()), truth
+            boxes, classes, rows = self.objects(shown.frame, shown.image, image)
+            tracks = np.arange(untracked, untracked + len(rows), dtype=np.int64)
+            if shown.frame.tracks:
+                names = [shown.frame.tracks[row] for row in rows]
+                tracks = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+            else:
+                untracked += len(rows)
+            yield Frame(index, shown.t_us, image, boxes.copy()), Truth(boxes, classes, tracks)
             index += 1
-            tracks += len(boxes)
 
-    def _objects(
-        self, frame: LabelledFrame, labelled: tuple[int, int], shown: tuple[int, int]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Returns boxes (N, 4), cut to the shown picture, and classes (N,) of the objects that count.
+    def objects(
+        self, frame: LabelledFrame, stored: NDArray[np.uint8], image: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[int]]:
+        """Returns the objects that count: of the fleet's classes, large enough and in the frame.
 
         Args:
-            frame: frame with its objects.
-            labelled, shown: width and height of the labelled picture, and of the shown one.
-        """
-        kept = [one for one in frame.objects if one.name in self.class_of and _side(one) >= self.min_side]
-        boxes = np.array([one[1:] for one in kept], np.float64).reshape(-1, 4)
-        scale = np.array((shown[0] / labelled[0], shown[1] / labelled[1]) * 2)
-        cut = np.clip(boxes * scale, 0.0, np.array((*shown, *shown), np.float64)).astype(np.float32)
-        return cut, np.array([self.class_of[one.name] for one in kept], np.int64)
+            frame: frame with its labels.
+            stored, image: picture as it was read, and as it is shown.
 
-    def _tell(self, problem: str) -> None:
-        if problem not in self._told:
-            self._told.add(problem)
+        Returns:
+            Boxes (N, 4) in pixels of ``image``, cut to it; classes (N,); their N rows in ``frame.objects``.
+        """
+        rows = [row for row, one in enumerate(frame.objects) if self._counts(one)]
+        labelled = np.array(frame.size or stored.shape[1::-1], np.float64)
+        size = np.array(image.shape[1::-1], np.float64)
+        boxes = np.array([frame.objects[row][1:] for row in rows], np.float64).reshape(-1, 4)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cut = np.clip(boxes * np.tile(size / labelled, 2), 0.0, np.tile(size, 2)).astype(np.float32)
+            # NaN compares as false.
+            kept = np.flatnonzero(np.all(cut[:, 2:] - cut[:, :2] >= 1.0, axis=1)).tolist()
+        if frame.tracks:
+            # A tracked object has one box in a picture; where a damaged file has two, the first counts.
+            kept = sorted({frame.tracks[rows[at]]: at for at in reversed(kept)}.values())
+        rows = [rows[at] for at in kept]
+        classes = np.array([self.class_of[frame.objects[row].name] for row in rows], np.int64)
+        return cut[kept], classes, rows
+
+    def _counts(self, one: LabelledObject) -> bool:
+        return one.name in self.class_of and min(one.x1 - one.x0, one.y1 - one.y0) >= self.min_side
+
+    def _log(self, problem: str) -> None:
+        file = problem.partition(": ")[0]
+        if file not in self._logged:
+            self._logged.add(file)
             _log.warning("%s; its frame is left out", problem)
 
 
-def _side(one: LabelledObject) -> float:
-    """Returns the shorter side of a box, pixels."""
-    return min(one.x1 - one.x0, one.y1 - one.y0)
+def examine_source(
+    source: LabelledSource,
+    classes: tuple[str, ...],
+    looked_at: Callable[[], None],
+    record: Callable[[LabelledFrame], None] = lambda frame: None,
+) -> StreamFindings:
+    """Reads every picture and label of a stream.
 
-
-def _size(image: NDArray[np.uint8]) -> tuple[int, int]:
-    return image.shape[1], image.shape[0]
+    Args:
+        source: the stream.
+        classes: the fleet's classes.
+        looked_at: progress callback, called after each frame.
+        record: takes each frame, with its problem if it has one.
+    """
+    objects: Counter[str] = Counter()
+    problems: list[str] = []
+    good, duration_us = 0, 0.0
+    for shown in source.shown():
+        record(shown.frame)
+        duration_us = shown.t_us + US_PER_S / source.fps
+        if shown.image is None:
+            problems.append(shown.frame.problem)
+        else:
+            good += 1
+            image = shrink(shown.image, source.max_side)
+            objects.update(classes[number] for number in source.objects(shown.frame, shown.image, image)[1])
+        looked_at()
+    return StreamFindings(
+        good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)
+    )

@@ -4,80 +4,105 @@ The first line names the data set, the stream and the data set's classes, the la
 A source with an index reads it line by line, and need not walk the folders or read the labels again.
 """
 
-import json
-import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
-from ekya.core.units import us_to_seconds
 from ekya.streams.datasets.dataset import StreamFindings
-from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Pictures
+from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, examine_source
+from ekya.streams.ingest.frame import classes_known
 from ekya.system.files import atomic_path, user_errors
 
-_VERSION = 1
 _REMEDY = "make it again with ekya prepare"
 
 
-@dataclass(frozen=True, slots=True)
-class IndexHead:
+class IndexHead(BaseModel):
     """The first line of an index.
 
     Attributes:
+        index: version of the format.
         dataset: name of the data set.
         stream: name of the stream.
         known: the data set's classes, which need not all occur in the stream.
-        fps: frames a second if the data define the rate; 0 if the fleet file does.
     """
 
+    index: Literal[1] = 1
     dataset: str
     stream: str
     known: tuple[str, ...]
-    fps: float = 0.0
 
 
-def examine_frames(
-    head: IndexHead,
-    frames: Iterator[LabelledFrame],
-    pictures: Pictures,
-    counted: Callable[[LabelledObject], bool],
-    index: Path,
-    looked_at: Callable[[], None],
-) -> StreamFindings:
-    """Reads every picture and label of a stream and writes its index.
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The last line of an index: the number of frames."""
+
+    end: int
+
+
+_FRAME = TypeAdapter(LabelledFrame)
+_LINE: TypeAdapter[LabelledFrame | _End] = TypeAdapter(LabelledFrame | _End)
+
+
+class LabelledSpec(Protocol):
+    """A source of labelled pictures in a fleet file, which an index can describe."""
+
+    @property
+    def index(self) -> Path | None:
+        """Index that ``ekya prepare`` wrote; None if there is none."""
+
+    def listed(self) -> tuple[tuple[str, ...], Frames]:
+        """Returns the classes that the data set knows, and the frames, without an index."""
+
+    def source(self, frames: Frames, class_of: Mapping[str, int]) -> LabelledSource:
+        """Returns the source of these frames; ``class_of`` numbers the fleet's classes."""
+
+
+def open_labelled(spec: LabelledSpec, dataset: str, whose: str, classes: tuple[str, ...]) -> LabelledSource:
+    """Opens a source by its index or, if it has none, by listing the data set.
 
     Args:
-        head: first line of the index.
-        frames: frames of the stream, in order.
-        pictures: reader of the frames' pictures.
-        counted: returns whether an object will be shown to a fleet.
-        index: file to write.
-        looked_at: progress callback, called after each frame.
+        spec: the source.
+        dataset: name of the data set.
+        whose: beginning of an error message, as in ``classes_known``.
+        classes: the fleet's classes.
+
+    Raises:
+        UserError: there are no frames, the index cannot be read or is of another data set, or the data set
+            does not have one of the classes.
+    """
+    if spec.index is None:
+        known, frames = spec.listed()
+    else:
+        known, frames = read_head(spec.index, dataset).known, partial(read_frames, spec.index)
+    return spec.source(frames, classes_known(classes, known, whose))
+
+
+def write_index(
+    index: Path,
+    head: IndexHead,
+    source: LabelledSource,
+    classes: tuple[str, ...],
+    looked_at: Callable[[], None],
+) -> StreamFindings:
+    """Examines a stream (``examine_source``) and writes its index.
 
     Raises:
         UserError: the index cannot be written.
     """
-    objects: Counter[str] = Counter()
-    problems: list[str] = []
-    last_us = good = 0
-    with atomic_path(index) as temporary, temporary.open("w", encoding="utf-8") as file:
-        _write(file, {"index": _VERSION, **_head_fields(head)})
-        for shown in pictures.show(frames):
-            _write(file, _frame_fields(shown.frame, shown.problem))
-            last_us = shown.t_us
-            if shown.problem:
-                problems.append(shown.problem)
-            else:
-                good += 1
-                objects.update(one.name for one in shown.frame.objects if counted(one))
-            looked_at()
-        lines = good + len(problems)
-        _write(file, {"end": lines})
-    duration_s = us_to_seconds(last_us) + 1.0 / pictures.fps if lines else 0.0
-    return StreamFindings(good, round(duration_s, 6), dict(sorted(objects.items())), tuple(problems))
+    with atomic_path(index) as temporary, temporary.open("wb") as file:
+
+        def record(frame: LabelledFrame) -> None:
+            file.write(_FRAME.dump_json(frame, exclude_defaults=True) + b"\n")
+
+        file.write(head.model_dump_json().encode() + b"\n")
+        found = examine_source(source, classes, looked_at, record)
+        file.write(b'{"end":%d}\n' % (found.frames + len(found.problems)))
+    return found
 
 
 def read_head(index: Path, dataset: str) -> IndexHead:
@@ -86,18 +111,17 @@ def read_head(index: Path, dataset: str) -> IndexHead:
     Raises:
         UserError: the file cannot be read, or is no index of this data set.
     """
-    with user_errors(index), index.open(encoding="utf-8", errors="replace") as file:
-        fields = _parse(index, 1, file.readline())
+    with user_errors(index), index.open("rb") as file:
+        line = file.readline()
     try:
-        if fields["index"] != _VERSION or fields["dataset"] != dataset:
+        head = IndexHead.model_validate_json(line)
+        if head.dataset != dataset:
             raise ValueError
-        return IndexHead(
-            dataset, str(fields["stream"]), tuple(str(name) for name in fields["known"]), float(fields["fps"])
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise UserError(
             f"{index}: this is no index of {dataset}, as this version writes it; {_REMEDY}"
         ) from error
+    return head
 
 
 def read_frames(index: Path) -> Iterator[LabelledFrame]:
@@ -106,62 +130,14 @@ def read_frames(index: Path) -> Iterator[LabelledFrame]:
     Raises:
         UserError: a line cannot be read; the message names file and line.
     """
-    with user_errors(index), index.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                continue
+    with user_errors(index), index.open("rb") as file:
+        file.readline()
+        for number, line in enumerate(file, start=2):
             try:
-                fields = _parse(index, number, line)
-                if "end" in fields:
-                    return
-                frame = _frame(fields)
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                found = _LINE.validate_json(line, strict=True)
+            except ValidationError as error:
                 raise UserError(f"{index}:{number}: this line is damaged; {_REMEDY}") from error
-            yield frame
+            if isinstance(found, _End):
+                return
+            yield found
     raise UserError(f"{index}: is cut off; {_REMEDY}")
-
-
-def _write(file: TextIO, fields: dict[str, object]) -> None:
-    file.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def _head_fields(head: IndexHead) -> dict[str, object]:
-    return {"dataset": head.dataset, "stream": head.stream, "known": list(head.known), "fps": head.fps}
-
-
-def _frame_fields(frame: LabelledFrame, problem: str) -> dict[str, object]:
-    fields: dict[str, object] = {"place": frame.place}
-    if problem:
-        return {**fields, "problem": problem}
-    if frame.size is not None:
-        fields["size"] = list(frame.size)
-    return {**fields, "objects": [list(one) for one in frame.objects]}
-
-
-def _parse(index: Path, number: int, line: str) -> Any:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{index}:{number}: this line is damaged; {_REMEDY}") from error
-    return fields
-
-
-def _frame(fields: Any) -> LabelledFrame:
-    place = fields["place"]
-    if not isinstance(place, str | int) or isinstance(place, bool):
-        raise ValueError
-    if "problem" in fields:
-        return LabelledFrame(place, problem=str(fields["problem"]))
-    size = None
-    if "size" in fields:
-        width, height = (int(value) for value in fields["size"])
-        if min(width, height) < 1:
-            raise ValueError
-        size = width, height
-    objects = []
-    for name, *corners in fields["objects"]:
-        x0, y0, x1, y1 = (float(value) for value in corners)
-        if not math.isfinite(x0 + y0 + x1 + y1):
-            raise ValueError
-        objects.append(LabelledObject(str(name), x0, y0, x1, y1))
-    return LabelledFrame(place, tuple(objects), size)

@@ -4,8 +4,6 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 
 from ekya.core.errors import UserError
@@ -51,13 +49,11 @@ class Sample:
     """One line of a list: an object of a frame.
 
     Attributes:
-        line: line number in the file, from 1.
         place: path of the picture, or frame number as in the file.
         kind: class, as a number or a name.
         corners: x0, y0, x1, y1 in pixels.
     """
 
-    line: int
     place: str | int
     kind: str | int
     corners: tuple[float, float, float, float]
@@ -108,31 +104,7 @@ def read_samples(file: Path, columns: Columns) -> Iterator[Sample]:
     """
     for line, fields in _lines(file):
         if not (columns.named and line == 1):
-            yield _sample(f"{file}:{line}", line, fields, columns)
-
-
-def grouped(samples: Iterator[Sample], file: Path) -> Iterator[tuple[str | int, list[Sample]]]:
-    """Groups the lines by frame, in order; holds the lines of one frame in memory.
-
-    Raises:
-        UserError: the frames are not sorted.
-    """
-    last: str | int | None = None
-    for place, group in groupby(samples, key=attrgetter("place")):
-        lines = list(group)
-        if last is not None and not _behind(place, last):
-            raise UserError(
-                f"{file}:{lines[0].line}: frame {place!r} stands behind {last!r}; sort the lines by frame, "
-                "or let ekya prepare sample-list make an index"
-            )
-        last = place
-        yield place, lines
-
-
-def _behind(place: str | int, last: str | int) -> bool:
-    if isinstance(place, int) and isinstance(last, int):
-        return place > last
-    return str(place) > str(last)
+            yield _sample(f"{file}:{line}", fields, columns)
 
 
 def _lines(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -154,7 +126,7 @@ def _column(names: list[str], wanted: Sequence[str]) -> int | None:
     return next((names.index(name) for name in wanted if name in names), None)
 
 
-def _sample(where: str, line: int, fields: list[str], columns: Columns) -> Sample:
+def _sample(where: str, fields: list[str], columns: Columns) -> Sample:
     needed = max(columns.place, columns.kind, *columns.corners) + 1
     if len(fields) < needed:
         raise UserError(f"{where}: {len(fields)} columns where {needed} are needed; correct this line")
@@ -174,7 +146,7 @@ def _sample(where: str, line: int, fields: list[str], columns: Columns) -> Sampl
         raise UserError(f"{where}: no class is named; correct this line")
     if _looks_like_a_number(str(kind)):
         kind = _whole(where, str(kind))
-    return Sample(line, place, kind, (x0, y0, x1, y1))
+    return Sample(place, kind, (x0, y0, x1, y1))
 
 
 def _looks_like_a_number(text: str) -> bool:

@@ -1,31 +1,36 @@
-"""Sample lists with pictures or a video (the format of the paper's public implementation) as a camera."""
+"""Sample lists with pictures or a video (the format of the paper's public implementation).
 
+A list is a camera, and a folder of lists is a data set of ``ekya prepare``.
+"""
+
+import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import mode
 from typing import Annotated, ClassVar, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
-from ekya.streams.datasets.labelled import (
-    LabelledFrame,
-    LabelledSource,
-    PictureFiles,
-    Shown,
-)
-from ekya.streams.datasets.labelled_index import read_frames, read_head
-from ekya.streams.datasets.sample_csv import Sample, grouped, read_columns, read_samples
-from ekya.streams.ingest.frame import StreamSource, classes_known
-from ekya.streams.ingest.video import check_video, video_images
+from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, Shown, show_files
+from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
+from ekya.streams.datasets.sample_csv import Sample, read_columns, read_samples
+from ekya.streams.ingest.frame import classes_known
+from ekya.streams.ingest.process import SourceProcess, probe_source
+from ekya.streams.ingest.video import VideoSpec, check_video, video_images
 from ekya.system.files import FOLDER, user_errors
+
+_log = logging.getLogger(__name__)
 
 DATASET = "sample-list"
 
@@ -38,13 +43,15 @@ LABELS: Mapping[int, str] = dict(enumerate(PAPER_CLASSES))
 """Class numbers in the public implementation's lists of Cityscapes."""
 
 _FIRST_FRAMES = 50
+_ANY_SIDE = 1 << 16
+_VIDEO_ENDINGS = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 
 
 class SampleListSpec(BaseModel):
     """A sample list as a camera in a fleet file. Either ``frames`` or ``video`` is set.
 
     Attributes:
-        samples: the list, a CSV file: a line for each object, sorted by frame.
+        samples: the list, a CSV file: a line for each object.
         frames: folder that the list's paths are relative to; or, if the list numbers frames, folder of
             pictures whose names end in their number, such as ``000017.jpg``.
         video: file whose frames the list numbers.
@@ -74,8 +81,8 @@ class SampleListSpec(BaseModel):
             raise ValueError("name a folder of pictures as frames, or a file as video, and not both")
         return self
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
-        """Opens the frames that the list names; other frames have no truth and are not shown.
+    def open(self, classes: tuple[str, ...]) -> LabelledSource:
+        """Opens the frames that the list names, in order; other frames have no truth and are not shown.
 
         Without an index the whole list is read first, so that a wrong line is reported immediately.
 
@@ -83,109 +90,97 @@ class SampleListSpec(BaseModel):
             UserError: a line of the list is wrong, the video cannot be read, or the list lacks a class of the
                 fleet.
         """
-        described: Callable[[], Iterator[LabelledFrame]]
-        if self.index is None:
-            known, described = known_classes(self), partial(listed_frames, self)
-        else:
-            known, described = read_head(self.index, DATASET).known, partial(read_frames, self.index)
-        class_of = classes_known(classes, known, f"{self.samples} has")
-        return LabelledSource(described, self._pictures(described), class_of, self.max_side)
+        return open_labelled(self, DATASET, f"{self.samples} has", classes)
 
-    def _pictures(self, described: Callable[[], Iterator[LabelledFrame]]) -> "PictureFiles | VideoPictures":
-        if self.video is not None:
-            rate = check_video(self.video)
-            return VideoPictures(self.video, self.fps or rate, frame_step(self.video, described()))
-        return PictureFiles(self.frames or Path(), self.fps or PICTURE_FPS)
+    def listed(self) -> tuple[tuple[str, ...], Frames]:
+        """Returns the list's classes, which are ``labels`` if it has numbers, and its frames, sorted.
 
-
-@dataclass(frozen=True, slots=True)
-class VideoPictures:
-    """Reads listed frames of a video, at their times in the video relative to the first listed one.
-
-    Attributes:
-        file: the video.
-        rate: frames a second of the video.
-        step: usual distance between two listed frames, in frames of the video.
-    """
-
-    file: Path
-    rate: float
-    step: int
-
-    @property
-    def fps(self) -> float:
-        """Listed frames a second."""
-        return self.rate / self.step
-
-    def show(self, frames: Iterator[LabelledFrame]) -> Iterator[Shown]:
-        """Yields each frame with its picture; decodes the video once, up to the last listed frame."""
-        first, at, image = None, -1, None
-        with closing(video_images(self.file)) as images:
-            for frame in frames:
-                wanted = _number(self.file, frame)
-                first = wanted if first is None else first
-                while at < wanted:
-                    # Behind the end, skip straight to the wanted number.
-                    at, image = next(((at + 1, one) for one in images), (wanted, None))
-                problem = frame.problem
-                if not problem and image is None:
-                    problem = f"{self.file}: frame {wanted} is listed, and is damaged or behind the end"
-                t_us = round((wanted - first) * US_PER_S / self.rate)
-                yield Shown(frame, t_us, None if problem else image, problem)
-
-
-def known_classes(spec: SampleListSpec) -> tuple[str, ...]:
-    """Reads the whole list and returns its classes: ``labels`` if it has numbers, then those that it names.
-
-    Raises:
-        UserError: a line is wrong, or the lines are not sorted by frame.
-    """
-    named: dict[str, None] = {}
-    numbered = False
-    for _, samples in grouped(read_samples(spec.samples, read_columns(spec.samples)), spec.samples):
-        for sample in samples:
-            if isinstance(sample.kind, int):
-                numbered = True
+        Raises:
+            UserError: a line is wrong, or no picture's name ends in a number.
+        """
+        columns = read_columns(self.samples)
+        name_of = _picture_namer(self.frames) if columns.numbered and self.frames else None
+        samples: list[Sample] = sorted(read_samples(self.samples, columns), key=attrgetter("place"))
+        frames = []
+        for place, group in groupby(samples, key=attrgetter("place")):
+            objects = tuple(one for sample in group if (one := sample.named(self.labels)) is not None)
+            if isinstance(place, int):
+                frames.append(LabelledFrame(name_of(place) if name_of else place - columns.first, objects))
             else:
-                named[sample.kind] = None
-    return (*(spec.labels.values() if numbered else ()), *sorted(named))
+                frames.append(LabelledFrame(place, objects))
+        numbered = any(isinstance(sample.kind, int) for sample in samples)
+        named = sorted({sample.kind for sample in samples if isinstance(sample.kind, str)})
+        return (*(self.labels.values() if numbered else ()), *named), partial(iter, frames)
+
+    def source(self, frames: Frames, class_of: Mapping[str, int], apart: bool = False) -> LabelledSource:
+        """Returns the source of the list's frames.
+
+        Args:
+            frames: frames of the list.
+            class_of: numbers of the fleet's classes.
+            apart: decode a video in a process of its own, which a damaged file may abort.
+        """
+        if self.video is None:
+            fps = self.fps or PICTURE_FPS
+            return LabelledSource(
+                partial(show_files, self.frames or Path(), fps, frames), fps, class_of, self.max_side
+            )
+        rate = probe_source(VideoSpec(files=(self.video,)), ()) if apart else check_video(self.video)
+        rate = self.fps or rate
+        images = _images_apart if apart else video_images
+        return LabelledSource(
+            partial(_show_video, self.video, rate, images, frames),
+            rate / _frame_step(self.video, frames()),
+            class_of,
+            self.max_side,
+        )
 
 
-def listed_frames(spec: SampleListSpec) -> Iterator[LabelledFrame]:
-    """Yields the list's frames with their objects, read line by line.
-
-    Raises:
-        UserError: as ``known_classes``, or no picture's name ends in a number.
-    """
-    columns = read_columns(spec.samples)
-    name_of = picture_namer(spec.frames) if columns.numbered and spec.frames else None
-    for place, samples in grouped(read_samples(spec.samples, columns), spec.samples):
-        yield listed_frame(place, samples, spec.labels, columns.first, name_of)
+_Images = Generator[NDArray[np.uint8] | None, None, None]
 
 
-def listed_frame(
-    place: str | int,
-    samples: list[Sample],
-    labels: Mapping[int, str],
-    first: int,
-    name_of: Callable[[int], str] | None,
-) -> LabelledFrame:
-    """Builds one frame of a list.
+def _show_video(
+    file: Path, rate: float, images: Callable[[Path], _Images], frames: Frames
+) -> Iterator[Shown]:
+    """Yields listed frames of a video at their times in it, relative to the first listed one.
 
     Args:
-        place: path or number of the frame in the list.
-        samples: lines of the frame.
-        labels: names of numbered classes.
-        first: number of a video's first frame.
-        name_of: returns the picture's name for a number; None for a video or a list of paths.
+        file: the video, which is decoded once, up to the last listed frame.
+        rate: frames a second of the video.
+        images: returns all pictures of a file, None for one that does not decode.
+        frames: frames of the list.
     """
-    objects = tuple(one for sample in samples if (one := sample.named(labels)) is not None)
-    if isinstance(place, int):
-        return LabelledFrame(place - first if name_of is None else name_of(place), objects)
-    return LabelledFrame(place, objects)
+    first, at, image = None, -1, None
+    with closing(images(file)) as pictures:
+        for frame in frames():
+            wanted = _number(file, frame)
+            first = wanted if first is None else first
+            while at < wanted:
+                # Behind the end, skip straight to the wanted number.
+                at, image = next(((at + 1, one) for one in pictures), (wanted, None))
+            t_us = round((wanted - first) * US_PER_S / rate)
+            if frame.problem or image is None:
+                problem = f"{file}: frame {wanted} is listed, and is damaged or behind the end"
+                yield Shown(LabelledFrame(wanted, problem=frame.problem or problem), t_us, None)
+            else:
+                yield Shown(frame, t_us, image)
 
 
-def picture_namer(folder: Path) -> Callable[[int], str]:
+def _images_apart(file: Path) -> _Images:
+    """Yields a video's pictures as ``video_images``, decoded by another process; ends if that dies."""
+    with SourceProcess(VideoSpec(files=(file,), max_side=_ANY_SIDE), ()) as process:
+        rate = process.wait_open()
+        following = 0
+        for frame, _ in process.frames():
+            number = round(frame.t_us * rate / US_PER_S)
+            yield from [None] * (number - following)
+            yield frame.image
+            following = number + 1
+        if process.died:
+            _log.warning("%s: its decoder died at frame %d (%s)", file, following, process.died)
+
+
+def _picture_namer(folder: Path) -> Callable[[int], str]:
     """Returns a function from number to picture name, derived from one picture of a folder.
 
     Raises:
@@ -203,7 +198,7 @@ def picture_namer(folder: Path) -> Callable[[int], str]:
     )
 
 
-def frame_step(file: Path, frames: Iterator[LabelledFrame]) -> int:
+def _frame_step(file: Path, frames: Iterator[LabelledFrame]) -> int:
     """Returns the most frequent distance between the first listed frames of a video, in frames.
 
     Raises:
@@ -221,3 +216,89 @@ def _number(file: Path, frame: LabelledFrame) -> int:
             "their folder as the key 'frames', and no 'video'"
         )
     return frame.place
+
+
+def _lists(root: Path) -> tuple[Path, ...]:
+    """Returns the lists in the root and in ``sample_lists``, where the public implementation writes them."""
+    with user_errors(root):
+        files = sorted(root.glob("*.csv")) + sorted((root / "sample_lists").glob("**/*.csv"))
+    return tuple(files)
+
+
+def _material(root: Path, file: Path) -> Path | None:
+    """Finds the video or folder of pictures of a list."""
+    beside = file.with_suffix("")
+    videos = [beside.with_name(beside.name + ending) for ending in _VIDEO_ENDINGS]
+    columns = read_columns(file)
+    if columns.numbered:
+        candidates = [*videos, beside / "frame_images", beside]
+        return next((one for one in candidates if one.exists()), None)
+    first = next(read_samples(file, columns), None)
+    folders = [beside, file.parent, root, root / "leftImg8bit"]
+    return next((one for one in folders if first is not None and (one / str(first.place)).exists()), None)
+
+
+def _classes_in(root: Path) -> tuple[str, ...]:
+    """Returns the classes that occur: those of ``LABELS`` in its order, then the others, sorted."""
+    found = {
+        one.name
+        for file in _lists(root)
+        for sample in read_samples(file, read_columns(file))
+        if (one := sample.named(LABELS)) is not None
+    }
+    ordered = [name for name in LABELS.values() if name in found]
+    return (*ordered, *sorted(found - set(ordered)))
+
+
+def _survey(root: Path) -> Survey:
+    """Counts the frames of the lists whose pictures or video are there."""
+    frames: dict[str, int] = {}
+    missing: list[str] = []
+    for file in _lists(root):
+        if _material(root, file) is None:
+            missing.append(f"{file.with_suffix('')}: there are no pictures of this list, nor a video")
+        else:
+            samples = read_samples(file, read_columns(file))
+            frames[file.stem] = len({sample.place for sample in samples})
+    return Survey(frames, tuple(missing))
+
+
+def _spec(root: Path, stream: str) -> SampleListSpec:
+    file = next((one for one in _lists(root) if one.stem == stream), None)
+    material = None if file is None else _material(root, file)
+    if file is None or material is None:
+        raise UserError(f"{root}: has no list {stream}.csv with pictures or a video; correct the name")
+    if material.is_dir():
+        return SampleListSpec(samples=file, frames=material)
+    return SampleListSpec(samples=file, video=material)
+
+
+def _examine(
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+) -> StreamFindings:
+    spec, known = _spec(root, stream), _classes_in(root)
+    source = spec.source(spec.listed()[1], classes_known(classes, known, f"{root} has"), apart=True)
+    return write_index(
+        index, IndexHead(dataset=DATASET, stream=stream, known=known), source, classes, looked_at
+    )
+
+
+SAMPLE_LIST = Dataset(
+    name=DATASET,
+    title="Sample lists",
+    licence="that of your video",
+    had_from=(
+        "any folder; the paper's public implementation, edge-video-services/ekya, makes such "
+        "lists of Cityscapes and of videos"
+    ),
+    layout=(
+        "NAME.csv (idx, class, x0, y0, x1, y1; or imgpath or 'frame id' in place of idx) beside NAME.mp4, or "
+        "beside the folder NAME of pictures; paths of pictures may also begin at the root or "
+        "its folder leftImg8bit"
+    ),
+    classes_in=_classes_in,
+    survey=_survey,
+    examine=_examine,
+    spec=_spec,
+)
+"""A root in which each list is a camera."""

@@ -5,40 +5,34 @@ import time
 from collections.abc import Iterator
 from typing import Self
 
-from ekya.streams.ingest.camera import ASSUMED_FPS
+from ekya.streams.ingest.camera import ASSUMED_FPS, FIRST_DELAY_S, LONGEST_DELAY_S
 from ekya.streams.ingest.frame import Frame, Truth
-from ekya.streams.ingest.process import Arrived, Pace, SourceDiedError, SourceProcess, SourceSpec
+from ekya.streams.ingest.process import Arrived, SourceDiedError, SourceProcess, SourceSpec
 
 _LOG = logging.getLogger(__name__)
-
-_FIRST_DELAY_S = 0.5
-_LONGEST_DELAY_S = 4.0
 
 _DEATHS_ALLOWED, _DEATHS_WITHIN_S = 2, 60.0
 """A recording is given up when its decoder dies more often than this within this time."""
 
 
-class LiveLook:
+class LiveSample:
     """Reads a live source for a limited time as if it were a recording; may yield nothing.
 
     Args:
         spec: specification of the source.
-        look_s: seconds to read.
+        duration_s: seconds to read.
     """
 
-    def __init__(self, spec: SourceSpec, look_s: float) -> None:
+    def __init__(self, spec: SourceSpec, duration_s: float) -> None:
         self._feed = Feed(spec, ())
-        self._look_s = look_s
-
-    def wait_open(self) -> float:
-        """Waits until the source is open; see ``Feed.wait_open``."""
-        return self._feed.wait_open()
+        self._duration_s = duration_s
+        self.wait_open = self._feed.wait_open
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields the newest frame at each request until the time is over."""
         self._feed.wait_open()
-        until_s = time.monotonic() + self._look_s
-        self._feed.begin(Pace(time.monotonic_ns()))
+        until_s = time.monotonic() + self._duration_s
+        self._feed.begin(time.monotonic_ns())
         while (left_s := until_s - time.monotonic()) > 0:
             for arrived in self._feed.poll(min(left_s, 1.0)):
                 if arrived.frame is not None:
@@ -65,10 +59,10 @@ class Feed:
         self._spec = spec
         self._classes = classes
         self._process = SourceProcess(spec, classes)
-        self._pace: Pace | None = None
+        self._started_monotonic_ns: int | None = None
         self._next_index = 0
         self._lost_by: str | None = None
-        self._delay_s = _FIRST_DELAY_S
+        self._delay_s = FIRST_DELAY_S
         self._again_s = 0.0
         self._damaged = 0
         self._deaths_s: list[float] = []
@@ -114,10 +108,10 @@ class Feed:
                 if self._spec.live or self._has_given_up:
                     return ASSUMED_FPS
 
-    def begin(self, pace: Pace, from_index: int = 0) -> None:
+    def begin(self, started_monotonic_ns: int, from_index: int = 0) -> None:
         """Starts the paced delivery of frames; see ``SourceProcess.begin``."""
-        self._pace, self._next_index = pace, from_index
-        self._process.begin(pace, from_index)
+        self._started_monotonic_ns, self._next_index = started_monotonic_ns, from_index
+        self._process.begin(started_monotonic_ns, from_index)
 
     def poll(self, timeout_s: float) -> list[Arrived]:
         """Returns the frames that arrived, as ``SourceProcess.poll``.
@@ -127,10 +121,12 @@ class Feed:
         arrived = self._process.poll(timeout_s)
         if arrived:
             self._next_index = arrived[-1].index + 1
-            self._lost_by, self._delay_s = None, _FIRST_DELAY_S
-            self._forget_old_deaths()
+            self._lost_by, self._delay_s = None, FIRST_DELAY_S
+            # Without frames every death counts.
+            since_s = time.monotonic() - _DEATHS_WITHIN_S
+            self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
         if self._spec.live and self._process.ended:
-            self._look_again(timeout_s)
+            self._reconnect(timeout_s)
         elif self._process.died is not None and not self._has_given_up:
             self._take_over()
         return arrived
@@ -138,11 +134,6 @@ class Feed:
     def close(self) -> None:
         """Ends the process and releases its resources. May be called twice."""
         self._process.close()
-
-    def _forget_old_deaths(self) -> None:
-        """Forgets old deaths. Called only when a frame arrives: without frames every death counts."""
-        since_s = time.monotonic() - _DEATHS_WITHIN_S
-        self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
 
     def _take_over(self) -> None:
         """Restarts the process of a recording at the next frame, or gives the recording up."""
@@ -156,9 +147,9 @@ class Feed:
             self._process.died,
             self._next_index,
         )
-        self._start_again()
+        self._restart()
 
-    def _look_again(self, timeout_s: float) -> None:
+    def _reconnect(self, timeout_s: float) -> None:
         """Restarts the process of a live source when its back-off is over."""
         now_s = time.monotonic()
         if self._again_s <= now_s and self._lost_by is None:
@@ -167,14 +158,14 @@ class Feed:
         if now_s < self._again_s:
             time.sleep(min(timeout_s, self._again_s - now_s))
             return
-        self._delay_s = min(2.0 * self._delay_s, _LONGEST_DELAY_S)
+        self._delay_s = min(2.0 * self._delay_s, LONGEST_DELAY_S)
         self._again_s = now_s + self._delay_s
-        self._start_again()
+        self._restart()
 
-    def _start_again(self) -> None:
+    def _restart(self) -> None:
         # Each process counts damaged frames from the first frame, so the counts must not be added.
         self._damaged = self.damaged
         self._process.close()
         self._process = SourceProcess(self._spec, self._classes)
-        if self._pace is not None:
-            self._process.begin(self._pace, self._next_index)
+        if self._started_monotonic_ns is not None:
+            self._process.begin(self._started_monotonic_ns, self._next_index)

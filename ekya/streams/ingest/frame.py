@@ -45,9 +45,9 @@ class Truth:
     classes: NDArray[np.int64]
     tracks: NDArray[np.int64]
 
-    def reference(self, frame: Frame) -> FrameReference:
+    def reference(self, index: int, t_us: int) -> FrameReference:
         """Returns the record of this truth for its frame."""
-        return FrameReference(frame.index, frame.t_us, self.boxes, self.classes.astype(np.int16), self.tracks)
+        return FrameReference(index, t_us, self.boxes, self.classes.astype(np.int16), self.tracks)
 
 
 class StreamSource(Protocol):

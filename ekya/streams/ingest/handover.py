@@ -1,15 +1,17 @@
 """Transport of frames from a source process to its reader: pixels in shared memory, the rest in a pipe.
 
 Pixels lie in a ring buffer of a few slots in anonymous shared memory; each slot holds the index of its frame.
-The pipe carries one small message a frame, so a frame whose pixels were overwritten is still counted.
+The pipe carries a small msgpack message a frame, so a frame whose pixels were overwritten is still counted.
 """
 
 import mmap
 import os
-import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,12 +20,10 @@ from ekya.streams.ingest.frame import Frame, Truth
 SLOTS = 4
 _SLOT_HEADER = 64  # the frame's index, padded so that pixels are aligned
 _NOBODYS = -1
-_PREFIX = struct.Struct("<IB")
-_HEADER = struct.Struct("<qqqqqHHii")
 
 
 class MessageKind(IntEnum):
-    """Kinds of message. All but FRAME carry UTF-8 text: a number, a human-readable reason, or nothing."""
+    """Kinds of message. All but FRAME carry text: a number, a human-readable reason, or nothing."""
 
     OPENED = 1
     FRAME = 2
@@ -60,79 +60,41 @@ class FrameHeader:
     truth: Truth | None
 
 
-def pack_text(kind: MessageKind, text: str) -> bytes:
-    """Encodes a message that carries text."""
-    body = text.encode()
-    return _PREFIX.pack(len(body), kind) + body
+def pack(kind: MessageKind, body: str | FrameHeader) -> bytes:
+    """Encodes a message; its body is a ``FrameHeader`` for FRAME, and text for the others."""
+    message: bytes = msgpack.packb((kind, body), default=_plain)
+    return message
 
 
-def pack_frame(header: FrameHeader) -> bytes:
-    """Encodes a FRAME message."""
-    boxes, truth = header.boxes, header.truth
-    body = _HEADER.pack(
-        header.index,
-        header.t_us,
-        header.released_ns,
-        header.damaged,
-        header.offset,
-        header.height,
-        header.width,
-        -1 if boxes is None else len(boxes),
-        -1 if truth is None else len(truth.boxes),
-    )
-    if boxes is not None:
-        body += np.ascontiguousarray(boxes, dtype="<f4").tobytes()
-    if truth is not None:
-        body += np.ascontiguousarray(truth.boxes, dtype="<f4").tobytes()
-        body += np.ascontiguousarray(truth.classes, dtype="<i8").tobytes()
-        body += np.ascontiguousarray(truth.tracks, dtype="<i8").tobytes()
-    return _PREFIX.pack(len(body), MessageKind.FRAME) + body
+def unpack(received: msgpack.Unpacker) -> Iterator[tuple[MessageKind, str | FrameHeader]]:
+    """Yields kind and body of all messages that have arrived completely, in order."""
+    for kind, body in received:
+        yield MessageKind(kind), body if isinstance(body, str) else _header(body)
 
 
-def unpack_frame(body: bytes) -> FrameHeader:
-    """Decodes the body of a FRAME message; inverse of ``pack_frame`` without the prefix."""
-    index, t_us, released_ns, damaged, offset, height, width, box_count, truth_count = _HEADER.unpack_from(
-        body
-    )
-    at = _HEADER.size
-    boxes = None
-    if box_count >= 0:
-        boxes = _array(body, at, box_count * 4, "<f4").reshape(-1, 4).astype(np.float32)
-        at += box_count * 16
-    truth = None
-    if truth_count >= 0:
-        truth_boxes = _array(body, at, truth_count * 4, "<f4").reshape(-1, 4).astype(np.float32)
-        at += truth_count * 16
-        classes = _array(body, at, truth_count, "<i8").astype(np.int64)
-        tracks = _array(body, at + truth_count * 8, truth_count, "<i8").astype(np.int64)
-        truth = Truth(truth_boxes, classes, tracks)
-    return FrameHeader(index, t_us, released_ns, damaged, offset, height, width, boxes, truth)
+def _plain(value: Any) -> tuple[object, ...]:
+    """Returns what an array, a header or a truth consists of."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.tobytes()
+    return tuple(getattr(value, name) for name in value.__slots__)
 
 
-def _array(body: bytes, at: int, count: int, dtype: str) -> NDArray[np.generic]:
-    return np.frombuffer(body, dtype=dtype, count=count, offset=at)
+def _header(values: list[Any]) -> FrameHeader:
+    """Rebuilds a header from its values, the last of which are boxes and truth."""
+    boxes, truth = values[-2:]
+    values[-2] = None if boxes is None else _boxes(boxes)
+    values[-1] = None if truth is None else Truth(_boxes(truth[0]), _numbers(truth[1]), _numbers(truth[2]))
+    return FrameHeader(*values)
 
 
-class Unpacker:
-    """Splits a byte stream into messages; the chunks may be of any size."""
+def _boxes(array: tuple[str, bytes]) -> NDArray[np.float32]:
+    kind, data = array
+    return np.frombuffer(data, kind).reshape(-1, 4).astype(np.float32)
 
-    def __init__(self) -> None:
-        self._pending = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[MessageKind, bytes]]:
-        """Adds a chunk and returns all messages that it completes, in order."""
-        self._pending += data
-        messages = []
-        at = 0
-        while len(self._pending) - at >= _PREFIX.size:
-            length, kind = _PREFIX.unpack_from(self._pending, at)
-            end = at + _PREFIX.size + length
-            if len(self._pending) < end:
-                break
-            messages.append((MessageKind(kind), bytes(self._pending[at + _PREFIX.size : end])))
-            at = end
-        del self._pending[:at]
-        return messages
+def _numbers(array: tuple[str, bytes]) -> NDArray[np.int64]:
+    kind, data = array
+    return np.frombuffer(data, kind).astype(np.int64)
 
 
 class SlotWriter:

@@ -22,15 +22,15 @@ _ALONE = frozenset({0x01, *range(0xD0, 0xD8), _START, _END})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A picture and its scale relative to the stored one.
+    """A picture that may be smaller than the stored one.
 
     Attributes:
         image: (H, W, 3) uint8, BGR.
-        scale: (4,) factors x, y, x, y that map boxes from stored pixels to ``image``.
+        stored: width and height of the stored picture, pixels.
     """
 
     image: NDArray[np.uint8]
-    scale: NDArray[np.float64]
+    stored: tuple[int, int]
 
 
 def shrink(image: NDArray[np.uint8], max_side: int) -> NDArray[np.uint8]:
@@ -62,8 +62,7 @@ def decode_jpeg(data: bytes, max_side: int) -> Picture | None:
     if decoded is None or decoded.ndim != 3:
         return None
     image = _resized(np.asarray(decoded, dtype=np.uint8), _size_within(width, height, max_side))
-    across, down = image.shape[1] / width, image.shape[0] / height
-    return Picture(image, np.array([across, down, across, down]))
+    return Picture(image, size)
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:

@@ -12,17 +12,18 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import IO, Protocol, Self
+
+import msgpack
 
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import masked
 from ekya.streams.ingest.frame import Frame, LiveSource, StreamSource, Truth
-from ekya.streams.ingest.handover import FrameHeader, MessageKind, SlotReader, Unpacker, unpack_frame
+from ekya.streams.ingest.handover import FrameHeader, MessageKind, SlotReader, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -59,18 +60,6 @@ class SourceSpec(Protocol):
         """Opens the source; a ``LiveSource`` if it is live."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Pace of delivery: a frame is released when the clock reaches started + t_us.
-
-    Attributes:
-        started_monotonic_ns: ``time.monotonic_ns()`` at stream time 0; may lie in the future, and
-            lies in the past for a source that replaces one that died.
-    """
-
-    started_monotonic_ns: int
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
     """A frame that arrived.
@@ -93,6 +82,12 @@ class SourceProcess:
     """A source in a child process: construct, ``wait_open``, ``begin``, ``poll`` until ``ended``, ``close``.
 
     The child ends when this process does, also when this process is killed.
+
+    Attributes:
+        died: how the process died before its last frame, in words; None if it has not.
+        refused: True if it ended with an error that the user has to correct; ``died`` holds the error.
+        lost: reason why a live camera currently gives no frames, in words; None while it does.
+        damaged: number of frames so far that could not be decoded.
     """
 
     def __init__(self, spec: SourceSpec, classes: tuple[str, ...]) -> None:
@@ -102,10 +97,15 @@ class SourceProcess:
             spec: the source to open.
             classes: the fleet's classes.
         """
-        self._spec = spec
-        self._memory = _anonymous_memory()
+        self.died: str | None = None
+        self.refused = False
+        self.lost: str | None = None
+        self.damaged = 0
+        self._json = spec.model_dump_json()
+        # Anonymous memory is freed with its last user, without clean-up.
+        self._memory = os.memfd_create("ekya-frames")
         self._slots = SlotReader(self._memory)
-        self._errors = _anonymous_memory()
+        self._errors = os.memfd_create("ekya-errors")
         self._pipe, child_pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -121,56 +121,24 @@ class SourceProcess:
         finally:
             os.close(child_pipe)
         os.set_blocking(self._pipe, False)
-        self._unpacker = Unpacker()
+        self._received = msgpack.Unpacker()
         self._fps: float | None = None
-        self._died: str | None = None
-        self._refused: str | None = None
-        self._lost: str | None = None
-        self._damaged = 0
-        self._ended = False
+        self._finished = False
         self._on_demand = False
         self._closed = False
-        kind = type(spec)
-        self._tell(
-            {
-                "memory_fd": self._memory,
-                "pipe_fd": child_pipe,
-                "module": kind.__module__,
-                "type": kind.__qualname__,
-                "spec": spec.model_dump_json(),
-                "classes": classes,
-            }
+        self._send(
+            memory_fd=self._memory,
+            pipe_fd=child_pipe,
+            module=type(spec).__module__,
+            type=type(spec).__qualname__,
+            spec=self._json,
+            classes=classes,
         )
-
-    @property
-    def pid(self) -> int:
-        """Process id, for monitoring."""
-        return self._process.pid
-
-    @property
-    def died(self) -> str | None:
-        """Description of how the process died before its last frame; None if it has not."""
-        return self._died
-
-    @property
-    def refused(self) -> bool:
-        """True if the process ended with an error that the user has to correct; ``died`` holds the error."""
-        return self._refused is not None
 
     @property
     def ended(self) -> bool:
         """True when no more frames will come: all were polled, or the process died."""
-        return self._ended or self._died is not None
-
-    @property
-    def lost(self) -> str | None:
-        """Reason why a live camera currently gives no frames, in words; None while it does."""
-        return self._lost
-
-    @property
-    def damaged(self) -> int:
-        """Number of frames so far that could not be decoded."""
-        return self._damaged
+        return self._finished or self.died is not None
 
     def wait_open(self, timeout_s: float = 60.0) -> float:
         """Waits until the source is open.
@@ -187,30 +155,27 @@ class SourceProcess:
             self._receive(deadline - time.monotonic())
         if self._fps is not None:
             return self._fps
-        if self._refused is not None:
-            raise UserError(self._refused)
-        failed = f"source {masked(self._spec.model_dump_json())}: its process failed"
+        if self.refused:
+            raise UserError(self.died)
+        failed = f"source {masked(self._json)}: its process failed"
         remedy = "convert or replace the file, or remove this stream."
-        if self._died is not None:
-            raise SourceDiedError(f"{failed} ({self._died}); {remedy}")
+        if self.died is not None:
+            raise SourceDiedError(f"{failed} ({self.died}); {remedy}")
         raise UserError(f"{failed} (it did not open within {timeout_s:g} s); {remedy}")
 
-    def begin(self, pace: Pace | None, from_index: int = 0) -> None:
+    def begin(self, started_monotonic_ns: int | None, from_index: int = 0) -> None:
         """Starts the delivery of frames.
 
         Args:
-            pace: pace of delivery; None for on demand, which a live source does not support. A live source's
-                frames are stamped with their arrival time, and those before the start are left out.
+            started_monotonic_ns: ``time.monotonic_ns()`` at stream time 0, at which the pace of delivery
+                begins. It may lie in the future, and lies in the past for a source that replaces one that
+                died. None for on demand, which a live source does not support. A live source's frames are
+                stamped with their arrival time, and those before the start are left out.
             from_index: first frame to report. A source that replaces a dead one begins after the last
                 polled frame, so that every frame is reported once.
         """
-        self._on_demand = pace is None
-        self._tell(
-            {
-                "started_monotonic_ns": pace.started_monotonic_ns if pace else None,
-                "from_index": from_index,
-            }
-        )
+        self._on_demand = started_monotonic_ns is None
+        self._send(started_monotonic_ns=started_monotonic_ns, from_index=from_index)
 
     def poll(self, timeout_s: float) -> list[Arrived]:
         """Returns all frames that arrived since the last call, in order.
@@ -222,13 +187,14 @@ class SourceProcess:
         headers = self._receive(timeout_s)
         while not headers and not self.ended and (left_s := deadline - time.monotonic()) > 0:
             headers = self._receive(left_s)
-        if not headers:
-            return []
-        newest = headers[-1].index
-        arrived = [self._arrived(header, header.index == newest) for header in headers]
+        arrived = []
+        for header in headers:
+            image = self._slots.read(header) if self._on_demand or header is headers[-1] else None
+            frame = None if image is None else Frame(header.index, header.t_us, image, header.boxes)
+            arrived.append(Arrived(header.index, header.t_us, header.released_ns, frame, header.truth))
         if self._on_demand:
             for _ in headers:
-                self._tell({})
+                self._send()
         return arrived
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
@@ -250,15 +216,9 @@ class SourceProcess:
         if self._closed:
             return
         self._closed = True
-        _close_input(self._process)
-        try:
-            self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        os.close(self._pipe)
-        os.close(self._memory)
-        os.close(self._errors)
+        self._exit_code()
+        for fd in (self._pipe, self._memory, self._errors):
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self
@@ -266,19 +226,16 @@ class SourceProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _arrived(self, header: FrameHeader, newest: bool) -> Arrived:
-        image = self._slots.read(header) if newest or self._on_demand else None
-        frame = Frame(header.index, header.t_us, image, header.boxes) if image is not None else None
-        return Arrived(header.index, header.t_us, header.released_ns, frame, header.truth)
+    def _send(self, **request: object) -> None:
+        # If the process died, the next read from its pipe reports that.
+        with suppress(BrokenPipeError, ValueError):
+            self._input.write(json.dumps(request).encode() + b"\n")
+            self._input.flush()
 
-    def _tell(self, order: dict[str, object]) -> None:
-        if self._process.stdin is None:
-            return
-        try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return  # The process died; the next read from its pipe reports that.
+    @property
+    def _input(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
 
     def _receive(self, timeout_s: float) -> list[FrameHeader]:
         """Returns the frames that are in the pipe, after at most one wait for the first byte."""
@@ -294,13 +251,13 @@ class SourceProcess:
             if not data:
                 self._note_death()
                 break
-            for kind, body in self._unpacker.feed(data):
-                if kind is MessageKind.FRAME:
-                    header = unpack_frame(body)
-                    self._damaged = header.damaged
-                    headers.append(header)
+            self._received.feed(data)
+            for kind, body in unpack(self._received):
+                if isinstance(body, FrameHeader):
+                    self.damaged = body.damaged
+                    headers.append(body)
                 else:
-                    self._note(kind, body.decode())
+                    self._note(kind, body)
         return headers
 
     def _note(self, kind: MessageKind, text: str) -> None:
@@ -308,32 +265,33 @@ class SourceProcess:
             case MessageKind.OPENED:
                 self._fps = float(text)
             case MessageKind.ENDED:
-                self._damaged = int(text)
-                self._ended = True
-            case MessageKind.REFUSED:
-                self._refused = self._died = text
-            case MessageKind.FAILED:
-                self._died = text
+                self.damaged = int(text)
+                self._finished = True
+            case MessageKind.REFUSED | MessageKind.FAILED:
+                self.refused = kind is MessageKind.REFUSED
+                self.died = text
             case MessageKind.NOTED:
                 _log.warning("%s", text)
-            case MessageKind.LOST:
-                self._lost = text
-            case MessageKind.BACK:
-                self._lost = None
+            case MessageKind.LOST | MessageKind.BACK:
+                self.lost = text or None
 
     def _note_death(self) -> None:
         """Records how the process died; called when the pipe closed without a last message."""
-        _close_input(self._process)
-        try:
-            code = self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        code = self._exit_code()
         start = max(0, os.fstat(self._errors).st_size - _LAST_WORDS_BYTES)
         lines = os.pread(self._errors, _LAST_WORDS_BYTES, start).decode(errors="replace").strip().splitlines()
-        said = masked(lines[-1].strip(), self._spec.model_dump_json()) if lines else ""
-        last = f"; its last words: {said}" if said else ""
-        self._died = _in_words(code) + last
+        said = masked(lines[-1].strip(), self._json) if lines else ""
+        self.died = _in_words(code) + (f"; its last words: {said}" if said else "")
+
+    def _exit_code(self) -> int:
+        """Ends the process, by force after a grace period."""
+        with suppress(BrokenPipeError):
+            self._input.close()
+        try:
+            return self._process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
 
 def probe_source(spec: SourceSpec, classes: tuple[str, ...], timeout_s: float = 60.0) -> float:
@@ -356,19 +314,3 @@ def _in_words(code: int) -> str:
         return f"killed by signal {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _close_input(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        try:
-            process.stdin.close()
-        except BrokenPipeError:
-            return
-
-
-def _anonymous_memory() -> int:
-    """Returns a file descriptor of anonymous memory, which is freed with its last user without clean-up."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("ekya-frames")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

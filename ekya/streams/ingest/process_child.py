@@ -9,6 +9,7 @@ then how to begin; then, on demand, one line for each frame taken. End of input 
 import importlib
 import json
 import logging
+import logging.handlers
 import os
 import queue
 import select
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import cv2
@@ -31,37 +33,32 @@ from ekya.streams.ingest.frame import (
     StreamSource,
     Truth,
 )
-from ekya.streams.ingest.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack_frame, pack_text
+from ekya.streams.ingest.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack
 from ekya.streams.ingest.process import SourceSpec
 
-_Orders = queue.SimpleQueue[dict[str, Any]]
-
-
-class _Notes(logging.Handler):
-    """Collects a source's warnings, from all threads, for the log of the parent: this process has no log."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: deque[str] = deque()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(self.format(record))
+_Requests = queue.SimpleQueue[dict[str, Any]]
 
 
 class _Outbox:
-    """Queue of messages to the pipe; keeps what does not fit yet, so that writing never blocks."""
+    """Queue of messages to the pipe; keeps what does not fit yet, so that writing never blocks.
 
-    def __init__(self, pipe_fd: int, notes: "_Notes") -> None:
+    Also takes the warnings of a source, from all its threads, to the parent's log: this process has no log.
+    """
+
+    def __init__(self, pipe_fd: int) -> None:
         self._fd = pipe_fd
-        self._notes = notes
         self._waiting: deque[bytes] = deque()
+        self._warnings: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        handler = logging.handlers.QueueHandler(self._warnings)
+        handler.setLevel(logging.WARNING)
+        logging.getLogger("ekya").addHandler(handler)
         os.set_blocking(pipe_fd, False)
 
-    def put(self, message: bytes) -> None:
+    def put(self, kind: MessageKind, body: str | FrameHeader = "") -> None:
         """Sends a message, after the warnings logged since the last one."""
-        while self._notes.texts:
-            self._waiting.append(pack_text(MessageKind.NOTED, self._notes.texts.popleft()))
-        self._waiting.append(message)
+        while not self._warnings.empty():
+            self._waiting.append(pack(MessageKind.NOTED, self._warnings.get().getMessage()))
+        self._waiting.append(pack(kind, body))
         self._flush()
 
     def wait_until(self, due_ns: int) -> None:
@@ -93,96 +90,103 @@ class _Outbox:
                 self._waiting.popleft()
 
 
-def _listen(orders: _Orders) -> None:
-    """Queues the parent's orders. Ends this process immediately when the parent is gone."""
+def _listen(requests: _Requests) -> None:
+    """Queues the parent's requests. Ends this process immediately when the parent is gone."""
     for line in sys.stdin.buffer:
-        orders.put(json.loads(line))
+        requests.put(json.loads(line))
     os._exit(0)
 
 
-def _open(order: dict[str, Any]) -> StreamSource | LiveSource:
-    spec_type = getattr(importlib.import_module(order["module"]), order["type"])
-    spec: SourceSpec = spec_type.model_validate_json(order["spec"])
-    return spec.open(tuple(order["classes"]))
+def _open(request: dict[str, Any]) -> StreamSource | LiveSource:
+    spec_type = getattr(importlib.import_module(request["module"]), request["type"])
+    spec: SourceSpec = spec_type.model_validate_json(request["spec"])
+    return spec.open(tuple(request["classes"]))
 
 
 class _Sender:
     """Sends the frames of a source: paced, on demand or live."""
 
-    def __init__(self, outbox: _Outbox, slots: SlotWriter, orders: _Orders) -> None:
+    def __init__(self, outbox: _Outbox, slots: SlotWriter, requests: _Requests) -> None:
         self._outbox = outbox
         self._slots = slots
-        self._orders = orders
+        self._requests = requests
 
-    def paced(self, source: StreamSource, started_ns: int, from_index: int) -> None:
-        def due_ns(t_us: int) -> int:
-            return started_ns + t_us * 1000
+    def run(self, source: StreamSource | LiveSource) -> int:
+        """Sends all frames, as the parent requests; returns the number of damaged ones."""
+        if isinstance(source, LiveSource):
+            self._live(source)
+            return 0
+        begin = self._requests.get()
+        if begin["started_monotonic_ns"] is None:
+            self._on_demand(source, begin["from_index"])
+        else:
+            self._paced(source, begin["started_monotonic_ns"], begin["from_index"])
+        return source.damaged
+
+    def _paced(self, source: StreamSource, started_ns: int, from_index: int) -> None:
+        def wait_until(t_us: int) -> None:
+            self._outbox.wait_until(started_ns + t_us * 1000)
 
         outage: Outage | None = None
         for seen in source.shown() if isinstance(source, InterruptedSource) else source.frames():
             if isinstance(seen, Outage):
-                if due_ns(seen.until_us) > time.monotonic_ns():
+                if started_ns + seen.until_us * 1000 > time.monotonic_ns():
                     outage = seen
-                    self._outbox.wait_until(due_ns(outage.from_us))
-                    self._outbox.put(pack_text(MessageKind.LOST, outage.reason))
+                    wait_until(outage.from_us)
+                    self._outbox.put(MessageKind.LOST, outage.reason)
                 continue
             frame, truth = seen
             if frame.index < from_index:
                 continue
             if outage is not None:
-                self._outbox.wait_until(due_ns(outage.until_us))
-                self._outbox.put(pack_text(MessageKind.BACK, ""))
+                wait_until(outage.until_us)
+                self._outbox.put(MessageKind.BACK)
                 outage = None
-            self._outbox.wait_until(due_ns(frame.t_us))
+            wait_until(frame.t_us)
             self._send(frame, truth, source.damaged)
 
-    def on_demand(self, source: StreamSource, from_index: int) -> None:
+    def _on_demand(self, source: StreamSource, from_index: int) -> None:
         on_the_way = 0
         for frame, truth in source.frames():
             if frame.index < from_index:
                 continue
             if on_the_way == SLOTS:
                 self._outbox.empty()
-                self._orders.get()
+                self._requests.get()
                 on_the_way -= 1
             self._send(frame, truth, source.damaged)
             on_the_way += 1
 
-    def live(self, source: LiveSource) -> None:
+    def _live(self, source: LiveSource) -> None:
         """Sends every frame that arrives after the run began, stamped with its arrival time.
 
         Earlier frames are read and dropped, so that none is stale when the run begins.
         """
-        begun: dict[str, Any] | None = None
+        begin: dict[str, Any] | None = None
         lost = False
-        index = last_us = 0
+        index, last_us = 0, -1
         for seen in source.watch():
-            if begun is None:
-                begun = self._begun(wait=isinstance(seen, Silence))
-                if begun is None:
+            if begin is None:
+                with suppress(queue.Empty):
+                    begin = self._requests.get(block=isinstance(seen, Silence))
+                if begin is None:
                     continue
-                index, last_us = begun["from_index"], -1
+                index = begin["from_index"]
             if isinstance(seen, Silence):
                 if not lost:
-                    self._outbox.put(pack_text(MessageKind.LOST, seen.reason))
+                    self._outbox.put(MessageKind.LOST, seen.reason)
                 lost = True
                 self._outbox.empty()
                 continue
             if lost:
-                self._outbox.put(pack_text(MessageKind.BACK, ""))
+                self._outbox.put(MessageKind.BACK)
             lost = False
-            t_us = (seen.arrived_ns - begun["started_monotonic_ns"]) // 1000
+            t_us = (seen.arrived_ns - begin["started_monotonic_ns"]) // 1000
             if t_us < 0:
                 continue
             last_us = max(t_us, last_us + 1)
             self._send(Frame(index, last_us, seen.image, None), None, 0)
             index += 1
-
-    def _begun(self, wait: bool) -> dict[str, Any] | None:
-        try:
-            return self._orders.get(wait)
-        except queue.Empty:
-            return None
 
     def _send(self, frame: Frame, truth: Truth | None, damaged: int) -> None:
         height, width = frame.image.shape[:2]
@@ -191,44 +195,28 @@ class _Sender:
         header = FrameHeader(
             frame.index, frame.t_us, now_ns, damaged, offset, height, width, frame.boxes, truth
         )
-        self._outbox.put(pack_frame(header))
-
-
-def _run(sender: _Sender, source: StreamSource | LiveSource, orders: _Orders) -> int:
-    """Sends all frames; returns the number of damaged ones."""
-    if isinstance(source, LiveSource):
-        sender.live(source)
-        return 0
-    order = orders.get()
-    if order["started_monotonic_ns"] is None:
-        sender.on_demand(source, order["from_index"])
-    else:
-        sender.paced(source, order["started_monotonic_ns"], order["from_index"])
-    return source.damaged
+        self._outbox.put(MessageKind.FRAME, header)
 
 
 def main() -> int:
     """Opens the source and sends all its frames; returns the exit code."""
     cv2.setNumThreads(1)
-    orders: _Orders = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
-    opening = orders.get()
-    notes = _Notes()
-    logging.getLogger("ekya").addHandler(notes)
-    outbox = _Outbox(opening["pipe_fd"], notes)
+    requests: _Requests = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    opening = requests.get()
+    outbox = _Outbox(opening["pipe_fd"])
     code = 0
     try:
         source = _open(opening)
-        outbox.put(pack_text(MessageKind.OPENED, str(source.fps)))
+        outbox.put(MessageKind.OPENED, str(source.fps))
         outbox.empty()
-        damaged = _run(_Sender(outbox, SlotWriter(opening["memory_fd"]), orders), source, orders)
-        outbox.put(pack_text(MessageKind.ENDED, str(damaged)))
+        damaged = _Sender(outbox, SlotWriter(opening["memory_fd"]), requests).run(source)
+        outbox.put(MessageKind.ENDED, str(damaged))
     except UserError as error:
-        outbox.put(pack_text(MessageKind.REFUSED, masked(str(error), opening["spec"])))
+        outbox.put(MessageKind.REFUSED, masked(str(error), opening["spec"]))
         code = 2
     except Exception as error:
-        words = masked(f"{type(error).__name__}: {error}", opening["spec"])
-        outbox.put(pack_text(MessageKind.FAILED, words))
+        outbox.put(MessageKind.FAILED, masked(f"{type(error).__name__}: {error}", opening["spec"]))
         code = 1
     outbox.empty()
     return code

@@ -15,7 +15,7 @@ from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import masked
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.grid import FrameGrid, Gap
-from ekya.streams.ingest.process import Arrived, Pace
+from ekya.streams.ingest.process import Arrived
 from ekya.streams.ingest.video_writer import SUFFIX, VideoFile
 from ekya.system.files import atomic_path
 
@@ -101,7 +101,7 @@ class CameraRecorder:
         except UserError as error:
             return masked(str(error), self._spec.model_dump_json())
         self._began_ns = time.monotonic_ns()
-        self._feed.begin(Pace(self._began_ns))
+        self._feed.begin(self._began_ns)
         until_s = time.monotonic() + self._spec.stall_s
         while self._first is None and self._feed.lost is None and time.monotonic() < until_s:
             self._first = _newest(self._feed.poll(_TURN_S), self._first)

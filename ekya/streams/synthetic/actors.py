@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.streams.synthetic.draw import Shape, draw_model, shape_of
+from ekya.streams.synthetic.bodies import Body, body_of, draw_model
 from ekya.streams.synthetic.palette import Colours, draw_colours
 from ekya.streams.synthetic.scene import Kind, Moment, Scene
 from ekya.streams.synthetic.street import LANES, Lane
@@ -23,7 +23,7 @@ class Actor:
     Attributes:
         track: number of the object, never reused.
         kind: kind of object.
-        shape, colours: appearance.
+        body, colours: appearance.
         lane: lane on which it moves.
         along: distance covered on the lane, pixels.
         scale: size relative to the lane's scale.
@@ -34,7 +34,7 @@ class Actor:
 
     track: int
     kind: Kind
-    shape: Shape
+    body: Body
     colours: Colours
     lane: Lane
     along: float
@@ -52,9 +52,9 @@ class Actor:
         """Width and height at the current position, pixels."""
         part = min(1.0, max(0.0, self._part))
         scale = self.scale * (self.lane.scale0 + part * (self.lane.scale1 - self.lane.scale0))
-        longest = max(self.shape.width, self.shape.height)
+        longest = max(self.body.width, self.body.height)
         scale = min(max(scale, _SMALLEST / longest), _LARGEST / longest)
-        return self.shape.width * scale, self.shape.height * scale
+        return self.body.width * scale, self.body.height * scale
 
     @property
     def extent(self) -> float:
@@ -145,7 +145,7 @@ class Traffic:
         actor = Actor(
             track=self._next_track,
             kind=kind,
-            shape=shape_of(model, scene.view, lane.approaching),
+            body=body_of(model, scene.view, lane.approaching),
             colours=draw_colours(rng, kind, scene.livery, scene.clothing),
             lane=lane,
             along=0.0,

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.streams.synthetic.pen import Lamp
+from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.scene import Lighting
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH
 

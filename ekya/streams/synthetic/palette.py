@@ -64,12 +64,17 @@ _LEGS: Mapping[Clothing, tuple[Colour, ...]] = {
 _SKINS: tuple[Colour, ...] = ((150, 184, 230), (110, 148, 200), (72, 102, 150), (48, 68, 104))
 _CARGO: tuple[Colour, ...] = (_WHITE, _SILVER, _CREAM, _GREY, _BEIGE)
 
-GLASS: Colour = (74, 60, 48)
-TYRE: Colour = (34, 33, 32)
-STEEL: Colour = (150, 148, 146)
-DARK: Colour = (58, 54, 52)
-LAMP: Colour = (220, 244, 252)
-TAIL: Colour = (40, 36, 210)
+INKS: Mapping[str, Colour] = {
+    "glass": (74, 60, 48),
+    "tyre": (34, 33, 32),
+    "steel": (150, 148, 146),
+    "dark": (58, 54, 52),
+    "lamp": (220, 244, 252),
+    "tail": (40, 36, 210),
+    "amber": (60, 176, 244),
+    "planks": (90, 130, 160),
+}
+"""Colours that all actors share, by their names in ``bodies.txt``."""
 
 
 class Colours(NamedTuple):

@@ -13,9 +13,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth, classes_known
 from ekya.streams.synthetic.actors import Traffic
-from ekya.streams.synthetic.draw import paint
+from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.light import LightBox, levels_between
-from ekya.streams.synthetic.pen import Lamp, Pen
 from ekya.streams.synthetic.scene import KINDS, Kind, Moment, Scene, View, moment_at
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH, paint_street
 
@@ -129,7 +128,7 @@ class _City:
             shadow = (round((box[0] + box[2]) / 2), round(box[3]) - 1)
             reach = (max(2, round((box[2] - box[0]) * 0.5)), 2)
             cv2.ellipse(picture, shadow, reach, 0, 0, 360, (66, 64, 62), -1, cv2.LINE_AA)
-            lamps += paint(Pen(picture, box, actor.lane.mirrored), actor.shape, actor.colours, actor.step)
+            lamps += actor.body.draw(picture, box, actor.lane.mirrored, actor.colours, actor.step)
             x0, y0, x1, y1 = _inside(box)
             owner[round(y0) : round(y1), round(x0) : round(x1)] = number
         boxes, classes, tracks = [], [], []

@@ -10,7 +10,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import LoopState
 from ekya.control.views import window_view
 from ekya.core.configs import RetrainConfig
-from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
@@ -113,7 +113,9 @@ def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> No
     made = LendingServer(terms, scheduler, options, SIZES, Tier(), idle, AsForeseen(idle))
     long = RetrainOption(RetrainConfig(4, 16, 0, 1, 1.0), 0.9, 60.0)
     streams = tuple(
-        StreamState(one, LAMBDAS, accuracy=0.5, training_crops=80, validation_crops=20, profiled=(long,))
+        StreamState(
+            one, LAMBDAS, accuracy=0.5, labels=WindowLabels(80, 20), profiles=WindowProfiles(options=(long,))
+        )
         for one in (A, B)
     )
     fleet = FleetState(streams, window=1, window_open_us=100 * S, window_end_us=200 * S)

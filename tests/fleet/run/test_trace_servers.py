@@ -14,7 +14,7 @@ from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure, ServerFleet
-from ekya.fleet.run.trace_servers import SIZES, TraceServer, _executor, _spec, play_servers
+from ekya.fleet.run.trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace
@@ -195,7 +195,7 @@ def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(
             return self.inner.plan(view)
 
     desk = LoanDesk(CHEAPEST, LINKS)
-    specs = [_spec(one, _executor(one), Impatient(), SIZES) for one in servers()]
+    specs = [_spec(one, _world(one), Impatient(), SIZES) for one in servers()]
     fleet = ServerFleet(specs, desk)
     with pytest.raises(KeyboardInterrupt):
         fleet.run()

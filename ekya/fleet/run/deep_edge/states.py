@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
+import psutil
 import pynvml
 
 from ekya.fleet.policy.places import NodeState
@@ -19,46 +19,14 @@ PERCENTILE = 95.0
 EVERY_S = 0.25
 """Interval of the readings. The kernel counts in hundredths of a second: a shorter one would be coarse."""
 
-STAT, MEMINFO = Path("/proc/stat"), Path("/proc/meminfo")
 
+def host_use() -> tuple[float, float]:
+    """Returns the use of the processor since this thread's last call, and of the memory, as parts of one.
 
-@dataclass(frozen=True, slots=True)
-class Ticks:
-    """The kernel's count of processor time since boot.
-
-    Attributes:
-        busy, idle: over all cores; stolen time of a virtual core counts as busy.
+    The processor's covers all cores, and stolen time of a virtual core counts as use. The memory's is what a
+    new process could not have.
     """
-
-    busy: int
-    idle: int
-
-    def since(self, before: "Ticks") -> float:
-        """Returns the busy part of the time in between; 0 where none has passed."""
-        busy, idle = self.busy - before.busy, self.idle - before.idle
-        return busy / (busy + idle) if busy + idle > 0 else 0.0
-
-
-def ticks(text: str) -> Ticks:
-    """Parses the first line of ``/proc/stat``.
-
-    Fields: user, nice, system, idle, iowait, irq, softirq, steal (and guests, which are part of user).
-    """
-    counts = [int(word) for word in text.splitlines()[0].split()[1:9]]
-    idle = counts[3] + counts[4]
-    return Ticks(sum(counts) - idle, idle)
-
-
-def memory_in_use(text: str) -> float:
-    """Returns the memory that a new process could not have, from ``/proc/meminfo``, as a part of one."""
-    counts = kilobytes(text)
-    return 1 - counts["MemAvailable"] / counts["MemTotal"]
-
-
-def kilobytes(text: str) -> dict[str, int]:
-    """Parses a kernel file with lines like ``MemTotal:  16 kB``; lines without a number are left out."""
-    words = (line.split() for line in text.splitlines())
-    return {word[0].rstrip(":"): int(word[1]) for word in words if len(word) == 3 and word[2] == "kB"}
+    return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
 
 
 @dataclass(slots=True, eq=False)
@@ -83,29 +51,24 @@ class Watch:
 
 
 @contextmanager
-def watched(
-    every_s: float = EVERY_S,
-    stat: Callable[[], str] = STAT.read_text,
-    meminfo: Callable[[], str] = MEMINFO.read_text,
-) -> Iterator[Watch]:
+def watched(every_s: float = EVERY_S, use: Callable[[], tuple[float, float]] = host_use) -> Iterator[Watch]:
     """Reads this machine's state periodically for the duration of the block, and at least once.
 
     The GPU metric is 0 on a machine without an NVIDIA GPU.
 
     Args:
         every_s: between two readings.
-        stat, meminfo: return the contents of the kernel's files; tests pass others.
+        use: reads the use of processor and memory; tests pass another.
     """
     watch, ended = Watch(), threading.Event()
     reader = _gpu_reader()
 
     def read_on() -> None:
-        before = ticks(stat())
+        use()
         # No last reading at the end: its interval would be short and the value coarse. But there must be one.
         while not ended.wait(every_s) or not watch.states:
-            now = ticks(stat())
-            watch.states.append(NodeState(now.since(before), _gpu_activity(reader), memory_in_use(meminfo())))
-            before = now
+            cpu, memory = use()
+            watch.states.append(NodeState(cpu, _gpu_activity(reader), memory))
 
     thread = threading.Thread(target=read_on, name="states", daemon=True)
     thread.start()

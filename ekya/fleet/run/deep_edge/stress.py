@@ -6,12 +6,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from ekya.core.errors import UserError
-from ekya.fleet.run.deep_edge.states import MEMINFO, kilobytes
 
 _STARTS_S = 0.5
 """Time in which stress-ng has started or has failed."""
@@ -100,8 +100,8 @@ def _await_memory(pid: int, part: float) -> None:
     Raises:
         UserError: they do not within ``_FILLS_S``.
     """
-    until_s, wanted = time.monotonic() + _FILLS_S, _TAKEN * part * _memory_kb()
-    while _resident_kb(pid) < wanted:
+    until_s, wanted = time.monotonic() + _FILLS_S, _TAKEN * part * psutil.virtual_memory().total
+    while _resident_bytes(pid) < wanted:
         if time.monotonic() > until_s:
             raise UserError(
                 f"stress-ng does not get {part:.0%} of the memory in {_FILLS_S:g} s; ask for less"
@@ -109,19 +109,15 @@ def _await_memory(pid: int, part: float) -> None:
         time.sleep(0.1)
 
 
-def _memory_kb() -> int:
-    return kilobytes(MEMINFO.read_text(encoding="ascii"))["MemTotal"]
-
-
-def _resident_kb(pid: int) -> int:
-    """Returns the resident memory of a process and its descendants, in kB; 0 for one that has ended."""
-    folder = Path(f"/proc/{pid}")
-    try:
-        own = kilobytes((folder / "status").read_text(encoding="utf-8")).get("VmRSS", 0)
-        children = (folder / "task" / str(pid) / "children").read_text(encoding="ascii").split()
-    except OSError:
-        return 0
-    return own + sum(_resident_kb(int(child)) for child in children)
+def _resident_bytes(pid: int) -> int:
+    """Returns the resident memory of a process and its descendants; 0 for one that has ended."""
+    resident = 0
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                resident += one.memory_info().rss
+    return resident
 
 
 def _words(point: StressPoint) -> list[str]:
@@ -133,7 +129,7 @@ def _words(point: StressPoint) -> list[str]:
             "--vm",
             "1",
             "--vm-bytes",
-            f"{round(point.mem * _memory_kb())}k",
+            f"{round(point.mem * psutil.virtual_memory().total)}",
             "--vm-keep",
             "--vm-populate",
             "--vm-hang",

@@ -18,8 +18,8 @@ from ekya.fleet.servers_file import Server
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.coordinator import Exchange
-from ekya.runtime.live import OpenRun
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.open_run import OpenRun
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""

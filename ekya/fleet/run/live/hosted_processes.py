@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import psutil
 import ray
 from ray.exceptions import RayError
 
@@ -14,7 +15,7 @@ from ekya.fleet.run.training.processes import NoProcessError, Processes, node_is
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.runtime.actor_errors import in_words
-from ekya.system.processes import Process, look_at, still_runs
+from ekya.system.processes import find_process, still_runs
 
 ANSWERS_WITHIN_S = 60.0
 """Timeout of a request for a process: the server may have to load torch first."""
@@ -139,12 +140,12 @@ class HostedProcesses:
         """Does nothing: idle processes belong to their servers."""
 
 
-def _processes_of(actors: Sequence[Any]) -> list[Process]:
+def _processes_of(actors: Sequence[Any]) -> list[psutil.Process]:
     """Returns the processes that are alive; every actor is on this machine."""
     asked = [actor.pid.remote() for actor in actors]
     known, _ = ray.wait(asked, num_returns=len(asked), timeout=_SAYS_WHO_S) if asked else ([], [])
     found = []
     for number in known:
         with suppress(RayError):
-            found.append(look_at(ray.get(number)))
+            found.append(find_process(ray.get(number)))
     return [process for process in found if process is not None]

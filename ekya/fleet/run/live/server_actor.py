@@ -22,7 +22,8 @@ from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import Server
 from ekya.gpu.backends.registry import choose_backend
-from ekya.runtime.live import open_run, run_on_ray, start_probe
+from ekya.runtime.open_run import open_run, start_probe
+from ekya.runtime.run_session import RunSession
 
 
 class ServerActor:
@@ -68,14 +69,14 @@ class ServerActor:
                 above = AboveServer(self._server, run, shares, self._desk, self._ray_nodes, self._begins)
                 with closing(above):
                     self._above = above
-                    path = run_on_ray(
+                    session = RunSession(
                         run,
                         shares,
-                        Console(quiet=True),
                         server=str(self._server.terms.site),
                         coordinator=above,
                         stop=self._stop,
                     )
+                    path = session.run(Console(quiet=True))
         finally:
             self._ready.set()
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))

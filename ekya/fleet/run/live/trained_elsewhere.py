@@ -17,8 +17,7 @@ from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.coordinator import Exchange
-from ekya.runtime.remote_retrainings import RemoteCheckpoint
-from ekya.runtime.retrain_inputs import MaterialToFetch
+from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
 

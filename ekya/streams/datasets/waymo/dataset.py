@@ -1,17 +1,15 @@
 """Waymo Open Dataset as a data set of ``ekya prepare``: a stream is a camera at a location."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ekya.core.errors import UserError
-from ekya.core.units import us_to_seconds
-from ekya.streams.datasets.dataset import StreamFindings, Survey
+from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.labelled import LabelledSource, examine_source
 from ekya.streams.datasets.waymo.catalogue import (
     Segment,
     find_segments,
@@ -20,8 +18,8 @@ from ekya.streams.datasets.waymo.catalogue import (
     version_of,
     write_index,
 )
-from ekya.streams.datasets.waymo.scan import scan, shots_of
-from ekya.streams.datasets.waymo.shots import CLASSES, Camera, Lost, class_of_type
+from ekya.streams.datasets.waymo.scan import FPS, show_segments
+from ekya.streams.datasets.waymo.shots import CLASSES, Camera, number_classes
 from ekya.streams.datasets.waymo.source import WaymoSpec
 
 _USUAL_FRAMES = 198
@@ -39,78 +37,40 @@ class _Stream:
     segments: tuple[Segment, ...]
 
 
-class WaymoDataset:
-    """``Dataset`` of both versions of the perception data."""
+def _survey(root: Path) -> Survey:
+    """Lists every camera at every location; reads location and time of each segment."""
+    streams, missing = _streams(root)
+    frames = {
+        name: sum(segment.facts.frames or _USUAL_FRAMES for segment in stream.segments)
+        for name, stream in streams.items()
+    }
+    return Survey(frames, missing)
 
-    name = "waymo"
-    title = "Waymo Open Dataset, perception (version 2, or version 1 with camera labels)"
-    licence = (
-        "the Waymo Dataset License Agreement for Non-Commercial Use, which also binds models trained on the "
-        "data; pictures may not be passed on"
-    )
-    had_from = (
-        "the Waymo Open Dataset site, waymo.com/open, after accepting the licence: of version 2.0.1 the "
-        "folders camera_image, camera_box and stats of training and validation (387 GB), or any part of "
-        "their segments"
-    )
-    layout = (
-        "{training,validation}/{camera_image,camera_box,stats}/SEGMENT.parquet (version 2), or "
-        "{training,validation}/segment-SEGMENT_with_camera_labels.tfrecord (version 1)"
-    )
-    classes: tuple[str, ...] = CLASSES
-    index_suffix = ".jsonl"
 
-    def classes_in(self, root: Path) -> tuple[str, ...]:
-        """Returns the labelled classes."""
-        return self.classes
+def _examine(
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+) -> StreamFindings:
+    found = _stream(root, stream)
+    usable, unusable = usable_segments(found.segments, found.camera)
+    if not usable:
+        raise UserError(f"{root}: no segment of {stream} can be used; the first: {unusable[0]}")
+    shown = partial(show_segments, usable, found.camera, _LONGEST_SIDE)
+    source = LabelledSource(shown, FPS, number_classes(classes), _LONGEST_SIDE)
+    findings = examine_source(source, classes, looked_at)
+    write_index(index, root, usable)
+    return replace(findings, problems=(*unusable, *findings.problems))
 
-    def survey(self, root: Path) -> Survey:
-        """Lists every camera at every location; reads location and time of each segment."""
-        streams, missing = _streams(root)
-        frames = {
-            name: sum(segment.facts.frames or _USUAL_FRAMES for segment in stream.segments)
-            for name, stream in streams.items()
-        }
-        return Survey(frames, missing)
 
-    def examine(
-        self, root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-    ) -> StreamFindings:
-        """Decodes every picture of a camera at a location and reads all labels.
+def _spec(root: Path, stream: str) -> WaymoSpec:
+    found = _stream(root, stream)
+    return WaymoSpec(root=root, location=found.location, camera=found.camera)
 
-        Raises:
-            UserError: no segment can be used, or ``index`` cannot be written.
-        """
-        known = class_of_type(classes)
-        found = _streams(root)[0].get(stream)
-        if found is None:
-            raise UserError(f"{root}: has no stream '{stream}' any more; survey it again.")
-        usable, unusable = usable_segments(found.segments, found.camera)
-        if not usable:
-            raise UserError(f"{root}: no segment of {stream} can be used; the first: {unusable[0]}")
-        objects: Counter[str] = Counter()
-        problems = list(unusable)
-        frames = duration_us = 0
-        with closing(shots_of(usable, found.camera)) as everything:
-            for segment, shots in groupby(everything, key=itemgetter(0)):
-                for one in scan((shot for _, shot in shots), _LONGEST_SIDE):
-                    if isinstance(one, Lost):
-                        problems.append(f"{segment.files.images}: {one.why}")
-                    else:
-                        frames += 1
-                        duration_us += one.step_us
-                        kinds = one.labels.types[one.boxes(known)[1]]
-                        objects.update(classes[known[kind]] for kind in kinds.tolist())
-                    looked_at()
-        write_index(index, root, usable)
-        return StreamFindings(
-            frames, us_to_seconds(duration_us), dict(sorted(objects.items())), tuple(problems)
-        )
 
-    def source(self, root: Path, stream: str, index: Path) -> WaymoSpec:
-        """Returns the specification of a camera at a location with its index."""
-        found = _streams(root)[0][stream]
-        return WaymoSpec(root=root, location=found.location, camera=found.camera, index=index)
+def _stream(root: Path, name: str) -> _Stream:
+    found = _streams(root)[0].get(name)
+    if found is None:
+        raise UserError(f"{root}: has no stream '{name}' any more; survey it again.")
+    return found
 
 
 def _streams(root: Path) -> tuple[Mapping[str, _Stream], tuple[str, ...]]:
@@ -161,3 +121,27 @@ def _parts_missing(segment: Segment) -> list[str]:
         for component, path, what in parts
         if path is None
     ]
+
+
+WAYMO = Dataset(
+    name="waymo",
+    title="Waymo Open Dataset, perception (version 2, or version 1 with camera labels)",
+    licence=(
+        "the Waymo Dataset License Agreement for Non-Commercial Use, which also binds models trained on the "
+        "data; pictures may not be passed on"
+    ),
+    had_from=(
+        "the Waymo Open Dataset site, waymo.com/open, after accepting the licence: of version 2.0.1 the "
+        "folders camera_image, camera_box and stats of training and validation (387 GB), or any part of "
+        "their segments"
+    ),
+    layout=(
+        "{training,validation}/{camera_image,camera_box,stats}/SEGMENT.parquet (version 2), or "
+        "{training,validation}/segment-SEGMENT_with_camera_labels.tfrecord (version 1)"
+    ),
+    classes_in=lambda root: CLASSES,
+    survey=_survey,
+    examine=_examine,
+    spec=_spec,
+)
+"""Both versions of the perception data."""

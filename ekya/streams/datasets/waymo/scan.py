@@ -1,19 +1,18 @@
-"""Reads the frames of segments for one camera ahead, each decoded or with the reason why it is lost."""
+"""Shows the frames of segments for one camera, read ahead, each decoded or with the reason why it is lost."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
+from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, Shown
 from ekya.streams.datasets.waymo.catalogue import Segment, version_of
-from ekya.streams.datasets.waymo.shots import Camera, Labels, Lost, Shot
+from ekya.streams.datasets.waymo.shots import TYPES, Camera, Labels, Lost, Shot
 from ekya.streams.ingest.pictures import Picture, decode_jpeg
 
 _Item = TypeVar("_Item")
@@ -50,43 +49,43 @@ FRAME_US = round(US_PER_S / FPS)
 
 # A segment is 20 seconds long; a step of over a minute is a damaged time, and would stop a paced stream.
 _LONGEST_STEP_US = 60 * US_PER_S
-_SMALLEST_SIDE = 1.0
 # Two seconds of pictures, 7 MB: covers the time that unpacking the next row group of version 2 takes.
 _READ_AHEAD = 20
 
-_Shots = Generator[tuple[Segment, Shot | Lost], None, None]
 
+def show_segments(segments: Sequence[Segment], camera: Camera, max_side: int) -> Iterator[Shown]:
+    """Yields all frames of a camera, segment by segment; a thread reads ahead.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shown:
-    """A frame that can be shown.
-
-    Attributes:
-        picture: decoded picture, at most of the requested size.
-        labels: labels in pixels of the stored picture.
-        step_us: stream time since the frame before it, microseconds; one frame for a segment's first.
+    Within a segment, stream time follows the frames' time stamps; the next segment begins a tenth of a second
+    after the last frame, regardless of the real gap (paper §6.1).
     """
+    t_us = -FRAME_US
+    with closing(read_ahead(_shots_of(segments, camera), _READ_AHEAD)) as everything:
+        for segment, shots in groupby(everything, key=itemgetter(0)):
+            last_us: int | None = None
+            for _, shot in shots:
+                found = _decoded(shot, last_us, max_side)
+                if isinstance(found, Lost):
+                    problem = f"{segment.files.images}: {found.why}"
+                    yield Shown(LabelledFrame(segment.files.name, problem=problem), t_us, None, found.frames)
+                    continue
+                time_us, labels, picture = found
+                t_us += FRAME_US if last_us is None else time_us - last_us
+                last_us = time_us
+                objects = zip(labels.types.tolist(), labels.boxes.tolist(), strict=True)
+                frame = LabelledFrame(
+                    segment.files.name,
+                    tuple(LabelledObject(TYPES.get(kind, ""), *box) for kind, box in objects),
+                    picture.stored,
+                    tracks=tuple(f"{segment.files.name}/{name}" for name in labels.objects),
+                )
+                yield Shown(frame, t_us, picture.image)
 
-    picture: Picture
-    labels: Labels
-    step_us: int
 
-    def boxes(self, known: Mapping[int, int]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Returns boxes in the picture and their rows in the labels; see ``fit``."""
-        height, width = self.picture.image.shape[:2]
-        return fit(self.labels, self.picture.scale, (width, height), known)
-
-
-def shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
-    """Yields all pictures of a camera, segment by segment, from a thread that reads ahead.
-
-    A file that disappeared or broke since its facts were read becomes a ``Lost``.
-    """
-    with closing(read_ahead(_shots_of(segments, camera), _READ_AHEAD)) as ahead:
-        yield from ahead
-
-
-def _shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
+def _shots_of(
+    segments: Sequence[Segment], camera: Camera
+) -> Generator[tuple[Segment, Shot | Lost], None, None]:
+    """Yields all pictures; a file that disappeared or broke since its facts were read becomes a ``Lost``."""
     for segment in segments:
         try:
             for shot in version_of(segment.files).shots(segment.files, camera):
@@ -95,45 +94,13 @@ def _shots_of(segments: Sequence[Segment], camera: Camera) -> _Shots:
             yield segment, Lost(f"the rest of the segment: {error}")
 
 
-def scan(shots: Iterable[Shot | Lost], max_side: int) -> Iterator[Shown | Lost]:
-    """Yields every frame of one segment, decoded, or ``Lost`` if it cannot be shown."""
-    last_us: int | None = None
-    for shot in shots:
-        if isinstance(shot, Lost):
-            yield shot
-            continue
-        step_us = FRAME_US if last_us is None else shot.timestamp_us - last_us
-        if not 0 < step_us <= _LONGEST_STEP_US:
-            yield Lost(f"frame {shot.timestamp_us}: its time does not follow that of the one before")
-        elif (picture := decode_jpeg(shot.jpeg, max_side)) is None:
-            yield Lost(f"frame {shot.timestamp_us}: its image cannot be decoded")
-        else:
-            last_us = shot.timestamp_us
-            yield Shown(picture, shot.labels, step_us)
-
-
-def fit(
-    labels: Labels, scale: NDArray[np.float64], size: tuple[int, int], known: Mapping[int, int]
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Converts labels to boxes in a frame.
-
-    Args:
-        labels: labels in pixels of the stored picture.
-        scale: (4,) factors from stored pixels to the frame's.
-        size: the frame's width and height in pixels; boxes are cut at its edges.
-        known: types to keep, as keys.
-
-    Returns:
-        (N, 4) float32, x0 y0 x1 y1 in pixels; and (N,) int64, their rows in the labels. Boxes that are
-        smaller than a pixel, outside the frame, or NaN are left out.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        boxes = (labels.boxes * scale).astype(np.float32)
-        boxes = np.clip(boxes, 0, np.array([*size, *size], np.float32))
-        # NaN compares as false.
-        seen = np.all(boxes[:, 2:] - boxes[:, :2] >= _SMALLEST_SIDE, axis=1)
-    seen &= np.isin(labels.types, list(known))
-    # One object has one box in a picture; where a damaged file has two, the first counts.
-    rows = {labels.objects[row]: row for row in reversed(np.flatnonzero(seen).tolist())}
-    kept = np.array(sorted(rows.values()), np.int64)
-    return boxes[kept], kept
+def _decoded(shot: Shot | Lost, last_us: int | None, max_side: int) -> tuple[int, Labels, Picture] | Lost:
+    """Returns time, labels and pixels of a picture that follows the segment's frame at ``last_us``."""
+    if isinstance(shot, Lost):
+        return shot
+    if last_us is not None and not 0 < shot.timestamp_us - last_us <= _LONGEST_STEP_US:
+        return Lost(f"frame {shot.timestamp_us}: its time does not follow that of the one before")
+    picture = decode_jpeg(shot.jpeg, max_side)
+    if picture is None:
+        return Lost(f"frame {shot.timestamp_us}: its image cannot be decoded")
+    return shot.timestamp_us, shot.labels, picture

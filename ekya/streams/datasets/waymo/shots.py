@@ -113,18 +113,19 @@ def edges(centres: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[n
     return np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
 
 
-VEHICLE, PEDESTRIAN, SIGN, CYCLIST = 1, 2, 3, 4
+TYPES: Mapping[int, str] = {1: "vehicle", 2: "pedestrian", 3: "sign", 4: "cyclist"}
+"""The data set's classes by their type numbers."""
 
-NAMES: Mapping[str, int] = {
-    "vehicle": VEHICLE,
-    "car": VEHICLE,
-    "pedestrian": PEDESTRIAN,
-    "person": PEDESTRIAN,
-    "cyclist": CYCLIST,
-    "bicycle": CYCLIST,
-    "sign": SIGN,
+NAMES: Mapping[str, str] = {
+    "vehicle": "vehicle",
+    "car": "vehicle",
+    "pedestrian": "pedestrian",
+    "person": "pedestrian",
+    "cyclist": "cyclist",
+    "bicycle": "cyclist",
+    "sign": "sign",
 }
-"""The data set's names, and those that other sources and golden models use for the same objects.
+"""The data set's classes by their own names, and by those that other sources and golden models use.
 
 The data set does not distinguish vehicles: trucks and motorcycles are vehicles too, but most are cars. A
 cyclist's box holds the bicycle and the rider.
@@ -134,13 +135,13 @@ CLASSES = ("vehicle", "pedestrian", "cyclist", "sign")
 """Default classes of a fleet."""
 
 
-def class_of_type(classes: Sequence[str]) -> Mapping[int, int]:
-    """Returns the index into the fleet's classes by the data set's type number; other types are left out.
+def number_classes(classes: Sequence[str]) -> Mapping[str, int]:
+    """Returns the number of each of the data set's classes that the fleet has, under any of its names.
 
     Raises:
-        UserError: the data set does not have a class, or two classes are the same type.
+        UserError: the data set does not have a class, or two classes are the same in it.
     """
-    found: dict[int, int] = {}
+    found: dict[str, int] = {}
     for index, name in enumerate(classes):
         if name == BACKGROUND:
             continue

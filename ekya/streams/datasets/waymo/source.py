@@ -1,19 +1,15 @@
-"""Segments of the Waymo Open Dataset as the stream of one camera, with labels as ground truth."""
+"""Segments of the Waymo Open Dataset as the stream of one camera in a fleet file."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from ekya.core.errors import UserError
 from ekya.core.unique_tuple import distinct
+from ekya.streams.datasets.labelled import LabelledSource
 from ekya.streams.datasets.waymo.catalogue import (
     Segment,
     find_segments,
@@ -23,9 +19,8 @@ from ekya.streams.datasets.waymo.catalogue import (
     usable_segments,
     version_of,
 )
-from ekya.streams.datasets.waymo.scan import FPS, FRAME_US, Shown, scan, shots_of
-from ekya.streams.datasets.waymo.shots import Camera, Lost, Shot, class_of_type
-from ekya.streams.ingest.frame import Frame, StreamSource, Truth
+from ekya.streams.datasets.waymo.scan import FPS, show_segments
+from ekya.streams.datasets.waymo.shots import Camera, number_classes
 from ekya.system.files import FolderPath
 
 _log = logging.getLogger(__name__)
@@ -63,7 +58,7 @@ class WaymoSpec(BaseModel):
             raise ValueError("write either segments or location")
         return self
 
-    def open(self, classes: tuple[str, ...]) -> StreamSource:
+    def open(self, classes: tuple[str, ...]) -> LabelledSource:
         """Opens the source, whose truth is in the fleet's classes.
 
         With an index no segment is read. Without one, the time of each segment is read, and whether it has
@@ -73,14 +68,15 @@ class WaymoSpec(BaseModel):
             UserError: the data set does not have a class; a file is missing or cannot be read; a segment has
                 no pictures or labels of the camera.
         """
-        known = class_of_type(classes)
+        class_of = number_classes(classes)
         if self.index is not None:
             chosen = self._indexed(self.index)
         elif self.location is not None:
             chosen = self._at(self.location)
         else:
             chosen = self._named()
-        return WaymoSource(chosen, self.camera, known, self.max_side)
+        shown = partial(show_segments, chosen, self.camera, self.max_side)
+        return LabelledSource(shown, FPS, class_of, self.max_side)
 
     def _indexed(self, index: Path) -> tuple[Segment, ...]:
         everything = read_index(index, self.root)
@@ -128,75 +124,3 @@ class WaymoSpec(BaseModel):
         raise UserError(
             f"{self.root}: has no segment of location '{location}', the key 'location'{unread}; {remedy}."
         )
-
-
-@dataclass(eq=False)
-class WaymoSource:
-    """``StreamSource``, with truth, of segments that play in sequence.
-
-    Within a segment, stream time follows the frames' time stamps; the next segment begins a tenth of a second
-    after the last frame, regardless of the real gap (paper §6.1).
-
-    Attributes:
-        segments: segments, in the order in which they play.
-        camera: camera of the car.
-        known: index into the fleet's classes by type; objects of other types are left out.
-        max_side: longest side of a frame, pixels; larger frames are scaled down.
-    """
-
-    segments: tuple[Segment, ...]
-    camera: Camera
-    known: Mapping[int, int]
-    max_side: int
-    _damaged: int = field(default=0, init=False)
-
-    @property
-    def fps(self) -> float:
-        """Frames a second, the same for all cameras of the data set."""
-        return FPS
-
-    @property
-    def damaged(self) -> int:
-        """Number of frames of the current pass that lack a picture or labels or cannot be read."""
-        return self._damaged
-
-    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Yields all frames that can be shown; counts the others, and logs them once a segment."""
-        self._damaged = 0
-        index, tracks, start_us = 0, 0, 0
-        with closing(shots_of(self.segments, self.camera)) as everything:
-            for segment, shots in groupby(everything, key=itemgetter(0)):
-                numbers: dict[str, int] = {}
-                t_us = start_us - FRAME_US
-                for shown in self._shown(segment, (shot for _, shot in shots)):
-                    t_us += shown.step_us
-                    truth = self._truth(shown, numbers, tracks)
-                    yield Frame(index, t_us, shown.picture.image, truth.boxes), truth
-                    index += 1
-                start_us = t_us + FRAME_US
-                tracks += len(numbers)
-
-    def _truth(self, shown: Shown, numbers: dict[str, int], first: int) -> Truth:
-        """Returns a frame's truth; ``numbers`` holds the segment's track numbers, counted from ``first``."""
-        boxes, rows = shown.boxes(self.known)
-        classes = [self.known[kind] for kind in shown.labels.types[rows].tolist()]
-        names = [shown.labels.objects[row] for row in rows.tolist()]
-        tracks = [first + numbers.setdefault(name, len(numbers)) for name in names]
-        return Truth(boxes, np.array(classes, np.int64), np.array(tracks, np.int64))
-
-    def _shown(self, segment: Segment, shots: Iterable[Shot | Lost]) -> Iterator[Shown]:
-        """Yields a segment's frames that can be shown; counts the others, and logs them at the end."""
-        lost: list[Lost] = []
-        try:
-            for one in scan(shots, self.max_side):
-                if isinstance(one, Lost):
-                    lost.append(one)
-                    self._damaged += one.frames
-                else:
-                    yield one
-        finally:
-            if lost:
-                frames = sum(one.frames for one in lost)
-                _log.warning(
-                    "%s: %d frames are left out, the first is %s", segment.files.images, frames, lost[0].why
-                )

@@ -22,7 +22,7 @@ from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.training.processes import NoProcessError
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.registry import ChosenBackend
-from ekya.runtime.live import OpenRun
+from ekya.runtime.open_run import OpenRun
 
 NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
 SECOND_NS = 1_000_000_000
@@ -199,12 +199,15 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
     monkeypatch.setattr(server_actor, "start_probe", lambda fleet, options, chosen: nullcontext(probe))
     monkeypatch.setattr(server_actor, "open_run", lambda fleet, options, chosen, host: run)
 
-    def run_on_ray(run, opened, console, server, coordinator, stop):
-        shares.guests.append(coordinator.guests.take(SOUTH))
-        shares.told.append("runs" if opened is processes[0].backend is shares else "has another")
-        raise UserError("disk: is full")
+    class Session:
+        def __init__(self, run, opened, server, coordinator, stop):
+            shares.guests.append(coordinator.guests.take(SOUTH))
+            shares.told.append("runs" if opened is processes[0].backend is shares else "has another")
 
-    monkeypatch.setattr(server_actor, "run_on_ray", run_on_ray)
+        def run(self, console):
+            raise UserError("disk: is full")
+
+    monkeypatch.setattr(server_actor, "RunSession", Session)
     with pytest.raises(UserError, match="is full"):
         actor.run()
     assert processes[0].nodes == [FleetNode(NodeName("north"), NORTH, "n", 0, run.guests_gpu)]

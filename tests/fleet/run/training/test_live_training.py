@@ -22,7 +22,7 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import accuracy
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.sgd import SgdRecipe
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 pytestmark = pytest.mark.live
 
@@ -61,12 +61,13 @@ def one_node_accuracies(task, model):
     retraining = Retraining(
         model,
         task.config,
-        concatenate([task.training[node] for node in sorted(task.training)]),
-        task.validation,
-        memory=None,
-        classes=task.classes,
-        seed=task.seed,
-        recipe=task.recipe,
+        RetrainingData(
+            concatenate([task.training[node] for node in sorted(task.training)]),
+            task.validation,
+            task.classes,
+            seed=task.seed,
+        ),
+        method=TrainingMethod(recipe=task.recipe),
     )
     retraining.prepare()
     return [retraining.run_epoch().validation_accuracy for _ in range(task.config.epochs)]

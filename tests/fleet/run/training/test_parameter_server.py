@@ -26,7 +26,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.snapshot import Snapshot
-from ekya.models.training.trainer import Retraining
+from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 
 def on_one_node(task, model, batch_size=None):
@@ -35,12 +35,14 @@ def on_one_node(task, model, batch_size=None):
     retraining = Retraining(
         model,
         config,
-        concatenate([task.training[node] for node in sorted(task.training)]),
-        task.validation,
-        memory=task.memory,
-        classes=task.classes,
-        seed=task.seed,
-        recipe=task.recipe,
+        RetrainingData(
+            concatenate([task.training[node] for node in sorted(task.training)]),
+            task.validation,
+            task.classes,
+            memory=task.memory,
+            seed=task.seed,
+        ),
+        method=TrainingMethod(recipe=task.recipe),
     )
     retraining.prepare()
     results = [retraining.run_epoch() for _ in range(config.epochs)]

@@ -13,11 +13,11 @@ from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.mps.backend import PERCENTAGE, TRAINER_CAP_MILLI, MpsShares
 from ekya.gpu.mps.control import PIPE_VARIABLE, VISIBLE_VARIABLE
-from ekya.gpu.mps.service import MpsEnvironment, MpsRoom
+from ekya.gpu.mps.service import MpsEnvironment, MpsGpu
 from ekya.gpu.nvml import Gpu, GpuInventory
 
 GPUS = GpuInventory(tuple(Gpu(place, "a GPU", 8, 7, f"GPU-{place}") for place in (0, 1)), "600.1", "2 GPUs")
-ROOMS = tuple(MpsRoom(gpu.uuid, Path(f"/pipes/{gpu.index}")) for gpu in GPUS.gpus)
+ROOMS = tuple(MpsGpu(gpu.uuid, Path(f"/pipes/{gpu.index}")) for gpu in GPUS.gpus)
 OPENED = MpsShares(GPUS, duty_cycle=True, environment=MpsEnvironment(Path("/mps"), ROOMS))
 NODE = FleetNode(NodeName("south"), SiteName("south"), "ray node", 0)
 

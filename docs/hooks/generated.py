@@ -1,0 +1,49 @@
+"""Parts of pages that are generated from the code, by name.
+
+A page has ``<!-- generated: NAME -->`` in the place of such a part. All that the documentation imports from
+Ekya is imported here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+import cli_page
+import metrics_page
+import settings_page
+from settings_page import Section
+from typer.main import get_command
+
+from ekya.cli import app
+from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.fleet.servers_file import ServersSpec
+from ekya.runtime.observers import RunMetrics
+
+PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+
+
+def fleet_file() -> tuple[Section, ...]:
+    """Returns the sections of the fleet file."""
+    return settings_page.sections_of(FleetConfig, frozenset(OPEN))
+
+
+def servers_file() -> tuple[Section, ...]:
+    """Returns the sections of the servers file."""
+    return settings_page.sections_of(ServersSpec)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "fleet-file": lambda: settings_page.page(fleet_file()),
+    "servers-file": lambda: settings_page.page(servers_file()),
+    "cli": lambda: cli_page.page(get_command(app), "ekya"),
+    "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),
+}
+"""Each generated part."""
+
+
+def filled(markdown: str) -> str:
+    """Returns a page with its generated parts.
+
+    Raises:
+        KeyError: the page names a part that does not exist.
+    """
+    return PLACE.sub(lambda place: PARTS[place.group(1)](), markdown)

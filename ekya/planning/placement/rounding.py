@@ -1,0 +1,75 @@
+"""Rounding of shares to those that jobs can have."""
+
+from collections.abc import Callable, Mapping
+
+from ekya.core.gpus import GpuGroups
+from ekya.core.shares import Job
+from ekya.core.units import FULL_GPU_MILLI
+
+GroupsOf = Callable[[Job], GpuGroups | None]
+"""Groups of multiprocessors that a job can have exclusively; None for a job that is rounded to the step
+instead."""
+
+
+def no_groups(_job: Job) -> None:
+    """Returns None: no job has exclusive multiprocessors."""
+
+
+class Steps:
+    """Rounds any share to one that a job can have.
+
+    Args:
+        step_milli: the smallest difference between two shares, 1 to 1000.
+        groups: groups of multiprocessors of a job; where it has these, its shares are whole groups instead.
+
+    Raises:
+        ValueError: a step outside 1 to 1000.
+    """
+
+    def __init__(self, step_milli: int, groups: GroupsOf = no_groups) -> None:
+        if not 1 <= step_milli <= FULL_GPU_MILLI:
+            raise ValueError(f"a step of {step_milli} thousandths is not between 1 and {FULL_GPU_MILLI}")
+        self._step_milli = step_milli
+        self._groups = groups
+
+    def down(self, job: Job, share_milli: int) -> int:
+        """Returns the largest share that is not above this one, of one GPU at most."""
+        share_milli, groups = min(share_milli, FULL_GPU_MILLI), self._groups(job)
+        return self.whole(share_milli) if groups is None else groups.down(share_milli)
+
+    def up(self, job: Job, share_milli: int) -> int:
+        """Returns the smallest share that is not below this one; can be more than a GPU."""
+        groups = self._groups(job)
+        return -self.whole(-share_milli) if groups is None else groups.up(share_milli)
+
+    def whole(self, milli: int) -> int:
+        """Rounds down to the step."""
+        return milli // self._step_milli * self._step_milli
+
+
+def round_down(shares: Mapping[Job, int], steps: Steps, capacity_milli: int) -> dict[Job, int]:
+    """Rounds every share down to one that can be granted.
+
+    Where the shares exceed the capacity, the largest grants are reduced step by step, the last of equal ones
+    first, so that a small share is not the one that disappears.
+
+    Args:
+        shares: the share asked for by each job, in thousandths of a GPU.
+        steps: what can be granted.
+        capacity_milli: total over all GPUs.
+
+    Returns:
+        Granted shares in the order in which they were asked for: at most one GPU each, together at most the
+            capacity.
+
+    Raises:
+        ValueError: a negative share or capacity.
+    """
+    if capacity_milli < 0 or any(share < 0 for share in shares.values()):
+        raise ValueError("shares and capacity cannot be negative")
+    granted = {job: steps.down(job, share) for job, share in shares.items()}
+    places = {job: place for place, job in enumerate(granted)}
+    while sum(granted.values()) > capacity_milli:
+        largest = max(granted, key=lambda job: (granted[job], places[job]))
+        granted[largest] = steps.down(largest, granted[largest] - 1)
+    return granted

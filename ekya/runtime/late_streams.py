@@ -1,0 +1,49 @@
+"""Streams that join a run after its start."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ekya.core import events as ev
+from ekya.core.units import StreamId
+
+
+class LateStreams:
+    """Holds back the events of streams that have not been added.
+
+    Args:
+        added: the times at which streams are added.
+    """
+
+    def __init__(self, added: Sequence[ev.StreamAdded]) -> None:
+        self._added = deque(sorted(added, key=lambda event: event.t_us))
+        self._held: dict[StreamId, list[ev.Event]] = {event.stream: [] for event in added}
+
+    @property
+    def next_us(self) -> int | None:
+        """Run time at which the next stream joins; None when all have joined."""
+        return self._added[0].t_us if self._added else None
+
+    def join(self, now_us: int) -> list[ev.Event]:
+        """Returns the due StreamAdded events, each followed by the events held back for its stream."""
+        events: list[ev.Event] = []
+        while self._added and self._added[0].t_us <= now_us:
+            added = self._added.popleft()
+            held = self._held.pop(added.stream)
+            events += [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
+        return events
+
+    def let_through(self, event: ev.Event) -> list[ev.Event]:
+        """Returns the event, unless its stream has not joined: then holds it back, or drops a measurement."""
+        match event:
+            case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
+                return [event]
+            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
+                return [event]
+            case _ if event.stream not in self._held:
+                return [event]
+            case ev.ShareMeasured() | ev.NeedMeasured() | ev.FramesCounted():
+                return []
+            case _:
+                self._held[event.stream].append(event)
+                return []

@@ -1,0 +1,204 @@
+"""Owns the models of a process: which weights serve, their hot swaps, and requests to them in batches."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.events import ModelSwapped, RolledBack
+from ekya.core.units import ModelVersion, StreamId
+from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.multi_model import Answer, MultiModelPredictor, Request
+from ekya.pipeline.inference import Classifier
+
+Swapped = ModelSwapped | RolledBack
+"""Event of a hot swap; its time and its stall are set when it happens."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """Prepared weights of a stream."""
+
+    classifier: Classifier
+    version: ModelVersion
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """Weights of a stream.
+
+    Attributes:
+        serving: those that answer its requests.
+        newest: the highest version that serves or is pending.
+        on_swap: as in ``ModelBatcher.add``.
+        pending: weights that serve from the next request on, and their event.
+    """
+
+    serving: Weights
+    newest: ModelVersion
+    on_swap: Callable[[Swapped, int], None]
+    pending: tuple[Weights, Swapped] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A request that waits for the next call."""
+
+    stream: StreamId
+    crops: NDArray[np.uint8]
+    resolution: int
+    answer: Future[tuple[Answer, ModelVersion]] = field(default_factory=Future)
+
+
+class ModelBatcher:
+    """Owns the models of all streams of a process, their hot swaps, and the queue of requests to them.
+
+    New weights are prepared beside those that serve, in the caller's thread, and serve from the next request
+    on: ``prepare`` → ``serve_next`` (pending) → ``hot_swap`` (serving). Of several, the newest version wins.
+
+    Requests of concurrent threads are answered in as few calls as possible: a thread that asks while no call
+    is in flight makes the next call for all waiting threads. A request does not wait for others to arrive,
+    only for the call in flight and until the share lets the next one run. Methods may be called by any
+    thread.
+
+    Args:
+        scope: context of each call; may block before the call until its share lets it run, and after it.
+        classes: the fleet's; answers index them.
+        models: answers requests to several models.
+    """
+
+    def __init__(
+        self,
+        scope: Callable[[], AbstractContextManager[None]],
+        classes: tuple[str, ...],
+        models: MultiModelPredictor,
+    ) -> None:
+        self._scope = scope
+        self._classes = classes
+        self._models = models
+        self._streams: dict[StreamId, _Stream] = {}
+        self._changed = threading.Condition()
+        self._queue: list[_Queued] = []
+        self._is_calling = False
+
+    @property
+    def queued(self) -> int:
+        """Number of requests that are not answered yet, and not part of a call yet."""
+        return len(self._queue)
+
+    def add(
+        self,
+        stream: StreamId,
+        model: EdgeModel,
+        version: ModelVersion,
+        on_swap: Callable[[Swapped, int], None],
+    ) -> None:
+        """Adds a stream with the model that serves first, which must not change any more.
+
+        ``on_swap`` is called with the event of each hot swap and its stall in microseconds.
+        """
+        self._streams[stream] = _Stream(self.prepare(stream, model, version), version, on_swap)
+
+    def remove(self, stream: StreamId) -> None:
+        """Removes a stream and its weights."""
+        self._streams.pop(stream, None)
+        self._models.remove(stream)
+
+    def serving(self, stream: StreamId) -> Weights:
+        """Returns the weights that serve a stream."""
+        return self._streams[stream].serving
+
+    def is_newer(self, stream: StreamId, version: ModelVersion) -> bool:
+        """Returns whether a version is newer than those that serve or are pending."""
+        return version > self._streams[stream].newest
+
+    def prepare(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> Weights:
+        """Prepares weights for a hot swap, which is the slow part of it."""
+        classifier = self.classifier(model)
+        self._models.add(stream, classifier.predictor)
+        return Weights(classifier, version)
+
+    def classifier(self, model: EdgeModel) -> Classifier:
+        """Returns a classifier that shares equal blocks with those that serve."""
+        return Classifier(model, self._classes, self._models.predictors)
+
+    def serve_next(self, stream: StreamId, weights: Weights, event: Swapped) -> None:
+        """Lets prepared weights serve from the next request on, unless newer ones are already pending."""
+        with self._changed:
+            if self.is_newer(stream, weights.version):
+                self._streams[stream].newest = weights.version
+                self._streams[stream].pending = (weights, event)
+
+    def hot_swap(self, stream: StreamId) -> None:
+        """Makes pending weights serve."""
+        one = self._streams[stream]
+        with self._changed:
+            pending, one.pending = one.pending, None
+        if pending is not None:
+            began_ns = time.monotonic_ns()
+            one.serving, event = pending
+            one.on_swap(event, (time.monotonic_ns() - began_ns) // 1000)
+
+    def classify(
+        self, stream: StreamId, crops: NDArray[np.uint8], resolution: int
+    ) -> tuple[Answer, ModelVersion]:
+        """Classifies a stream's crops, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.
+
+        Returns:
+            Classes of the fleet and confidences, and the version that gave them: the one that serves when
+            the call begins.
+
+        Raises:
+            Exception: of the call, if this request alone causes it; the others are answered.
+        """
+        mine = _Queued(stream, crops, resolution)
+        with self._changed:
+            self._queue.append(mine)
+            self._changed.wait_for(lambda: mine.answer.done() or not self._is_calling)
+            if mine.answer.done():
+                return mine.answer.result()
+            self._is_calling = True
+        try:
+            with self._scope():
+                self._call()
+        finally:
+            with self._changed:
+                self._is_calling = False
+                if mine in self._queue:
+                    self._queue.remove(mine)
+                self._changed.notify_all()
+        return mine.answer.result()
+
+    def _call(self) -> None:
+        """Answers all waiting requests, before the share's scope can delay the calling thread on exit."""
+        with self._changed:
+            batch, self._queue = self._queue, []
+        for one in batch:
+            self.hot_swap(one.stream)
+        self._answer(batch)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _answer(self, batch: Sequence[_Queued]) -> None:
+        serving = [self._streams[one.stream].serving for one in batch]
+        requests = [
+            Request(weights.classifier.predictor, one.crops, one.resolution)
+            for one, weights in zip(batch, serving, strict=True)
+        ]
+        try:
+            answers = self._models.predict(requests)
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
+                return
+            # One request caused the error, and only its thread should get it.
+            for alone in batch:
+                self._answer([alone])
+            return
+        for one, weights, answer in zip(batch, serving, answers, strict=True):
+            one.answer.set_result((weights.classifier.in_fleet(answer), weights.version))

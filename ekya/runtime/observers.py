@@ -1,0 +1,171 @@
+"""Observers of the loop: metrics for Ray's dashboard, rows of models that served, measurements of a run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ray.util.metrics import Counter, Gauge
+
+from ekya.control.protocols import Batch
+from ekya.control.step import StepResult
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.gpus import GpuUse
+from ekya.core.speed import SpeedCurve
+from ekya.core.state import StreamState
+from ekya.core.step_record import StepRecord
+from ekya.core.units import JobId, StreamId
+from ekya.pipeline.record import ModelRecord
+from ekya.results.metrics.health import HealthState
+from ekya.results.metrics.health_follower import HealthFollower
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import ModelRow, StateStore
+
+_STREAM = ("stream",)
+_GPU = ("gpu", "uuid")
+
+_COUNTED: dict[type[ev.Event], tuple[str, str]] = {
+    ev.RetrainFinished: ("ekya_retrainings_finished", "Retrainings that finished."),
+    ev.RetrainFailed: ("ekya_retrainings_failed", "Retrainings that failed."),
+    ev.RetrainProgress: ("ekya_retraining_epochs", "Epochs trained."),
+    ev.MemoryShort: ("ekya_memory_short", "Jobs that did not fit into GPU memory."),
+}
+"""Metric of each event that is counted by stream: its name and description."""
+
+
+class RunMetrics:
+    """Gauges and counters that are updated after each step of the loop."""
+
+    def __init__(self) -> None:
+        self._accuracy = Gauge("ekya_accuracy", "Estimated accuracy of the model that serves.", _STREAM)
+        self._inference = Gauge("ekya_inference_share_milli", "Inference share, as granted.", _STREAM)
+        self._retraining = Gauge("ekya_retraining_share_milli", "Retraining share, as granted.", _STREAM)
+        self._measured = Gauge("ekya_measured_share_milli", "Share that was really used.", (*_STREAM, "role"))
+        self._queue = Gauge("ekya_waiting_events", "Events that the last step of the loop found waiting.", ())
+        self._health = Gauge("ekya_health", "1 for the state that a stream is in.", (*_STREAM, "state"))
+        self._warnings = Counter("ekya_warnings", "Warnings of the run's processes.", ("source",))
+        self._counted: dict[type[ev.Event], Counter] = {
+            kind: Counter(name, text, _STREAM) for kind, (name, text) in _COUNTED.items()
+        }
+        self._gpu = {
+            "memory": Gauge("ekya_gpu_memory_peak_bytes", "Most memory in use in the last window.", _GPU),
+            "activity": Gauge(
+                "ekya_gpu_sm_activity",
+                "Mean activity in the last window, in [0, 1].",
+                (*_GPU, "measured_from"),
+            ),
+            "power": Gauge("ekya_gpu_power_watts", "Mean power in the last window.", _GPU),
+        }
+        self._energy = Counter("ekya_gpu_energy_joules", "Energy spent.", (*_GPU, "measured_from"))
+        self._follower = HealthFollower()
+        self._health_of: dict[StreamId, HealthState] = {}
+
+    def __call__(self, batch: Batch, result: StepResult) -> None:
+        """Updates the metrics after a step."""
+        self._queue.set(len(batch.events))
+        for stream in result.state.fleet.streams:
+            self._follow(stream)
+        self._follower.follow(StepRecord(batch.now_us, batch.events, result.plan, result.commands))
+        for name, health in self._follower.now().items():
+            if self._health_of.get(name) is not health.state:
+                self._health_of[name] = health.state
+                for state in HealthState:
+                    self._health.set(int(health.state is state), {"stream": name, "state": str(state)})
+        for event in batch.events:
+            match event:
+                case ev.ShareMeasured():
+                    self._measured.set(event.share_milli, {"stream": event.stream, "role": str(event.role)})
+                case ev.RetrainFinished() | ev.RetrainFailed() | ev.RetrainProgress() | ev.MemoryShort():
+                    self._counted[type(event)].inc(1, {"stream": event.stream})
+                case ev.Warned():
+                    self._warnings.inc(1, {"source": event.source})
+                case ev.GpuMeasured():
+                    for gpu in event.gpus:
+                        self._follow_gpu(gpu)
+
+    def _follow_gpu(self, gpu: GpuUse) -> None:
+        """Updates a GPU's metrics; one that was not measured keeps its value."""
+        tags = {"gpu": str(gpu.gpu), "uuid": gpu.uuid}
+        self._gpu["memory"].set(gpu.memory_peak_bytes, tags)
+        if gpu.sm_activity is not None:
+            self._gpu["activity"].set(gpu.sm_activity, {**tags, "measured_from": gpu.sm_from})
+        if gpu.power_w is not None:
+            self._gpu["power"].set(gpu.power_w, tags)
+        if gpu.energy_j:
+            self._energy.inc(gpu.energy_j, {**tags, "measured_from": gpu.energy_from})
+
+    def _follow(self, stream: StreamState) -> None:
+        tags: dict[str, str] = {"stream": stream.stream}
+        if stream.accuracy is not None:
+            self._accuracy.set(stream.accuracy, tags)
+        self._inference.set(stream.inference_share_milli, tags)
+        self._retraining.set(0 if stream.job is None else stream.job.share_milli, tags)
+
+
+class ModelKeeper:
+    """Observer of the loop that writes a row for each hot swap and roll-back."""
+
+    def __init__(self, folder: RunFolder, store: StateStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._started: dict[JobId, cmd.StartRetraining] = {}
+
+    def __call__(self, batch: Batch, result: StepResult) -> None:
+        """Records the model changes of a step."""
+        for command in result.commands:
+            if isinstance(command, cmd.StartRetraining):
+                self._started[command.job] = command
+        for event in batch.events:
+            if isinstance(event, ev.RolledBack):
+                record = ModelRecord(self._folder, self._store, event.stream)
+                record.serve_again(event.version, event.of, event.t_us)
+            if isinstance(event, ev.ModelSwapped) and event.job in self._started:
+                started = self._started[event.job]
+                path = self._folder.model(event.stream, event.version)
+                self._store.put_model(
+                    ModelRow(
+                        stream=event.stream,
+                        version=event.version,
+                        window=started.window,
+                        path=self._folder.relative(path),
+                        gamma=started.config,
+                        validation_accuracy=event.validation_accuracy,
+                        served_from_us=event.t_us,
+                    )
+                )
+
+
+@dataclass(slots=True, eq=False)
+class LoopFacts:
+    """Measurements of the loop.
+
+    Attributes:
+        start_s: until all actors were ready.
+        run_s: length of the run.
+        busy_s: time that the loop did not wait.
+        planning_ms: duration of each call of the scheduler.
+        stalls_ms: time without inference, for each change of the model that serves.
+        training_speed: speed curve as refined by the retrainings; None until one has refined it.
+    """
+
+    start_s: float = 0.0
+    run_s: float = 0.0
+    busy_s: float = 0.0
+    planning_ms: Sequence[float] = ()
+    stalls_ms: list[float] = field(default_factory=list)
+    training_speed: SpeedCurve | None = None
+
+    def __call__(self, batch: Batch, result: StepResult) -> None:
+        """Follows a step of the loop."""
+        self.training_speed = result.state.training_speed
+        for event in batch.events:
+            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
+                self.stalls_ms.append(event.stall_us / 1000)
+
+    def summary(self) -> dict[str, float | None]:
+        """Returns the values for ``summary.json``."""
+        return {
+            "start_s": round(self.start_s, 3),
+            "run_s": round(self.run_s, 3),
+            "control_ms": round(self.busy_s * 1000, 1),
+            "control_part": round(self.busy_s / self.run_s, 5) if self.run_s > 0 else None,
+        }

@@ -1,0 +1,158 @@
+"""Opens a run: sizes the fleet for this machine, makes or reads the run folder, sets the loop's constants."""
+
+import logging
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from ekya.config.fleet_file import FleetConfig, RunOptions, dump_fleet
+from ekya.config.sizing import fitted
+from ekya.control.options import LoopOptions, StreamHome
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.gpu.backends.backend import ShareBackend
+from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
+from ekya.gpu.cuda_ipc import require_gpu
+from ekya.pipeline.probe import Probe, ProbedHost
+from ekya.pipeline.setup import loop_options
+from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
+from ekya.planning.placement.homes import Processes, deal, guests_gpu
+from ekya.planning.profiling.sizes import Machine
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.resuming import Resumed, resume
+from ekya.system.files import write_text_atomic
+from ekya.system.host import cpu_limit, read_host_memory
+
+_LOG = logging.getLogger(__name__)
+
+_PROCESS_BYTES = 3 << 30
+"""Host memory of a process that has loaded torch and CUDA, with a margin."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that can begin or resume: it has its folder, and no process yet.
+
+    Attributes:
+        folder, fleet, options: of the run; of a resumed run, as it began.
+        constants: of its loop.
+        chosen: share backend.
+        resumed: state to resume from; None for a new run.
+        host: measured costs of its work on this machine.
+        gave_up: sentences on what was given up to fit the machine.
+    """
+
+    folder: RunFolder
+    fleet: FleetConfig
+    options: RunOptions
+    constants: LoopOptions
+    chosen: ChosenBackend
+    resumed: Resumed | None
+    host: ProbedHost
+    gave_up: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that it uses at least in part; CPU cores replace them where there are none."""
+        return max(1, -(-self.constants.capacity_milli // FULL_GPU_MILLI))
+
+    @property
+    def on_gpus(self) -> bool:
+        """True if it computes on GPUs."""
+        return self.chosen.on_gpus
+
+    @property
+    def homes(self) -> tuple[int, ...]:
+        """The GPU of every stream."""
+        return deal(len(self.fleet.streams), self.constants.capacity_milli)
+
+    @property
+    def guests_gpu(self) -> int:
+        """The GPU for other servers' jobs; its loop lends spare capacity of this GPU."""
+        return guests_gpu(self.constants.capacity_milli)
+
+    @property
+    def processes(self) -> Processes:
+        """Grouping of streams into processes: as the fleet says, or as this machine's memory allows."""
+        if self.fleet.processes is not Processes.AUTO:
+            return self.fleet.processes
+        # Two processes for each stream, the micro-profiler's and a spare one.
+        needed_bytes = (2 * len(self.fleet.streams) + 2) * _PROCESS_BYTES
+        has_room = read_host_memory().free_bytes >= needed_bytes
+        return Processes.STREAM if has_room and self.chosen.name in MPS_BACKENDS else Processes.GPU
+
+    def open_shares(self) -> AbstractContextManager[ShareBackend]:
+        """Opens the share backend around every process that holds a share, for the run and its guests.
+
+        Raises:
+            UserError: it could not be started.
+        """
+        return self.chosen.backend.open(self.gpus)
+
+
+def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
+    """Begins to measure this machine, where the run will be, in the background."""
+    return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
+
+
+def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, host: ProbedHost) -> OpenRun:
+    """Makes the folder of a run, or opens that of ``options.resume`` and reads where to resume.
+
+    Must be called on the machine of the run, whose hardware limits what the run can use.
+
+    Args:
+        fleet: as the user gave it; of a resumed run, as it began.
+        options: of the run.
+        chosen: share backend.
+        host: measured costs on the machine.
+
+    Raises:
+        UserError: the fleet does not fit this machine, or a part of the set-up fails.
+    """
+    resumed: Resumed | None = None
+    gave_up: tuple[str, ...] = ()
+    if options.resume is None:
+        machine = Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
+        fleet, gave_up = fitted(fleet, host.costs, machine, overload=options.overload)
+        fleet = fleet.model_copy(update={"classes": host.classes})
+        folder = RunFolder.create(options.runs, options.name or fleet.name)
+        write_text_atomic(folder.fleet, dump_fleet(fleet))
+    else:
+        folder = RunFolder.open(options.resume)
+        resumed = resume(folder)
+        options = replace(options, scheduler=resumed.scheduler, seed=resumed.seed)
+        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
+        _LOG.info("its first window has no labels: frames that were kept for them went with the process")
+    _LOG.info("forward passes: %s", host.self_test.way)
+    _LOG.info("shares: %s", chosen.why)
+    if fleet.hand_over == "cuda-ipc":
+        require_gpu(chosen.capability.device)
+    constants = _constants(fleet, options, chosen, resumed, host)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up)
+
+
+def _constants(
+    fleet: FleetConfig,
+    options: RunOptions,
+    chosen: ChosenBackend,
+    resumed: Resumed | None,
+    host: ProbedHost,
+) -> LoopOptions:
+    constants = loop_options(
+        fleet,
+        host.costs.families,
+        options.seed,
+        chosen.capability.step_milli,
+        chosen.capability.capacity_milli,
+        chosen.capability.groups,
+    )
+    # A resumed run keeps its speeds: later measurements apply to the next run.
+    speeds = kept_speeds(chosen, fleet.edge.model)
+    at_home: tuple[StreamHome, ...] = ()
+    if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
+        gpus = deal(len(fleet.streams), constants.capacity_milli)
+        at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, gpus, strict=True))
+    return replace(
+        constants,
+        homes=at_home,
+        training_speed=resumed.training_speed if resumed else training_speed(speeds),
+        inference_speed=resumed.inference_speed if resumed else inference_speed(speeds),
+    )

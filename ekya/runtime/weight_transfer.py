@@ -1,0 +1,214 @@
+"""Moves weights from a trainer to inference, and back to earlier ones: a state machine for every version."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ray.exceptions import RayError
+
+from ekya.core import events as ev
+from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.runtime.fleet_actors import StreamActors
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Transfer:
+    """A version of a stream's weights between ``send`` or ``roll_back`` and its end.
+
+    Attributes:
+        weights: reference to their bytes in the object store.
+        is_stored: whether the object store has them already.
+        event: of the hot swap; None while they are pending.
+        is_lost: whether they can never be stored.
+    """
+
+    version: ModelVersion
+    weights: Any
+    is_stored: bool
+    event: ev.ModelSwapped | ev.RolledBack | None = None
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """Weights that were evaluated on a window's labels: their version and reference."""
+
+    version: ModelVersion
+    weights: Any
+
+
+class WeightTransfer:
+    """Transfers the weights of all streams, from "epoch done" to "serves".
+
+    =========  ==========================================================================================
+    state      meaning, and what follows
+    =========  ==========================================================================================
+    trained    The best epoch so far, in the stream's trainer. ``send`` gives it a version → pending.
+    pending    The trainer sends the checkpoint, through the object store or first over CUDA IPC, and
+               inference prepares it beside the serving one. Retrainings and preparations that begin use
+               it. Inference reports the hot swap (``on_event``) → swapped; or that of a newer version, or
+               the worker is restarted → rejected.
+    swapped    It answers frames, but the object store does not have it yet; its event is withheld. A
+               reported hot swap must be durable: a worker that dies is restarted with the reported
+               weights, and a roll-back or a resume needs them too. The object store has it and all before
+               it → served; its trainer dies first → rejected.
+    served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
+               New labels are taken (``evaluate``) → evaluated.
+    evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
+               ``roll_back`` sends them again, as a new version (→ pending).
+    rejected   Never reported, and never used again.
+    =========  ==========================================================================================
+
+    The activations that the micro-profiler computes belong to evaluated weights, and serve a retraining that
+    starts from the same.
+
+    Args:
+        streams: actors of the streams.
+        calls: calls in flight.
+        emit: called with the events of withheld hot swaps once they are served.
+        over_ipc: whether weights go over CUDA IPC, and to the object store later.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[StreamId, StreamActors],
+        calls: RemoteCalls,
+        emit: Callable[[Sequence[ev.Event]], None],
+        over_ipc: bool,
+    ) -> None:
+        self._streams, self._calls, self._emit, self._over_ipc = streams, calls, emit, over_ipc
+        self._transfers: dict[StreamId, list[_Transfer]] = {stream: [] for stream in streams}
+        self._evaluated: dict[StreamId, _Evaluated] = {}
+        self._earlier: dict[StreamId, _Evaluated] = {}
+        self._activations: dict[StreamId, Any] = {}
+
+    def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
+        """Sends a job's best checkpoint from the stream's trainer to its inference.
+
+        ``after`` is the reference of a call that brings remote weights to the trainer first, if any.
+        """
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        received: list[Any] = []
+        if self._over_ipc:
+            share = own.retraining.share.options(num_returns=2)
+            shared, accuracy = share.remote(stream, job, version, *after)
+            received = [own.inference.receive.remote(stream, shared, accuracy, version, job)]
+            what = "CUDA IPC, in whose place the object store is used now,"
+            self._calls.add(received[0], partial(log_failure, what))
+        send = own.retraining.send.options(num_returns=2)
+        weights, accuracy = send.remote(stream, job, version, received, *after)
+        transfer = _Transfer(version, weights, is_stored=not self._over_ipc)
+        self._begin(stream, transfer)
+        if self._over_ipc:
+            # The accuracy arrives together with the weights, and is small.
+            self._calls.add(accuracy, partial(self._stored, stream, transfer))
+        swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
+        self._calls.add(swapped, partial(log_failure, "ServeModel"))
+
+    def roll_back(self, stream: StreamId) -> bool:
+        """Sends the weights that were evaluated before to inference again; False if there are none."""
+        earlier = self._earlier.pop(stream, None)
+        if earlier is None:
+            return False
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        self._evaluated[stream] = _Evaluated(version, earlier.weights)
+        self._begin(stream, _Transfer(version, earlier.weights, is_stored=True))
+        swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
+        self._calls.add(swapped, partial(log_failure, "RollBack"))
+        return True
+
+    def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
+        own = self._streams[stream]
+        own.version, own.newest_weights = transfer.version, transfer.weights
+        self._transfers[stream].append(transfer)
+
+    def on_event(self, event: ev.Event) -> Sequence[ev.Event]:
+        """Returns the events that can be emitted now: a hot swap waits for its weights and those before.
+
+        A stream's events keep their order, so that the last one emitted is what serves.
+        """
+        if not isinstance(event, ev.ModelSwapped | ev.RolledBack):
+            return (event,)
+        line = self._transfers[event.stream]
+        line[:] = [one for one in line if one.event is not None or one.version >= event.version]
+        next(one for one in line if one.version == event.version).event = event
+        return self._served(event.stream)
+
+    def _stored(
+        self, stream: StreamId, transfer: _Transfer, _accuracy: float | None, error: RayError | None
+    ) -> None:
+        """Handles weights that the object store has, or that are lost."""
+        transfer.is_stored, transfer.is_lost = error is None, error is not None
+        self._emit(self._served(stream))
+
+    def _served(self, stream: StreamId) -> Sequence[ev.Event]:
+        """Ends the transfers that are served or rejected; returns the events of those that are served."""
+        line = self._transfers[stream]
+        events: list[ev.Event] = []
+        while line and line[0].event is not None and (line[0].is_stored or line[0].is_lost):
+            first = line.pop(0)
+            if first.is_stored and first.event is not None:
+                self._streams[stream].weights = first.weights
+                events.append(first.event)
+                continue
+            _LOG.error(
+                "%s: weights %d serve, and were lost with their trainer; workers that restart begin with "
+                "those before them",
+                stream,
+                first.version,
+            )
+        return events
+
+    def evaluate(self, stream: StreamId) -> ModelVersion | None:
+        """Records that a stream's newest weights are evaluated on new labels.
+
+        Returns:
+            Version of the weights that were evaluated before; None if they are the same.
+        """
+        own = self._streams[stream]
+        before, self._evaluated[stream] = (
+            self._evaluated.get(stream),
+            _Evaluated(own.version, own.newest_weights),
+        )
+        self._earlier.pop(stream, None)
+        if before is None or before.version == own.version:
+            return None
+        self._earlier[stream] = before
+        return before.version
+
+    def begin_window(self) -> None:
+        """Forgets activations of the crops of the last window, also those still to arrive."""
+        self._activations = {}
+
+    def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
+        """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.
+
+        Only when they have ``arrived`` may a retraining depend on them: it must not wait for something that
+        may never arrive.
+
+        Args:
+            stream: of the weights.
+            activations: reference to them, which this process does not fetch.
+            arrived: reference of a reply that comes with them.
+        """
+        window = self._activations
+
+        def keep(value: None, error: RayError | None) -> None:
+            log_failure("passed", value, error)
+            if error is None:
+                window[stream] = activations
+
+        self._calls.add(arrived, keep)
+
+    def activations(self, stream: StreamId) -> Any:
+        """Returns the reference to activations of the newest weights; None if others were evaluated."""
+        evaluated = self._evaluated.get(stream)
+        same = evaluated is not None and evaluated.weights is self._streams[stream].newest_weights
+        return self._activations.get(stream) if same else None

@@ -1,0 +1,217 @@
+"""The emulated world: real training and inference of all streams, charged to virtual time."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.shares import inference_holder
+from ekya.core.speed import LINEAR
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
+from ekya.models.edge.model import EdgeModel
+from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.trainer import Retraining
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier
+from ekya.pipeline.labels import Labels, StreamLabels
+from ekya.pipeline.retrain_setup import retraining_of
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.preparing import PreparingWindows
+from ekya.simulation.emulated.training import training_steps
+from ekya.simulation.executor import Due, PreparedStep
+from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
+from ekya.simulation.shares import InstantShares
+from ekya.system.memory import give_back_freed
+
+MEASURE_EVERY_US = 2 * US_PER_S
+"""Interval at which the used shares are reported."""
+
+_NOTHING_TO_SEND = "there is nothing that could be sent"
+
+
+class EmulatedWorld:
+    """The emulated world.
+
+    Args:
+        cameras: by stream.
+        golden: labels samples.
+        card: costs of all work.
+        proposer_operations: counted operations of proposing objects in one frame.
+        capacity_milli: all GPUs together.
+    """
+
+    def __init__(
+        self,
+        cameras: Mapping[StreamId, EmulatedCamera],
+        golden: Labels,
+        card: CostCard,
+        proposer_operations: int,
+        capacity_milli: int,
+    ) -> None:
+        self.streams: Sequence[StreamId] = sorted(cameras)
+        self.retrainings: dict[StreamId, VirtualRetraining[EdgeModel]] = {}
+        self.training_speed = LINEAR
+        self.shares = InstantShares(capacity_milli)
+        self._cameras = dict(sorted(cameras.items()))
+        self._golden = golden
+        self._card = card
+        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
+        self._now_us = 0
+        self._measured_us = 0
+        self._script = deque(sorted(_script(self._cameras), key=lambda event: event.t_us))
+
+    def advance(self, now_us: int) -> None:
+        """Lets the cameras and their inference follow the clock."""
+        self._now_us = now_us
+        for camera in self._cameras.values():
+            camera.inference.advance(now_us)
+
+    def due(self) -> Iterator[Due]:
+        """Yields the script, before a measurement at the same time."""
+        if self._script:
+            yield self._script[0].t_us, -2, self._follow_script
+        yield self._measured_us + MEASURE_EVERY_US, -1, self._measure
+
+    def ended(self, now_us: int, at_rest: bool) -> Iterator[ev.Event]:
+        """Yields the ends of streams whose frames are over, if nothing else is due."""
+        for stream, camera in self._cameras.items() if at_rest else ():
+            if camera.added and camera.inference.ended and not camera.end_reported:
+                camera.end_reported = True
+                self.shares.silence(inference_holder(stream), now_us)
+                yield ev.StreamEnded(now_us, stream)
+
+    def prepare(
+        self, command: cmd.BeginPreparation, now_us: int
+    ) -> tuple[list[ev.Event], Iterator[PreparedStep]]:
+        """Returns models of the previous window, which can serve from the next one on, and the steps."""
+        kept = [(stream, of.keep(self._golden.background)) for stream, of in self._cameras.items()]
+        events: list[ev.Event] = [ev.ModelCached(now_us, stream, model) for stream, model in kept if model]
+        speed = LINEAR.speed(command.share_milli)
+        steps = self._preparing.begin(command, now_us)
+        return events, (PreparedStep(round(step.gpu_s / speed * US_PER_S), step.finished) for step in steps)
+
+    def end_preparation(self, window: int, now_us: int) -> None:
+        """Frees the data of a preparation."""
+        self._preparing.end()
+
+    def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
+        """Sets λ and share of a stream."""
+        inference = self._cameras[command.stream].inference
+        inference.configure(command.config, command.share_milli, now_us)
+
+    def steps_of(
+        self, command: cmd.StartRetraining, now_us: int, remote: bool
+    ) -> Iterator[TrainingStep[EdgeModel]] | str:
+        """Returns the steps of a training, or the reason why there is none."""
+        camera, elsewhere = self._cameras[command.stream], command.elsewhere
+        if elsewhere is not None and elsewhere.trained_in is not None:
+            return self._kept(camera, command, elsewhere.trained_in, now_us) or _NOTHING_TO_SEND
+        if remote:
+            retraining = self._trained_remotely(camera, command, now_us)
+            return _NOTHING_TO_SEND if retraining is None else training_steps(retraining, self._card)
+        if camera.labels is None:
+            return "there are no labels to train on"
+        passed = self._preparing.passed_by(command.stream, camera.model)
+        return training_steps(self._retraining(camera, camera.labels, command, passed), self._card)
+
+    def serve(self, running: VirtualRetraining[EdgeModel], model: EdgeModel, now_us: int) -> ModelVersion:
+        """Serves the best weights of a retraining."""
+        camera = self._cameras[running.stream]
+        camera.serve(running, model, now_us)
+        return camera.version
+
+    def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
+        """Serves the earlier weights again, if there are any."""
+        camera = self._cameras[command.stream]
+        earlier = camera.roll_back(now_us)
+        if earlier is None:
+            return []
+        return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
+
+    def over(self, running: VirtualRetraining[EdgeModel]) -> None:
+        """Remembers exemplars of a retraining."""
+        self._cameras[running.stream].remember(running.best)
+
+    def settle(self) -> None:
+        """Frees weights that can no longer be rolled back to; the same step may still have done so."""
+        for camera in self._cameras.values():
+            camera.forget_earlier()
+        give_back_freed()
+
+    def finish(self, now_us: int) -> None:
+        """Completes every stream's record up to now."""
+        for camera in self._cameras.values():
+            camera.inference.advance(now_us)
+            camera.frames.add(*camera.inference.take_rows())
+            camera.frames.flush()
+
+    def _follow_script(self, t_us: int) -> Iterator[ev.Event]:
+        """Yields the script's events up to ``t_us``, except of streams that have ended."""
+        while self._script and self._script[0].t_us <= t_us:
+            event = self._script.popleft()
+            camera = self._cameras[event.stream]
+            camera.added = True
+            if not camera.end_reported:
+                if isinstance(event, ev.StreamLost):
+                    self.shares.silence(inference_holder(event.stream), t_us)
+                yield event
+
+    def _measure(self, t_us: int) -> Iterator[ev.Event]:
+        passed_s = (t_us - self._measured_us) / US_PER_S
+        self._measured_us = t_us
+        yield from self.ended(self._now_us, at_rest=True)
+        for stream, camera in self._cameras.items():
+            if camera.added:
+                running = self.retrainings.get(stream)
+                training = 0.0 if running is None else running.used_gpu_s(t_us)
+                used = {ev.Role.INFERENCE: camera.inference.used_gpu_s(), ev.Role.RETRAINING: training}
+                for role, gpu_s in used.items():
+                    share_milli = round(FULL_GPU_MILLI * gpu_s / passed_s)
+                    yield ev.ShareMeasured(t_us, stream, role, share_milli)
+
+    def _kept(
+        self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int, now_us: int
+    ) -> Iterator[TrainingStep[EdgeModel]] | None:
+        if camera.kept is None or camera.labels is None or trained_in not in camera.kept.models:
+            return None
+        model = camera.kept.models[trained_in]
+        now = self._preparing.of(camera, command.window, now_us)
+        serving = replace(now, serving=Classifier(model, camera.settings.classes))
+        end = EpochEnd(1, serving.serving_accuracy(camera.labels), 0.0, lambda: model)
+        return iter([TrainingStep(0.0, lambda: end)])
+
+    def _trained_remotely(
+        self, camera: EmulatedCamera, command: cmd.StartRetraining, now_us: int
+    ) -> Retraining | None:
+        """Labels the window at no cost if it has no labels yet; the labelled objects count in no accuracy."""
+        labels = camera.labels
+        if labels is None or labels.window != command.window - 1:
+            labels = self._preparing.of(camera, command.window, now_us).label()
+            self._preparing.keep_labels(command.stream, labels)
+        return self._retraining(camera, labels, command) if labels.can_train else None
+
+    def _retraining(
+        self,
+        camera: EmulatedCamera,
+        labels: StreamLabels,
+        command: cmd.StartRetraining,
+        passed: ActivationCache | None = None,
+    ) -> Retraining:
+        return retraining_of(
+            camera.model,
+            command.config,
+            labels,
+            camera.memory,
+            camera.settings,
+            command.window,
+            passed=passed,
+        )
+
+
+def _script(
+    cameras: Mapping[StreamId, EmulatedCamera],
+) -> Iterator[ev.StreamAdded | ev.StreamLost | ev.StreamBack]:
+    for stream, camera in cameras.items():
+        yield ev.StreamAdded(camera.joins_us, stream, camera.options)
+        yield from camera.misfortunes

@@ -1,0 +1,144 @@
+"""Tests of the steps of a frame around the model, with answers that are painted on the crops."""
+
+import numpy as np
+import pytest
+import torch
+from street import FPS, IMAGE, WINDOW_US, t_us
+from torch import nn
+
+from ekya.core.configs import InferenceConfig
+from ekya.core.records import NOT_ANSWERED
+from ekya.core.units import ModelVersion
+from ekya.models.edge.architectures import EDGE_MODELS, Trunk
+from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.detections import Proposals
+from ekya.models.golden.proposer import GivenBoxes
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, classify
+from ekya.streams.ingest.frame import Frame
+
+FLEET = ("person", "car", "truck")
+SIDE = 8
+EVERY = InferenceConfig(1, SIDE)
+
+
+def tiny_trunk():
+    conv = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
+    blocks = {"first": nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU()), "second": nn.Sequential()}
+    return Trunk(blocks, 4)
+
+
+@pytest.fixture
+def steps():
+    return FrameSteps(GivenBoxes(), WindowCollector(0, FPS, WINDOW_US, SIDE), SIDE, WINDOW_US)
+
+
+@pytest.fixture
+def model_of(monkeypatch):
+    """Returns a function that makes a tiny model of some classes."""
+    monkeypatch.setitem(EDGE_MODELS, "tiny", tiny_trunk)
+    return lambda classes=FLEET: build_edge_model(classes, 0, 1, "tiny")
+
+
+class Painted:
+    """Classifier that returns the number that a crop is painted with."""
+
+    def predict(self, crops, resolution):
+        classes = crops[:, 0, 0, 0].astype(np.int64)
+        return classes, np.full(len(classes), resolution / 100, np.float32)
+
+
+def answers(steps, classifier, frames):
+    return steps.answers(frames, EVERY, ModelVersion(4), classify(classifier, frames, SIDE))
+
+
+def proposed(index, *answers):
+    boxes = np.array([[answer, 0, answer + 5, 5] for answer in answers], np.float32).reshape(-1, 4)
+    crops = np.stack([np.full((SIDE, SIDE, 3), answer, np.uint8) for answer in answers]) if answers else None
+    return Proposed(
+        index, t_us(index), boxes, np.zeros((0, SIDE, SIDE, 3), np.uint8) if crops is None else crops
+    )
+
+
+def test_answers_of_a_batch_are_rows_of_its_frames(steps):
+    rows = answers(steps, Painted(), [proposed(120, 2, 0), proposed(121), proposed(122, 1)])
+    assert [row.classes.tolist() for row in rows] == [[2, 0], [], [1]]
+    assert [row.boxes[:, 0].tolist() for row in rows] == [[2.0, 0.0], [], [1.0]]
+    assert [(row.frame, row.answered_by, row.window) for row in rows] == [
+        (120, 120, 1),
+        (121, 121, 1),
+        (122, 122, 1),
+    ]
+    assert all(row.analysed and row.model_version == 4 and row.resolution == SIDE for row in rows)
+    assert rows[0].confidence.tolist() == pytest.approx([0.08, 0.08])
+
+
+def test_classifier_with_other_class_order_answers_in_the_fleets(steps, model_of):
+    """The model always answers its first class, which is the fleet's last."""
+    model = model_of(("truck", "person"))
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([3.0, 0.0]))
+    (row,) = answers(steps, Classifier(model, FLEET), [proposed(5, 1, 1)])
+    assert row.classes.tolist() == [2, 2]
+    assert row.confidence.tolist() == pytest.approx([1 / (1 + np.exp(-3))] * 2)
+
+
+def test_classifier_is_a_copy_of_its_model(steps, model_of):
+    """A retraining that goes on must not change the serving weights."""
+    model = model_of()
+    classifier = Classifier(model, FLEET)
+    (before,) = answers(steps, classifier, [proposed(5, 1, 60, 200)])
+    with torch.no_grad():
+        model.head.weight.add_(5.0)
+    (after,) = answers(steps, classifier, [proposed(5, 1, 60, 200)])
+    assert (after.confidence == before.confidence).all()
+
+
+def test_skipped_frame_is_answered_by_the_newest_analysed(steps):
+    first = steps.skip(3, t_us(3), EVERY, ModelVersion(0))
+    assert first.answered_by == NOT_ANSWERED
+    steps.answered(7)
+    steps.answered(5)
+    row = steps.skip(130, t_us(130), InferenceConfig(5, 4), ModelVersion(2))
+    assert (row.answered_by, row.analysed, row.window, row.every, row.resolution) == (7, False, 1, 5, 4)
+    assert row.model_version == 2
+    assert row.boxes.shape == (0, 4)
+    assert len(row.classes) == len(row.confidence) == 0
+
+
+def test_cut_takes_the_objects_from_their_frame(steps):
+    image = IMAGE.copy()
+    image[10:20, 10:20] = (0, 0, 250)
+    boxes = np.array([[11, 11, 19, 19], [30, 0, 40, 10]], np.float32)
+    cut = steps.cut(Frame(9, t_us(9), image, boxes), boxes)
+    assert (cut.frame, cut.t_us) == (9, t_us(9))
+    assert cut.crops.shape == (2, SIDE, SIDE, 3)
+    assert cut.crops[0].reshape(-1, 3).mean(axis=0).tolist() == [250.0, 0.0, 0.0]
+    assert cut.crops[1].max() == 0
+
+
+def test_base_answers_are_of_a_part_of_the_sampled_frames(steps):
+    for index in range(100):
+        frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
+        steps.collect(frame, Proposals(frame.boxes))
+    sample = [frame.frame for frame in steps.collector.close(0).sample]
+    rows = steps.base_answers(Painted(), EVERY)
+    assert [row.frame for row in rows] == sample[SHADOW_EVERY - 1 :: SHADOW_EVERY]
+    assert all(row.model_version == 0 for row in rows)
+
+
+def test_base_answers_without_frames_are_none(steps):
+    assert steps.base_answers(Painted(), EVERY) == []
+
+
+def test_frames_in_one_batch_are_answered_as_one_by_one(steps, model_of):
+    rng = np.random.default_rng(3)
+    crops = [rng.integers(0, 256, (count, SIDE, SIDE, 3)).astype(np.uint8) for count in (2, 0, 35, 1)]
+    boxes = [np.zeros((len(cut), 4), np.float32) for cut in crops]
+    frames = [Proposed(120 + at, t_us(120 + at), boxes[at], cut) for at, cut in enumerate(crops)]
+    classifier = Classifier(model_of(), FLEET)
+    for frame, row in zip(frames, answers(steps, classifier, frames), strict=True):
+        (alone,) = answers(steps, classifier, [frame])
+        np.testing.assert_array_equal(row.classes, alone.classes)
+        np.testing.assert_allclose(row.confidence, alone.confidence, atol=1e-5)

@@ -1,0 +1,192 @@
+"""Fake actors of a run, whose replies a test gives one by one, in place of Ray."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import ray
+from ray.exceptions import RayActorError
+
+from ekya.core.units import BASE_VERSION, US_PER_S
+from ekya.runtime.fleet_actors import StreamActors
+
+
+@dataclass(eq=False)
+class Reference:
+    """Reference to a reply that a test gives, or has given."""
+
+    call: "Call"
+    done: bool = False
+    value: object = None
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """Call of an actor's method; it has one reference for each value that it returns."""
+
+    actor: "FakeActor"
+    method: str
+    arguments: tuple
+    group: str | None
+    references: tuple[Reference, ...] = ()
+
+    def reply(self, *values):
+        """Gives the values; without any, None for each."""
+        for place, reference in enumerate(self.references):
+            reference.done, reference.value = True, values[place] if values else None
+
+    def fail(self, error):
+        """Fails the call."""
+        for reference in self.references:
+            reference.done, reference.error = True, error
+
+
+class FakeActor:
+    """Actor that records its calls. Methods in ``replies`` reply immediately, others when a test says so."""
+
+    def __init__(self, name, record, replies):
+        self.name, self._record, self._replies = name, record, replies
+
+    def __getattr__(self, method):
+        def options(concurrency_group=None, num_returns=1):
+            def remote(*arguments):
+                call = Call(self, method, arguments, concurrency_group)
+                call.references = tuple(Reference(call) for _ in range(num_returns))
+                self._record.append(call)
+                if method in self._replies:
+                    call.reply(*self._replies[method])
+                return call.references[0] if num_returns == 1 else call.references
+
+            return SimpleNamespace(remote=remote, options=options)
+
+        return options()
+
+
+@dataclass
+class FakeClock:
+    """Run time that passes only while nothing replies."""
+
+    now: int = 0
+    started_monotonic_ns: int = 0
+
+    def now_us(self):
+        return self.now
+
+
+@dataclass
+class FakeActors:
+    """The actors of a fleet, and the parts of Ray that wait for their replies.
+
+    Args:
+        names: of the streams.
+        shared: whether all streams' inference is in one process.
+    """
+
+    names: tuple[str, ...] = ("cam",)
+    shared: bool = False
+    clock: FakeClock = field(default_factory=FakeClock)
+    record: list[Call] = field(default_factory=list)
+    replies: dict[str, tuple] = field(default_factory=dict)
+    killed: list[FakeActor] = field(default_factory=list)
+    dead: list[FakeActor] = field(default_factory=list)
+    fleet: object = field(default_factory=lambda: SimpleNamespace(streams=()))
+
+    def __post_init__(self):
+        together = self.actor("inference")
+        self.preparation = self.actor("micro-profiler")
+        self.streams = {
+            name: StreamActors(
+                None,
+                together if self.shared else self.actor(f"inference/{name}"),
+                self.actor(f"retraining/{name}"),
+                "base",
+                "base",
+                BASE_VERSION,
+            )
+            for name in self.names
+        }
+
+    def install(self, monkeypatch):
+        """Puts itself in the place of Ray's functions; returns itself."""
+        monkeypatch.setattr(ray, "wait", self.wait)
+        monkeypatch.setattr(ray, "get", self.get)
+        return self
+
+    def actor(self, name):
+        """Makes an actor."""
+        return FakeActor(name, self.record, self.replies)
+
+    # What a test asks and does.
+
+    def calls(self, method, actor=None):
+        """Returns the calls of a method so far, of one actor or of all."""
+        return [call for call in self.record if call.method == method and actor in (None, call.actor)]
+
+    def arguments(self, method, actor=None):
+        """Returns the arguments of these calls."""
+        return [call.arguments for call in self.calls(method, actor)]
+
+    def take(self):
+        """Returns the calls since the last time, without polls: name of the actor, method, arguments."""
+        calls = [(one.actor.name, one.method, *one.arguments) for one in self.record if one.method != "poll"]
+        self.record.clear()
+        return calls
+
+    def emit(self, actor, *events):
+        """Replies to the actor's poll with events."""
+        self.calls("poll", actor)[-1].reply(events)
+
+    def kill(self, actor):
+        """Fails the actor's poll, as its death does."""
+        self.calls("poll", actor)[-1].fail(RayActorError())
+
+    # What ``FleetActors`` does.
+
+    def beside(self, stream, role):
+        own = self.streams[stream].worker(role)
+        return tuple(one for one, its in self.streams.items() if its.worker(role) is own and one != stream)
+
+    def make_again(self, stream, role, started_monotonic_ns):
+        own = self.streams[stream]
+        old = own.worker(role)
+        if old in self.dead:
+            made = self.actor(f"{old.name} again")
+            for its in self.streams.values():
+                if its.worker(role) is old:
+                    its.put(role, made)
+        return own.worker(role).join.remote(stream)
+
+    def make_preparation(self):
+        return self.actor("micro-profiler again")
+
+    def make_spares(self):
+        pass
+
+    def has_died(self, actor):
+        self.dead.append(actor)
+
+    def end(self, actor):
+        self.killed.append(actor)
+
+    # What Ray does.
+
+    def wait(self, references, num_returns=1, timeout=None):
+        done = [one for one in references if one.done][:num_returns]
+        if not done:
+            self.clock.now += max(1, round(timeout * US_PER_S))
+        return done, [one for one in references if one not in done]
+
+    def get(self, references, timeout=None):
+        if isinstance(references, list):
+            return [self.get(one) for one in references]
+        if not isinstance(references, Reference):
+            return references
+        assert references.done, f"{references.call.method} is waited for"
+        if references.error is not None:
+            raise references.error
+        return references.value
+
+
+def events_of(executor, actors):
+    """Returns the events that follow from the replies given so far."""
+    return executor.wait(actors.clock.now + 1).events

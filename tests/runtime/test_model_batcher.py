@@ -1,0 +1,240 @@
+"""Tests of the models of a process: requests in batches, and hot swaps between them."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ekya.core.events import ModelSwapped
+from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.runtime.model_batcher import ModelBatcher
+
+CAM = StreamId("cam")
+CLASSES = tuple("abcdefgh")
+FORBIDDEN = 7
+
+
+class Models:
+    """Fake of several models: a class is the number on the crop, moved by the number of its model.
+
+    A call waits until ``may`` is set, and fails if a crop shows the forbidden number.
+    """
+
+    def __init__(self):
+        self.predictors = SimpleNamespace(of=lambda model: model)
+        self.calls, self.owners = [], {}
+        self.may = threading.Event()
+        self.may.set()
+        self._inside = threading.Lock()
+
+    def add(self, owner, predictor):
+        self.owners[owner] = predictor
+
+    def remove(self, owner):
+        del self.owners[owner]
+
+    def predict(self, requests):
+        assert self._inside.acquire(blocking=False), "calls overlap"
+        numbers = [int(one.crops[0]) for one in requests]
+        self.calls.append(sorted(numbers))
+        assert self.may.wait(5)
+        self._inside.release()
+        if FORBIDDEN in numbers:
+            raise ValueError("a crop that no model can read")
+        return [
+            (np.array([(number + one.predictor.moved) % len(CLASSES)]), np.array([one.resolution / 100]))
+            for number, one in zip(numbers, requests, strict=True)
+        ]
+
+
+class Gate:
+    """Scope of a call that opens when ``opened`` is set, and ends when ``ended`` is set."""
+
+    def __init__(self):
+        self.entered, self.opened, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.ended.set()
+
+    @contextmanager
+    def __call__(self):
+        self.entered.set()
+        assert self.opened.wait(5)
+        yield
+        assert self.ended.wait(5)
+
+
+@pytest.fixture
+def models():
+    return Models()
+
+
+def model(moved):
+    return SimpleNamespace(classes=CLASSES, moved=moved)
+
+
+def batcher_of(models, scope=nullcontext, on_swap=lambda _event, _stall_us: None):
+    made = ModelBatcher(scope, CLASSES, models)
+    made.add(CAM, model(0), BASE_VERSION, on_swap)
+    return made
+
+
+def ask(batcher, number, stream=CAM):
+    (classes, _), version = batcher.classify(stream, np.array([number]), 32)
+    return int(classes[0]), version
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not become true"
+        time.sleep(0.001)
+
+
+def test_classify_alone_calls_immediately(models):
+    batcher = batcher_of(models)
+    assert [ask(batcher, number) for number in range(3)] == [(0, 0), (1, 0), (2, 0)]
+    assert models.calls == [[0], [1], [2]]
+
+
+def test_classify_during_a_call_shares_the_next_one(models):
+    batcher = batcher_of(models)
+    models.may.clear()
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(ask, batcher, 0)]
+        wait_for(lambda: models.calls)
+        answers += [pool.submit(ask, batcher, number) for number in (1, 2, 3)]
+        wait_for(lambda: batcher.queued == 3)
+        models.may.set()
+        assert [answer.result(5)[0] for answer in answers] == [0, 1, 2, 3]
+    assert models.calls == [[0], [1, 2, 3]]
+
+
+def test_classify_before_the_scope_opens_shares_the_call(models):
+    gate = Gate()
+    batcher = batcher_of(models, gate)
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(ask, batcher, number) for number in range(3)]
+        wait_for(lambda: batcher.queued == 3)
+        gate.opened.set()
+        assert [answer.result(5)[0] for answer in answers] == [0, 1, 2]
+    assert models.calls == [[0, 1, 2]]
+
+
+def test_scope_that_ends_late_delays_only_the_calling_thread(models):
+    """The scope of a token bucket ends when the debt is paid; the other threads have their answers before."""
+    gate = Gate()
+    gate.ended.clear()
+    batcher = batcher_of(models, gate)
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(ask, batcher, 1)
+        assert gate.entered.wait(5)
+        follower = pool.submit(ask, batcher, 2)
+        wait_for(lambda: batcher.queued == 2)
+        gate.opened.set()
+        assert follower.result(5)[0] == 2
+        assert not leader.done()
+        gate.ended.set()
+        assert leader.result(5)[0] == 1
+
+
+def test_scope_that_fails_raises_in_its_thread_and_another_calls(models):
+    opened, entered, tries = threading.Event(), threading.Event(), []
+
+    @contextmanager
+    def scope():
+        tries.append(None)
+        entered.set()
+        assert opened.wait(5)
+        if len(tries) == 1:
+            raise RuntimeError("no share")
+        yield
+
+    batcher = batcher_of(models, scope)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, batcher, 1)
+        assert entered.wait(5)
+        second = pool.submit(ask, batcher, 2)
+        wait_for(lambda: batcher.queued == 2)
+        opened.set()
+        assert second.result(5)[0] == 2
+        with pytest.raises(RuntimeError, match="no share"):
+            first.result(5)
+    assert batcher.queued == 0
+
+
+def test_request_that_fails_raises_in_its_thread_only(models):
+    gate = Gate()
+    batcher = batcher_of(models, gate)
+    with ThreadPoolExecutor(4) as pool:
+        others = [pool.submit(ask, batcher, number) for number in range(3)]
+        guilty = pool.submit(ask, batcher, FORBIDDEN)
+        wait_for(lambda: batcher.queued == 4)
+        gate.opened.set()
+        assert [other.result(5)[0] for other in others] == [0, 1, 2]
+        with pytest.raises(ValueError, match="no model can read"):
+            guilty.result(5)
+    assert ask(batcher, 5)[0] == 5
+
+
+def test_many_threads_get_their_own_answers(models):
+    batcher = batcher_of(models)
+
+    def ask_often(owner):
+        numbers = [(owner + step) % FORBIDDEN for step in range(50)]
+        return [ask(batcher, number)[0] for number in numbers] == numbers
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask_often, range(8)))
+
+
+def swap_of(version):
+    return ModelSwapped(0, CAM, ModelVersion(version), JobId(7), 0.9, 0)
+
+
+def prepare(batcher, version):
+    """Prepares weights whose answers are moved by their version."""
+    prepared = batcher.prepare(CAM, model(version), ModelVersion(version))
+    batcher.serve_next(CAM, prepared, swap_of(version))
+
+
+def test_weights_pending_when_the_call_begins_answer_it(models):
+    gate, swaps = Gate(), []
+    batcher = batcher_of(models, gate, lambda event, stall_us: swaps.append((event.version, stall_us >= 0)))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask, batcher, 1)
+        assert gate.entered.wait(5)
+        prepare(batcher, 2)
+        gate.opened.set()
+        assert answer.result(5) == (3, 2)
+    assert swaps == [(2, True)]
+    assert batcher.serving(CAM).version == 2
+
+
+def test_hot_swap_without_requests_serves_the_pending_weights(models):
+    swaps = []
+    batcher = batcher_of(models, on_swap=lambda event, _: swaps.append(event.version))
+    prepare(batcher, 1)
+    assert (batcher.serving(CAM).version, swaps) == (0, [])
+    for _ in range(2):
+        batcher.hot_swap(CAM)
+    assert (batcher.serving(CAM).version, swaps) == (1, [1])
+
+
+def test_older_version_never_replaces_a_newer_one(models):
+    batcher = batcher_of(models)
+    prepare(batcher, 3)
+    prepare(batcher, 2)
+    assert not batcher.is_newer(CAM, ModelVersion(3))
+    assert ask(batcher, 1) == (4, 3)
+
+
+def test_streams_are_answered_by_their_own_models(models):
+    batcher = batcher_of(models)
+    other = StreamId("other")
+    batcher.add(other, model(4), BASE_VERSION, lambda _event, _stall_us: None)
+    assert [ask(batcher, 1), ask(batcher, 1, other)] == [(1, 0), (5, 0)]
+    batcher.remove(other)
+    assert list(models.owners) == [CAM]

@@ -1,0 +1,140 @@
+"""Tests of dead and restarted workers of two streams whose inference shares a process."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from fake_actors import FakeActors, events_of
+from ray.exceptions import RayActorError
+
+from ekya.control.resizing import ShareLedger
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.executor import RayExecutor
+from ekya.runtime.share_changes import TIMEOUTS
+
+CAM, OTHER = "cam", "other"
+DIED, BACK = ev.WorkerDied, ev.WorkerBack
+
+
+class Run:
+    """Executor of two streams with a share of 400 each."""
+
+    def __init__(self, actors):
+        self.actors = actors
+        self.ledger = ShareLedger((1000,), lambda _holder: 0, TIMEOUTS, 1)
+        self.executor = RayExecutor(
+            actors,
+            dict.fromkeys(actors.streams, Ready(SimpleNamespace())),
+            [],
+            actors.clock,
+            lambda _stream, _labels: None,
+            self.ledger,
+            threading.Event(),
+        )
+        for stream in actors.streams:
+            self.executor.execute([cmd.SetInference(stream, InferenceConfig(1, 32), 400, 1)])
+
+    @property
+    def process(self):
+        """The process of the first stream's inference."""
+        return self.actors.streams[CAM].inference
+
+    def events(self):
+        """Returns kind and stream of the new events."""
+        return [(type(event), event.stream) for event in events_of(self.executor, self.actors)]
+
+    def kill(self, actor):
+        self.actors.kill(actor)
+        return self.events()
+
+    def restart(self, stream):
+        """Begins to restart a stream's inference; returns the call."""
+        self.executor.execute([cmd.RestartWorker(stream, ev.Role.INFERENCE)])
+        return self.actors.calls("join")[-1]
+
+    def reply(self, call, error=None):
+        if error is None:
+            call.reply()
+        else:
+            call.fail(error)
+        return self.events()
+
+
+@pytest.fixture
+def run(monkeypatch):
+    return Run(FakeActors((CAM, OTHER), shared=True).install(monkeypatch))
+
+
+def test_shared_process_is_polled_once(run):
+    assert len(run.actors.calls("poll")) == 4, "inference, two retrainings, the micro-profiler"
+
+
+def test_shared_process_that_dies_is_restarted_once_with_its_streams(run):
+    assert run.ledger.free_milli(0) == 200
+    first = run.process
+    assert run.kill(first) == [(DIED, CAM), (DIED, OTHER)]
+    assert run.ledger.free_milli(0) == 1000
+    joins = [run.restart(stream) for stream in (CAM, OTHER)]
+    assert run.process is not first
+    assert run.actors.arguments("join", run.process) == [(CAM,), (OTHER,)]
+    assert [run.reply(join) for join in joins] == [[(BACK, CAM)], [(BACK, OTHER)]]
+    assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
+
+
+def test_process_that_dies_while_streams_join_counts_once_for_each(run):
+    run.kill(run.process)
+    here, not_yet = run.restart(CAM), run.restart(OTHER)
+    run.reply(here)
+    second = run.process
+    assert run.reply(not_yet, RayActorError()) == [(DIED, OTHER)]
+    third = run.restart(OTHER)
+    assert run.process is not second
+    assert run.kill(second) == [(DIED, CAM)]
+    assert run.reply(third) == [(BACK, OTHER)]
+    assert run.reply(run.restart(CAM)) == [(BACK, CAM)]
+
+
+def test_stream_that_joins_a_dead_process_is_not_back(run):
+    run.kill(run.process)
+    join = run.restart(CAM)
+    assert run.kill(run.process) == []
+    assert run.reply(join) == [(DIED, CAM)]
+
+
+def test_stream_that_fails_alone_joins_its_process_again(run):
+    process = run.process
+    run.actors.emit(process, ev.WorkerDied(0, CAM, ev.Role.INFERENCE, "ValueError: a frame"))
+    assert run.events() == [(DIED, CAM)]
+    assert run.ledger.free_milli(0) == 600, "its share is free, that of the other is not"
+    join = run.restart(CAM)
+    assert run.process is process
+    assert run.kill(process) == [(DIED, OTHER)], "the death of the joining one follows from its call"
+    assert run.reply(join, RayActorError()) == [(DIED, CAM)]
+
+
+def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
+    run.executor.execute([cmd.SetAside(CAM, "it died too often")])
+    (leave,) = run.actors.calls("leave", run.process)
+    assert leave.arguments == (CAM,)
+    assert run.actors.killed == [run.actors.streams[CAM].retraining]
+    assert run.ledger.free_milli(0) == 200, "its share is used until it has left"
+    assert run.reply(leave) == []
+    assert run.ledger.free_milli(0) == 600
+    assert run.kill(run.process) == [(DIED, OTHER)]
+    run.restart(OTHER)
+    assert run.actors.arguments("join") == [(OTHER,)]
+    run.executor.execute([cmd.SetAside(OTHER, "it died too often")])
+    assert run.actors.killed[1:] == [run.process, run.actors.streams[OTHER].retraining]
+
+
+def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
+    run.executor.execute([cmd.SetInference(CAM, InferenceConfig(1, 32), 100, 2)])
+    (overdue,) = run.executor.wait(60_000_000).events
+    assert isinstance(overdue, ev.ShareOverdue)
+    assert run.actors.killed == [run.process]
+    run.actors.kill(run.process)
+    died, other = events_of(run.executor, run.actors)
+    assert died.reason == "it did not release its share in time" != other.reason

@@ -1,0 +1,223 @@
+"""Tests of the documentation: links, navigation, and the reference beside the code. MkDocs is not needed."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import generated
+import pytest
+import yaml
+from cli_page import commands_of, options_of
+from page_links import Link, anchors, links, named, prose, slug, with_links
+from pydantic import BaseModel
+from settings_page import page, undescribed
+from typer.main import get_command
+
+from ekya.cli import app
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import StreamId
+from ekya.fleet.servers_file import ServersSpec
+from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
+from ekya.results.metrics.health import Health, WindowHealth
+from ekya.results.metrics.run_history import WindowOutcome, summarize
+from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+CARDS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "datasets").glob("*/README.md"))
+READ = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES, *CARDS]
+INCLUDED = re.compile(r"^<!-- included: (\S+) -->$", re.MULTILINE)
+
+DESCRIBED_IN_WORDS_ONLY: frozenset[str] = frozenset(
+    {
+        *(f"retraining.{name}" for name in ("epochs", "batch_sizes", "head_widths", "trainable_blocks")),
+        "retraining.data_fractions",
+        "inference.every",
+        "inference.resolutions",
+        *(f"streams[].play.script[].at_s (event: {event})" for event in ("burst", "joins", "lost", "night")),
+        *(f"streams[].play.script[].for_s (event: {event})" for event in ("burst", "lost", "night")),
+        "streams[].play.script[].factor (event: burst)",
+    }
+)
+"""Keys whose model describes them together, not one by one. No key may be added."""
+
+
+def full_text(page: str) -> str:
+    """A page as the site shows it: with its generated and included parts."""
+    text = generated.filled((ROOT / page).read_text(encoding="utf-8"))
+    return INCLUDED.sub(lambda match: (ROOT / match.group(1)).read_text(encoding="utf-8"), text)
+
+
+@pytest.mark.parametrize("page", READ)
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
+    wrong = []
+    for link in links(generated.filled((ROOT / page).read_text(encoding="utf-8"))):
+        target = named(page, link.path) if link.path else page
+        if not (ROOT / target).is_file():
+            wrong.append(f"{page}:{link.line}: {link.path}: there is no such file")
+        elif link.anchor and link.anchor not in anchors(full_text(target)):
+            wrong.append(f"{page}:{link.line}: {link.path}#{link.anchor}: there is no such heading")
+    assert not wrong
+
+
+def test_every_page_is_in_the_navigation_once():
+    assert sorted(navigation()) == [page.removeprefix("docs/") for page in PAGES]
+
+
+def test_every_generated_part_has_a_page():
+    texts = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
+    assert sorted(name for text in texts for name in generated.PLACE.findall(text)) == sorted(generated.PARTS)
+
+
+@pytest.mark.parametrize(
+    ("root", "sections"), [(FleetConfig, generated.fleet_file), (ServersSpec, generated.servers_file)]
+)
+def test_the_reference_names_every_key(root, sections):
+    in_reference = {key.name for section in sections() for key in section.keys}
+    text = page(sections())
+    for model in models_below(root):
+        for name, info in model.model_fields.items():
+            assert (info.alias or name) in in_reference, f"{model.__name__}.{name}"
+            assert f"| `{info.alias or name}` |" in text
+
+
+def test_every_key_is_described_in_the_code():
+    assert set(undescribed(generated.fleet_file())) <= DESCRIBED_IN_WORDS_ONLY
+    assert not undescribed(generated.servers_file())
+
+
+def test_the_reference_names_the_values_of_enumerations_and_the_kinds_of_sources():
+    text = page(generated.fleet_file())
+    for value in ("quantised", "max-min", "detector+motion", "drawn", "cuda-ipc"):
+        assert f"`{value}`" in text
+    for kind in ("camera", "video", "waymo", "cityscapes", "sample_list", "image_folder", "synthetic_city"):
+        assert f"## `streams[].source` with `kind: {kind}`" in text
+    assert "| `min_accuracy` | number ≥ 0, < 1 | chosen |" in text
+    assert "| `weight` | number > 0 | `1` |" in text
+
+
+def test_the_reference_names_every_command_and_option():
+    text = generated.PARTS["cli"]()
+    names = []
+    for name, command in commands_of(get_command(app), "ekya"):
+        names.append(name)
+        assert f"# `{name}`\n" in text
+        section = text.partition(f"# `{name}`\n")[2].partition("\n#")[0]
+        for option, _ in options_of(command, name):
+            assert f"| `{option}` |" in section
+    assert {"ekya run", "ekya golden label", "ekya fleet manager"} <= set(names)
+
+
+def test_the_reference_names_the_metrics():
+    text = generated.PARTS["metrics"]()
+    assert "| `ekya_accuracy` | gauge | `stream` |" in text
+    assert "| `ekya_gpu_energy_joules` | counter |" in text
+
+
+def test_the_summary_page_describes_every_field():
+    described = words_of_tables((ROOT / "docs/summary.md").read_text(encoding="utf-8"), first_column=False)
+    assert [name for name in field_names(an_eventful_summary()) if name not in described] == []
+
+
+@pytest.mark.parametrize("heading", ["The run", "A stream", "Health"])
+def test_the_summary_page_describes_no_field_that_does_not_exist(heading):
+    text = (ROOT / "docs/summary.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    described = words_of_tables(section, first_column=True)
+    assert len(described) > 5
+    assert sorted(described - set(field_names(an_eventful_summary()))) == []
+
+
+# What the links module makes of Markdown.
+
+
+def test_code_holds_no_links():
+    text = "[a](one.md)\n```\n[b](two.md)\n```\n`[c](three.md)` [`d`](four.md#e) [f](https://g.h)\n"
+    assert list(links(text)) == [Link(1, "one.md", ""), Link(5, "four.md", "e")]
+    assert with_links(text, str.upper) == text.replace("one.md", "ONE.MD").replace("four.md", "FOUR.MD")
+
+
+def test_anchors_are_those_of_the_site():
+    headings = "# How it's *made*: a_b\n## `ekya run`\n## `ekya run`\n```\n# no\n```\n### [x](y.md) γ\n"
+    assert anchors(headings) == {"how-its-made-a_b", "ekya-run", "ekya-run_1", "x"}
+    assert slug("`streams[].source` with `kind: video`") == "streamssource-with-kind-video"
+    assert [number for number, _ in prose("a\n~~~\nb\n~~~\nc")] == [1, 5]
+
+
+def navigation() -> list[str]:
+    """Returns the pages that mkdocs.yml lists."""
+
+    class Loader(yaml.SafeLoader):
+        """Reads the names of Python objects as text."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda _loader, name, _node: name)
+    with (ROOT / "mkdocs.yml").open(encoding="utf-8") as file:
+        nav = yaml.load(file, Loader)["nav"]
+
+    def pages(entry: object) -> list[str]:
+        match entry:
+            case str():
+                return [entry]
+            case list():
+                return [page for one in entry for page in pages(one)]
+            case dict():
+                return [page for one in entry.values() for page in pages(one)]
+        raise TypeError(entry)
+
+    return pages(nav)
+
+
+def models_below(root: type[BaseModel]) -> set[type[BaseModel]]:
+    """Returns the root and all models in its fields."""
+    found: set[type[BaseModel]] = set()
+    todo: list[object] = [root]
+    while todo:
+        one = todo.pop()
+        todo += get_args(one)
+        if isinstance(one, type) and issubclass(one, BaseModel) and one not in found:
+            found.add(one)
+            todo += [info.annotation for info in one.model_fields.values()]
+    return found
+
+
+def words_of_tables(text: str, first_column: bool) -> set[str]:
+    """Returns the names in code spans of a text's tables, each part of a dotted name by itself."""
+    rows = re.findall(r"^\|[^|]*\|" if first_column else r"^\|.*\|", text, re.MULTILINE)
+    words = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
+    return {part for word in words for part in word.split(".") if "{" not in part}
+
+
+def field_names(value: object) -> list[str]:
+    """Returns the names of all fields below a JSON value; a stream's name is none."""
+    match value:
+        case dict():
+            below = [name for one in value.values() for name in field_names(one)]
+            return [*(name for name in value if name != "cam"), *below]
+        case list():
+            return [name for one in value for name in field_names(one)]
+    return []
+
+
+def an_eventful_summary() -> dict[str, object]:
+    """Returns a summary in which every list has an entry."""
+    cam = StreamId("cam")
+    gamma = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
+    facts = RunFacts(
+        world="live",
+        scheduler="ekya",
+        seed=0,
+        gpus=1,
+        window_s=16,
+        streams=(StreamFacts(cam),),
+        history=summarize([]),
+        health={cam: (WindowHealth(0, Health()),)},
+        warnings={"text": ("scheduler",)},
+    )
+    facts = replace(facts, host=HostFacts(planning_ms=(1.0,), swap_ms=(1.0,), swap_delay_ms=(1.0,)))
+    score = StreamScore(
+        (WindowScore(0, (1,), (1,)),), ScoreSeries([], [], []), FrameCounts(1, 1, 0, 0), 0, 0, 0
+    )
+    outcome = WindowOutcome(cam, 0, True, gamma, InferenceConfig(2, 32), 250, 125, "so")
+    return build_summary(facts, [outcome], {cam: score}, {cam: SampledAccuracy(0.1, 0.6)})
