@@ -22,13 +22,13 @@ from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.proposer import ObjectsSpec
 from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
-from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
+from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.operations import (
     RetrainingCost,
-    epoch_operations,
+    TrainingCrops,
     forward_operations,
-    preparation_operations,
+    training_cost,
 )
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.profiling.sizes import Machine
@@ -106,11 +106,8 @@ class CostCard:
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
         trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
-        counted = RetrainingCost(
-            preparation_operations(config, trained + validation, side, self.architecture),
-            epoch_operations(config, trained, validation, side, self.architecture),
-            steps_in_epoch(trained, config.batch_size),
-        )
+        crops = TrainingCrops(trained + validation, trained, validation)
+        counted = training_cost(config, crops, side, self.architecture)
         prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
     LabelledCrops,
@@ -26,20 +26,6 @@ LABELLED_TRACKS = 0.6
 LABELLED_PICTURES = 12
 """Pictures of a window that a detector analyses for labels. It is charged per picture, not per object.
 Pictures that its network analysed already, to propose their objects, cost nothing more."""
-
-
-class Labels(Protocol):
-    """The part of a golden model that labelling needs."""
-
-    @property
-    def background(self) -> int | None:
-        """The class of boxes that are no object; None if every box is one."""
-
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """Returns the class of each box in each picture, an index into the fleet's; -1 for unusable."""
-
-    def operations(self, items: Sequence[Question]) -> int:
-        """Returns the counted operations of labelling these items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

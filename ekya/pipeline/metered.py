@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.detections import FramePlace, Question
+from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import UNNAMED
-from ekya.pipeline.labels import Labels
 
 _TRIED_ON = (360, 640, 3)
 

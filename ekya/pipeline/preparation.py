@@ -17,6 +17,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
 from ekya.models.edge.predictor import accuracy
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
@@ -28,7 +29,6 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import (
     LABELLED_PICTURES,
-    Labels,
     Selection,
     StreamLabels,
     choose,

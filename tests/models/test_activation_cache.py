@@ -14,7 +14,7 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import MicroProfile, Trying
-from ekya.models.training.operations import RetrainingCost, preparation_operations, retraining_cost
+from ekya.models.training.operations import RetrainingCost, TrainingCrops, retraining_cost, training_cost
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
 HEAD = RetrainConfig(epochs=3, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=1.0)
@@ -107,9 +107,10 @@ def test_what_has_passed_costs_no_operation_more(tiny_model: EdgeModel, make_bar
     every, passed = retraining_cost(retraining(tiny_model, make_bars, None)), ActivationCache()
     passed.keep(0, make_bars(40, 1).crops[:25], torch.zeros(25, 32))
     some = retraining_cost(retraining(tiny_model, make_bars, passed))
-    of_one = preparation_operations(HEAD, 1, 32, "tiny") - preparation_operations(HEAD, 1, 32, "tiny", 1)
+    first, again = (training_cost(HEAD, TrainingCrops(1, 0, 0, before), 32, "tiny") for before in (0, 1))
+    of_one = first.preparation - again.preparation
     assert some == RetrainingCost(every.preparation - 25 * of_one, every.epoch, every.steps)
-    assert 0 < of_one < preparation_operations(HEAD, 1, 32, "tiny")
+    assert 0 < of_one < first.preparation
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
-    epoch_operations,
+    TrainingCrops,
     forward_operations,
     operations_counter,
     retraining_cost,
+    training_cost,
 )
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
@@ -38,7 +39,7 @@ def counted() -> None:
     """Counts each architecture once, which takes most of a second, outside of the tests."""
     for name in STREAMS:
         for blocks in (0, 1):
-            epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 1, 1, 32, name)
+            training_cost(RetrainConfig(1, 8, 0, blocks, 1.0), TrainingCrops(0, 1, 1), 32, name).epoch
 
 
 @pytest.fixture(scope="module")
@@ -195,14 +196,21 @@ def test_a_checkpoint_brings_back_the_same_model(models, name: str) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_operations_grow_with_the_blocks(name: str) -> None:
-    costs = [epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 10, 2, 32, name) for blocks in (0, 1)]
+    costs = [
+        training_cost(RetrainConfig(1, 8, 0, blocks, 1.0), TrainingCrops(0, 10, 2), 32, name).epoch
+        for blocks in (0, 1)
+    ]
     assert costs[0] < costs[1] < (3 * 10 + 2) * forward_operations(32, architecture=name)
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "shufflenet_v2_x1_0"])
 def test_training_everything_is_a_pass_forward_and_two_back(name: str) -> None:
     every = RetrainConfig(1, 8, 0, len(block_names(name)), 1.0)
-    passes = epoch_operations(every, 10, 0, 32, name) / forward_operations(32, architecture=name) / 10
+    passes = (
+        training_cost(every, TrainingCrops(0, 10, 0), 32, name).epoch
+        / forward_operations(32, architecture=name)
+        / 10
+    )
     assert 2.5 < passes <= 3.0, "but for the first gradient, which nobody needs"
 
 

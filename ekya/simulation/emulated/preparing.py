@@ -20,10 +20,11 @@ from ekya.core.weights import Compared
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.labels import Labels, StreamLabels
+from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,

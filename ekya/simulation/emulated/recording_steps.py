@@ -10,10 +10,11 @@ from ekya.core.trace import Origin, Predicted, Trial
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.labels import Labels, StreamLabels
+from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.estimate import options as estimated_options
