@@ -43,9 +43,10 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
-from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, with_classes
+from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame

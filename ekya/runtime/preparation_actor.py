@@ -30,13 +30,14 @@ from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
 from ekya.models.training.operations import forward_operations
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,

@@ -9,7 +9,6 @@ from torchvision.models import get_model_weights
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.models.golden.classes import occurring_classes
 from ekya.models.golden.classifier import GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections, Question
 from ekya.models.golden.detector_model import UNSURE, detector_model
@@ -17,6 +16,7 @@ from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
 from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.pipeline.classes import occurring_classes
 from ekya.streams.ingest.frame import Frame
 
 

@@ -10,8 +10,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.label_file import LabelTable, read_labels
+from ekya.pipeline.classes import with_classes
 from ekya.pipeline.prelabel import label_ahead
-from ekya.pipeline.setup import with_classes
 from ekya.streams.ingest.process import SourceSpec
 
 CITY = """\

@@ -25,9 +25,10 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import CostCard, EdgeRates
 from ekya.pipeline.host_costs import kept_self_test
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.setup import crop_side
 
 _REPEATS = 15
 _HEAD_REPEATS = 60

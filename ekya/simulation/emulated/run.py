@@ -29,19 +29,18 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
     first_inference_options,
-    fleet_classes,
     loop_options,
     misfortunes,
     proposer_for,
     script_cues,
     stream_setup,
-    with_classes,
 )
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
