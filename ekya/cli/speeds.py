@@ -32,7 +32,7 @@ def measure(model: str | None, shares: str, seconds: float, output: Output) -> N
     spec = _spec(fleet, model, chosen.capability.device, seconds)
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
-        speeds = measure_speeds(opened, spec, told=lambda: bars.advance(bar))
+        speeds = measure_speeds(opened, spec, progress=lambda: bars.advance(bar))
     SPEEDS.save(key, speeds)
     output.report({**key, "speeds": asdict(speeds), "planned_with": among_others(speeds.training).points})
     output.console.print(_table(f"{model} on {key['device']}, shares by {chosen.name}", speeds))

@@ -19,7 +19,7 @@ from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.tracking import IouTracker
 
 _LOG = logging.getLogger(__name__)
-_TELL_EVERY = 500
+_LOG_EVERY = 500
 
 
 class Referee:
@@ -53,7 +53,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
             if judged is None:
                 return
             rows.add(judged)
-            if count % _TELL_EVERY == 0:
+            if count % _LOG_EVERY == 0:
                 _LOG.info("%s: %d frames have their reference labels", stream.id, count)
     rows.flush()
     merge_parts(path, REFERENCE)

@@ -159,7 +159,7 @@ class Rate:
 
 
 def _probe(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, asked: Connection) -> None:
-    """Runs a job's process until it is told to end, and sends an error to the parent if it fails."""
+    """Runs a job's process until the parent ends it, and sends an error to the parent if it fails."""
     torch.set_num_threads(1)
     try:
         _measure(backend, spec, kind, job, asked)
@@ -203,11 +203,11 @@ def _inference(spec: ProbeSpec, counter: _Counter) -> _Work:
     predictor = Predictor(build_edge_model(_CLASSES, 0, 0, spec.architecture), spec.device)
     crops = _crops(spec)[: round(TYPICAL_OBJECTS)]
 
-    def look() -> None:
+    def classify() -> None:
         with counter.scope():
             predictor.predict(crops, spec.side)
 
-    return _Work(look, len(crops))
+    return _Work(classify, len(crops))
 
 
 def _crops(spec: ProbeSpec) -> NDArray[np.uint8]:
@@ -295,7 +295,7 @@ def measure_speeds(
     spec: ProbeSpec,
     shares_milli: Sequence[int] = SHARES_MILLI,
     together: Sequence[int] = TOGETHER,
-    told: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> ModelSpeeds:
     """Measures training and inference, alone at each share, and several at equal parts of one GPU.
 
@@ -304,7 +304,7 @@ def measure_speeds(
         spec: configuration of the measurement.
         shares_milli: the last is 1000. If a backend grants less than requested, the granted share counts.
         together: numbers of concurrent jobs.
-        told: callback after each measurement; there are 2 · (shares + numbers).
+        progress: callback after each measurement; there are 2 · (shares + numbers).
 
     Raises:
         UserError: the device is busy with something else, or a job could not begin.
@@ -316,7 +316,7 @@ def measure_speeds(
             for share_milli in shares_milli:
                 for rate in undisturbed(pipes, share_milli):
                     alone[rate.granted_milli] = rate.batches_per_s
-                told()
+                progress()
         # If a backend never grants a whole GPU, full speed is the highest measured one.
         full = alone.setdefault(FULL_GPU_MILLI, max(alone.values()))
         beside = []
@@ -324,7 +324,7 @@ def measure_speeds(
             with probes(backend, spec, [kind] * jobs) as pipes:
                 rates = tuple(rate.batches_per_s for rate in undisturbed(pipes, FULL_GPU_MILLI // jobs))
             beside.append(throughput(rates, full))
-            told()
+            progress()
         speeds.append(KindSpeeds(curve_through(alone), tuple(beside)))
     training, inference = speeds
     return ModelSpeeds(training, inference)

@@ -16,8 +16,8 @@ from ekya.system.arithmetic_gate import relative_error
 EVERY_WAY = [
     ForwardWay(channels_last=True),
     ForwardWay(packed_for=(6, 32)),
-    ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128),
-    ForwardWay(channels_last=True, crops_at_once=3),
+    ForwardWay(channels_last=True, packed_for=(6, 32), crops_a_pass=128),
+    ForwardWay(channels_last=True, crops_a_pass=3),
 ]
 
 
@@ -30,7 +30,7 @@ def test_every_way_gives_the_plain_answers(fresh_model, make_bars, way: ForwardW
     classes, confidence = found.predict(crops, resolution)
     np.testing.assert_array_equal(classes, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    for one, other in zip(found.look(crops), plain.look(crops), strict=True):
+    for one, other in zip(found.embed(crops), plain.embed(crops), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_half_precision_is_used_where_the_models_own_answers_allow_it(tiny_model
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float16}
     np.testing.assert_allclose(confidence, sure, atol=1e-2)
     assert confidence.dtype == np.float32
-    assert predictor.look(crops)[1].dtype == np.float32
+    assert predictor.embed(crops)[1].dtype == np.float32
 
 
 def test_a_model_that_leaves_the_range_of_half_stays_in_32_bits_and_says_so(

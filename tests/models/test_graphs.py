@@ -98,7 +98,7 @@ def test_less_than_half_of_a_batch_is_padding(crops: int) -> None:
 
 def test_a_model_answers_through_graphs_as_without(tiny_model, make_bars) -> None:
     recorder = Repeats()
-    way = ForwardWay(graphs=True, crops_at_once=8)
+    way = ForwardWay(graphs=True, crops_a_pass=8)
     crops = make_bars(21, 1).crops
     predictor = Predictor(tiny_model, "cpu", way, recorder)
     classes, confidence = predictor.predict(crops, 24)

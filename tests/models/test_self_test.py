@@ -65,7 +65,7 @@ def test_a_way_with_wrong_answers_is_refused_however_fast(tiny_model, monkeypatc
     found = choose_way("tiny", "cpu", (32, 24), budget_s=60)
     assert found.way == PLAIN
     assert all(
-        "scores are off by" in tried.refused for tried in found.tried if not tried.way.crops_at_once > 32
+        "scores are off by" in tried.refused for tried in found.tried if not tried.way.crops_a_pass > 32
     )
 
 

@@ -60,7 +60,7 @@ def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gp
         Looks(),
         golden,
         golden_gpu_s=lambda items: one_gpu_s * golden.operations(items),
-        look_gpu_s=LOOK_GPU_S,
+        crop_gpu_s=LOOK_GPU_S,
     )
 
 
@@ -73,10 +73,10 @@ def test_sample_and_burst_together_stay_within_the_budget(background, policy, bu
     one = prepared(budget_gpu_s, golden, objects, policy=policy)
     selection = one.select()
     asked = [*selection.questions, *one.burst_questions()]
-    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.looked_at <= budget_gpu_s + 1e-9
+    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.classified <= budget_gpu_s + 1e-9
     whole = prepared(None, golden, objects, policy=policy)
     everything = [*whole.select().questions, *whole.burst_questions()]
-    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().looked_at <= budget_gpu_s / 4:
+    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().classified <= budget_gpu_s / 4:
         assert one.golden_gpu_s(asked) == whole.golden_gpu_s(everything), "nothing is saved in vain"
 
 

@@ -213,7 +213,7 @@ def test_whatever_the_policy_the_same_objects_stay_unlabelled_and_count(frames, 
     uncertain = choose(found, limit, seed, UNCERTAIN, half_sure)
     assert set(places(uncertain)) <= drawn
     assert len(places(uncertain)) == min(limit, len(drawn))
-    assert uncertain.looked_at == min(2 * limit, len(drawn))
+    assert uncertain.classified == min(2 * limit, len(drawn))
 
 
 @settings(max_examples=30)

@@ -25,9 +25,9 @@ def cache(monkeypatch, tmp_path):
 def measured(monkeypatch):
     asked = []
 
-    def measure(_backend, spec, told):
+    def measure(_backend, spec, progress):
         asked.append(spec)
-        told()
+        progress()
         return MEASURED
 
     monkeypatch.setattr(command, "measure_speeds", measure)

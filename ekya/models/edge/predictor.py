@@ -23,7 +23,7 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.system.arithmetic import MOST_ERROR
 
 FORWARD_BATCH = 32
-"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_at_once``."""
+"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_a_pass``."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -101,19 +101,19 @@ class Predictor:
         return index.cpu().numpy(), best.cpu().numpy()
 
     @torch.inference_mode()
-    def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def embed(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Returns the confidences (N,) and the features (N, F) of crops at their own size."""
-        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
+        confidences, features_of = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
         for part in self._parts(crops):
             features = self.model.embed(normalised(part).to(self.dtype))
-            sure.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
-            seen.append(features.float().cpu().numpy())
-        return np.concatenate(sure), np.concatenate(seen)
+            confidences.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
+            features_of.append(features.float().cpu().numpy())
+        return np.concatenate(confidences), np.concatenate(features_of)
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
-        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_at_once`` at a time."""
-        for start in range(0, len(crops), self._way.crops_at_once):
-            yield on_device(crops[start : start + self._way.crops_at_once], self._device)
+        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_a_pass`` at a time."""
+        for start in range(0, len(crops), self._way.crops_a_pass):
+            yield on_device(crops[start : start + self._way.crops_a_pass], self._device)
 
     def images(self, pixels: Tensor, resolution: int) -> Tensor:
         """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""

@@ -101,7 +101,7 @@ class _SelfTest:
             yield replace(self._way, graphs=True)
 
     def _batches(self) -> Iterator[ForwardWay]:
-        yield replace(self._way, crops_at_once=_FULL_PASS)
+        yield replace(self._way, crops_a_pass=_FULL_PASS)
 
     def _joinings(self) -> Iterator[ForwardWay]:
         if not self._on_cpu:

@@ -203,9 +203,9 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
     if wrong.any():
         raise _bad(path, f"frame {frames[named][wrong][0]} has a box or a confidence that is none")
     classes = np.array([index[name] for name in rows["class"].drop_null().to_pylist()], np.int64)
-    looked_at = np.unique(frames)
-    begins = np.searchsorted(frames[named], np.append(looked_at, np.iinfo(np.int64).max))
-    return StreamTable(looked_at, begins.astype(np.int64), Detections(boxes, classes, scores))
+    analysed = np.unique(frames)
+    begins = np.searchsorted(frames[named], np.append(analysed, np.iinfo(np.int64).max))
+    return StreamTable(analysed, begins.astype(np.int64), Detections(boxes, classes, scores))
 
 
 def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, LabelHead]:
@@ -235,8 +235,8 @@ def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, L
 
 def _read_parquet(path: Path) -> tuple[pa.Table, LabelHead]:
     table = pq.ParquetFile(path).read()
-    told = (table.schema.metadata or {}).get(_HEAD.encode())
-    return table, LabelHead() if told is None else LabelHead.model_validate_json(told)
+    head = (table.schema.metadata or {}).get(_HEAD.encode())
+    return table, LabelHead() if head is None else LabelHead.model_validate_json(head)
 
 
 def _read_csv(path: Path) -> tuple[pa.Table, LabelHead]:

@@ -96,9 +96,9 @@ def _open_file(path: Path) -> OnnxFile:
     inputs = session.get_inputs()
     shape = list(inputs[0].shape) if len(inputs) == 1 else []
     if len(shape) != 4 or shape[1] != 3 or inputs[0].type not in _TYPES or shape[0] not in (1, *_open(shape)):
-        told = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+        taken = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
         raise UserError(
-            f"{path}: takes {told} where one picture of floats (1, 3, height, width) is expected, named "
+            f"{path}: takes {taken} where one picture of floats (1, 3, height, width) is expected, named "
             "by the key 'weights'; export it so."
         )
     height, width = (side if isinstance(side, int) else USUAL_SIDE for side in shape[2:])
@@ -119,14 +119,14 @@ def _options() -> Any:
     return options
 
 
-def _products(told: Mapping[str, Any]) -> int:
+def _products(layer: Mapping[str, Any]) -> int:
     """Returns the operations of one layer, from the shapes of its inputs and outputs."""
-    if told.get("op_name") not in _PRODUCTS or "output_type_shape" not in told:
+    if layer.get("op_name") not in _PRODUCTS or "output_type_shape" not in layer:
         return 0
-    left, right, *_ = [next(iter(one.values())) for one in told["input_type_shape"]]
-    given = next(iter(told["output_type_shape"][0].values()))
+    left, right, *_ = [next(iter(one.values())) for one in layer["input_type_shape"]]
+    given = next(iter(layer["output_type_shape"][0].values()))
     # Number of products per value of the output. A Gemm's left matrix may be transposed.
-    match told["op_name"]:
+    match layer["op_name"]:
         case "Conv":
             summed = int(np.prod(right[1:]))
         case "MatMul":

@@ -154,7 +154,7 @@ def _check_metadata(path: Path, metadata: dict[str, str], classes: tuple[str, ..
     expected = held if classes is None else list(classes)
     if not isinstance(held, list) or held != expected:
         raise UserError(
-            f"{path}: tells {held} apart, in this order, instead of {expected}; "
+            f"{path}: distinguishes {held}, in this order, instead of {expected}; "
             "change classes in the fleet file, or train a golden model for them"
         )
     return tuple(str(name) for name in held)

@@ -47,7 +47,7 @@ SUBSET_MIN_CROPS = 16
 SUBSET_EPOCHS = 5
 """Epochs on a subset (paper §6.4)."""
 
-TELLING_CROPS = 100
+INFORMATIVE_CROPS = 100
 """Minimum number of validation crops for a short trial of blocks to be informative."""
 
 HEAD_EPOCHS = 6
@@ -89,7 +89,7 @@ def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int,
         return Trying.ON_A_SUBSET
     if not trainable_blocks:
         return Trying.ON_FOLDS
-    return Trying.ON_A_SUBSET if first or validation_crops >= TELLING_CROPS else Trying.FOR_ITS_TIME
+    return Trying.ON_A_SUBSET if first or validation_crops >= INFORMATIVE_CROPS else Trying.FOR_ITS_TIME
 
 
 @dataclass(frozen=True, slots=True)
