@@ -92,7 +92,7 @@ def test_blocks_that_mix_channels_themselves_are_not_grouped(monkeypatch, make_b
     assert_as_one_by_one(models, [make_bars(3, seed).crops for seed in range(3)], "vmap")
 
 
-def test_the_models_are_left_as_they_are(tiny_model, make_bars) -> None:
+def test_batched_predictor_leaves_models_unchanged(tiny_model, make_bars) -> None:
     models = [retrained(tiny_model, 2, seed) for seed in range(2)]
     before = [clone(model) for model in models]
     for joining in WAYS:

@@ -31,7 +31,7 @@ def counter_loaded() -> None:
 
 
 @pytest.mark.parametrize(("trainable_blocks", "head_width"), [(0, 32), (1, 0), (3, 0), (5, 32)])
-def test_what_is_counted_is_what_the_trainer_runs(
+def test_training_cost_equals_operations_of_the_trainer(
     fresh_model: EdgeModel, make_bars, trainable_blocks: int, head_width: int
 ) -> None:
     start = adapt(fresh_model, SIX, head_width, seed=0)
@@ -51,7 +51,9 @@ def test_what_is_counted_is_what_the_trainer_runs(
 
 
 @pytest.mark.parametrize("resolution", [16, 32])
-def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_bars, resolution: int) -> None:
+def test_forward_operations_equal_those_of_inference(
+    fresh_model: EdgeModel, make_bars, resolution: int
+) -> None:
     predictor = Predictor(adapt(fresh_model, SIX, 0, seed=0))
     with operations_counter() as counter:
         predictor.predict(make_bars(5, 1).crops, resolution)
@@ -59,7 +61,9 @@ def test_a_forward_pass_costs_what_inference_runs(fresh_model: EdgeModel, make_b
 
 
 @pytest.mark.parametrize("crops", [1, 2, 8, 9, 10, 16, 17, 24])
-def test_steps_are_the_batches_of_an_epoch(fresh_model: EdgeModel, make_bars, crops: int) -> None:
+def test_retraining_cost_steps_are_the_batches_of_an_epoch(
+    fresh_model: EdgeModel, make_bars, crops: int
+) -> None:
     start = adapt(fresh_model, SIX, 0, seed=0)
     training = make_bars(crops, 6)
     config = RetrainConfig(1, 8, 0, 0, 1.0)
@@ -81,7 +85,7 @@ def test_steps_are_the_batches_of_an_epoch(fresh_model: EdgeModel, make_bars, cr
     assert steps_in_epoch(0, 8) == 0
 
 
-def test_freezing_saves_operations() -> None:
+def test_training_cost_falls_with_frozen_blocks() -> None:
     costs = [
         training_cost(RetrainConfig(1, 8, 0, blocks, 1.0), TrainingCrops(0, 10, 2), 32).epoch
         for blocks in range(6)

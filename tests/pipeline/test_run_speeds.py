@@ -34,7 +34,7 @@ def measured(monkeypatch):
     return asked
 
 
-def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
+def test_speeds_command_shows_and_keeps_the_curve(measured, tmp_path):
     to = tmp_path / "speeds.json"
     console = Console(width=100, record=True)
     command.measure("mobilenet_v3_small", "cpu", 0.5, Output(console, str(to)))
@@ -52,16 +52,16 @@ def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
     assert speed_key(chosen, "resnet18")["device"]
 
 
-def test_where_nobody_measured_speed_is_taken_for_linear():
+def test_training_speed_unmeasured_is_linear():
     assert training_speed(None) == LINEAR
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path):
+def test_speeds_command_unknown_model_is_named(tmp_path):
     with pytest.raises(UserError, match="--model gpt: there is no such edge model; use one of resnet18"):
         command.measure("gpt", "cpu", 0.5, Output(Console(), None))
 
 
-def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():
+def test_keep_refined_is_planned_with_in_the_next_run():
     chosen, seen = choose_backend("cpu"), SpeedCurve(((0, 0.0), (500, 0.55), (1000, 1.0)))
     keep_refined(chosen, "resnet18", seen)
     assert kept_speeds(chosen, "resnet18") is None

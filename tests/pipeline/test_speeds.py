@@ -35,7 +35,7 @@ def device(monkeypatch, request):
     monkeypatch.setattr(probing, "undisturbed", rates)
 
 
-def test_rates_become_curves_of_the_shares_that_were_granted(device):
+def test_measure_speeds_makes_curves_of_granted_shares(device):
     told = []
     speeds = measure_speeds(CpuShares(1), SPEC, (230, 500, 1000), (2, 4), lambda: told.append(1))
     for kind in (speeds.training, speeds.inference):
@@ -50,7 +50,7 @@ def test_rates_become_curves_of_the_shares_that_were_granted(device):
 @pytest.mark.parametrize(
     ("used", "granted", "busy"), [(1000, 1000, False), (455, 500, False), (440, 500, True)]
 )
-def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, granted, busy):
+def test_rate_below_its_share_says_the_device_is_busy(used, granted, busy):
     rate = Rate(1.0, used, granted)
     if not busy:
         rate.require_undisturbed()
@@ -60,7 +60,7 @@ def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, gra
 
 
 @pytest.mark.live
-def test_real_processes_answer_and_are_gone_afterwards():
+def test_probes_real_processes_answer_and_end():
     """The rates depend on the load of this machine, so the test only checks that the processes work."""
     with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
         rates = rates_at([(trainer, 500), (predictor, 200)])
@@ -82,7 +82,7 @@ class Refusing(CpuShares):
 
 
 @pytest.mark.live
-def test_a_job_that_cannot_begin_says_why():
+def test_probes_job_that_cannot_begin_says_why():
     with (
         pytest.raises(UserError, match="inference: no daemon"),
         probes(Refusing(1), SPEC, ["inference"]),
@@ -91,7 +91,7 @@ def test_a_job_that_cannot_begin_says_why():
 
 
 @pytest.mark.parametrize("device", [900], indirect=True)
-def test_where_a_whole_gpu_is_never_granted_full_speed_is_the_most_that_is_reached(device):
+def test_measure_speeds_without_whole_gpu_takes_the_highest_rate(device):
     curve = measure_speeds(CpuShares(1), SPEC, (500, 1000), (2,)).training.alone
     assert [share for share, _ in curve.points] == [0, 500, 900, 1000]
     assert curve.speed(900) == 1.0

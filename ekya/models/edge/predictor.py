@@ -50,6 +50,7 @@ class Predictor:
         ready: as in ``prepared``.
 
     Attributes:
+        way: options of its forward passes.
         source: the model that was copied.
         model: the copy.
         dtype: type that the copy computes in.
@@ -64,10 +65,10 @@ class Predictor:
         recorder: GraphRecorder | None = None,
         ready: Mapping[int, nn.Module] | None = None,
     ) -> None:
-        self._way = way
+        self.way = way
         self._device = device
         self.source = model
-        self.model = prepared(model, device, self._way, ready)
+        self.model = prepared(model, device, self.way, ready)
         self.dtype = torch.float32
         self.classes = model.classes
         if way.half is not None:
@@ -76,7 +77,7 @@ class Predictor:
             self._lay_out(*way.packed_for)
         # Not ``self._pass``: a reference cycle would keep the weights until the next garbage collection.
         self._graphs: Work | None = None
-        if self._way.graphs:
+        if self.way.graphs:
             self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
 
     @torch.inference_mode()
@@ -112,13 +113,13 @@ class Predictor:
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
         """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_a_pass`` at a time."""
-        for start in range(0, len(crops), self._way.crops_a_pass):
-            yield on_device(crops[start : start + self._way.crops_a_pass], self._device)
+        for start in range(0, len(crops), self.way.crops_a_pass):
+            yield on_device(crops[start : start + self.way.crops_a_pass], self._device)
 
     def images(self, pixels: Tensor, resolution: int) -> Tensor:
         """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
         images = resized(normalised(pixels), resolution).to(self.dtype)
-        return images if self._way.channels_last else images.contiguous()
+        return images if self.way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
         """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
@@ -131,7 +132,7 @@ class Predictor:
         self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
 
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
-        halved = prepared(model, self._device, replace(self._way, packed_for=None)).to(dtype)
+        halved = prepared(model, self._device, replace(self.way, packed_for=None)).to(dtype)
         error = half_error(halved, self.model)
         if error > MOST_ERROR:
             _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
