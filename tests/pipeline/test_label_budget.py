@@ -42,7 +42,7 @@ class Looks:
     def predictor(self):
         return self
 
-    def look(self, crops):
+    def embed(self, crops):
         return np.ones(len(crops), np.float32), np.ones((len(crops), 2), np.float32)
 
 

@@ -1,5 +1,7 @@
 """Estimates the memory of a training from the trainer's modules, without allocating any."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,37 +50,34 @@ def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITEC
     """
     parts = shapes_of(architecture, family.head_width, family.trainable_blocks, side)
     model, suffix, images = parts.model, parts.suffix, parts.images
-    passing = _Passing(model)
-    boundary: Tensor = parts.prefix(images)
-    with torch.no_grad():
-        suffix(boundary)
-    passing.end()
+    with _passing_bytes(model) as passed:
+        boundary: Tensor = parts.prefix(images)
+        with torch.no_grad():
+            suffix(boundary)
     return Footprint(
         model_bytes=sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers())),
         trained_bytes=sum(_bytes(weight) for weight in suffix.parameters()),
         input_bytes=_bytes(images) // COUNTED_CROPS,
         boundary_bytes=_bytes(boundary) // COUNTED_CROPS,
-        passing_bytes=passing.most_bytes // COUNTED_CROPS,
+        passing_bytes=max(passed) // COUNTED_CROPS,
         saved_bytes=_saved_bytes(suffix, boundary, parts.labels) // COUNTED_CROPS,
         forward_crops=FORWARD_BATCH,
     )
 
 
-class _Passing:
-    """Measures the largest input and output of any one layer, in bytes."""
+@contextmanager
+def _passing_bytes(model: nn.Module) -> Iterator[list[int]]:
+    """Yields a list of the bytes of input and output of each layer that runs meanwhile."""
+    passed: list[int] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self.most_bytes = 0
-        leaves = [module for module in model.modules() if not list(module.children())]
-        self._hooks = [module.register_forward_hook(self._see) for module in leaves]
+    def see(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        passed.append(sum(map(_bytes, inputs)) + _bytes(output))
 
-    def _see(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.most_bytes = max(self.most_bytes, sum(map(_bytes, inputs)) + _bytes(output))
-
-    def end(self) -> None:
-        """Removes the hooks."""
-        for hook in self._hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if not list(module.children()):
+                hooks.callback(module.register_forward_hook(see).remove)
+        yield passed
 
 
 def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:
