@@ -116,9 +116,7 @@ class WindowCollector:
 
         False for a frame that arrives after its window.
         """
-        window = t_us // self._window_us
-        self._enter(window)
-        return window == self._window and self._keeps(self._position(t_us)) and not self._only_analysed
+        return self._is_kept(t_us) and not self._only_analysed
 
     def see(self, frame: Frame, proposals: Proposals) -> CollectedFrame | None:
         """Tracks the objects of a frame with boxes, and keeps the frame if it is wanted.
@@ -126,12 +124,10 @@ class WindowCollector:
         Returns:
             The frame if it is now one of the window's sample.
         """
-        window = frame.t_us // self._window_us
-        self._enter(window)
-        wanted = window == self._window and self._keeps(self._position(frame.t_us))
+        is_kept = self._is_kept(frame.t_us)
         boxes, found = proposals.boxes, proposals.found
         tracks = self._tracker.update(boxes)
-        if not wanted:
+        if not is_kept:
             return None
         crops = crop_objects(frame.image, boxes, self._side)
         image = frame.image if found is None else None
@@ -139,11 +135,11 @@ class WindowCollector:
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)
-        if not self._due or at < self._due[0]:
+        later = [due for due in self._due if due > at]
+        if len(later) == len(self._due):
             return None
+        self._due = later
         self._sample.append(kept)
-        while self._due and at >= self._due[0]:
-            self._due.pop(0)
         return kept
 
     def close(self, window: int) -> WindowMaterial:
@@ -169,11 +165,14 @@ class WindowCollector:
         self._burst_from = int(rng.integers(0, max(self._frames_per_window - BURST_FRAMES, 1)))
         self._sample, self._burst = [], []
 
+    def _is_kept(self, t_us: int) -> bool:
+        window = t_us // self._window_us
+        self._enter(window)
+        at = self._position(t_us)
+        return window == self._window and (self._in_burst(at) or bool(self._due and at >= self._due[0]))
+
     def _position(self, t_us: int) -> int:
         return round(t_us % self._window_us / self._period_us)
-
-    def _keeps(self, at: int) -> bool:
-        return self._in_burst(at) or bool(self._due and at >= self._due[0])
 
     def _in_burst(self, at: int) -> bool:
         return self._burst_from <= at < self._burst_from + BURST_FRAMES

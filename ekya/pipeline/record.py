@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ekya.control.protocols import Batch
+from ekya.control.step import StepResult
+from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
+from ekya.core.events import ModelSwapped, RolledBack
 from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
@@ -56,37 +60,30 @@ class ModelRecord:
 
     def add_labels(self, labels: StreamLabels) -> None:
         """Records the positions of a window's labels, and whether they are for training or validation."""
-        self._add_part(labels.window, "training", labels.training)
-        self._add_part(labels.window, "validation", labels.validation)
+        parts: dict[LabelPart, LabelledPart] = {"training": labels.training, "validation": labels.validation}
+        for part, labelled in parts.items():
+            boxes = LabelledBoxes(labelled.frames, labelled.boxes)
+            self._store.add_labels(self._stream, labels.window, part, boxes, labelled.crops.classes)
 
     def add_model(
         self,
         version: ModelVersion,
-        weights: bytes,
+        weights: bytes | None,
         window: int,
         config: RetrainConfig | None,
         validation_accuracy: float | None,
         served_from_us: int,
     ) -> None:
-        """Records a model that serves from now on, with its weights as the bytes of a file."""
-        write_bytes_atomic(self._folder.model(self._stream, version), weights)
-        self.note_model(version, window, config, validation_accuracy, served_from_us)
-
-    def note_model(
-        self,
-        version: ModelVersion,
-        window: int,
-        config: RetrainConfig | None,
-        validation_accuracy: float | None,
-        served_from_us: int,
-    ) -> None:
-        """Records a model that serves from now on, whose file is written elsewhere."""
+        """Records a model that serves from now on, with the bytes of its file; None: written elsewhere."""
+        path = self._folder.model(self._stream, version)
+        if weights is not None:
+            write_bytes_atomic(path, weights)
         self._store.put_model(
             ModelRow(
                 stream=self._stream,
                 version=version,
                 window=window,
-                path=self._folder.relative(self._folder.model(self._stream, version)),
+                path=self._folder.relative(path),
                 gamma=config,
                 validation_accuracy=validation_accuracy,
                 served_from_us=served_from_us,
@@ -99,9 +96,28 @@ class ModelRecord:
             if row.version == of:
                 self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
 
-    def _add_part(self, window: int, part: LabelPart, labelled: LabelledPart) -> None:
-        boxes = LabelledBoxes(labelled.frames, labelled.boxes)
-        self._store.add_labels(self._stream, window, part, boxes, labelled.crops.classes)
+
+class ModelObserver:
+    """Observer of a live loop that records each hot swap and roll-back; the weights are in the run folder."""
+
+    def __init__(self, folder: RunFolder, store: StateStore) -> None:
+        self._folder, self._store = folder, store
+        self._started: dict[JobId, StartRetraining] = {}
+
+    def __call__(self, batch: Batch, step: StepResult) -> None:
+        """Records the model changes of a step."""
+        for command in step.commands:
+            if isinstance(command, StartRetraining):
+                self._started[command.job] = command
+        for event in batch.events:
+            if not isinstance(event, RolledBack | ModelSwapped):
+                continue
+            record = ModelRecord(self._folder, self._store, event.stream)
+            if isinstance(event, RolledBack):
+                record.serve_again(event.version, event.of, event.t_us)
+            elif started := self._started.get(event.job):
+                accuracy = event.validation_accuracy
+                record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:

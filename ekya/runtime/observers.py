@@ -1,4 +1,4 @@
-"""Observers of the loop: metrics for Ray's dashboard, rows of models that served, measurements of a run."""
+"""Observers of the loop: metrics for Ray's dashboard, and measurements of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,18 +7,14 @@ from ray.util.metrics import Counter, Gauge
 
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.gpus import GpuUse
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import StreamState
 from ekya.core.step_record import StepRecord
-from ekya.core.units import JobId, StreamId
-from ekya.pipeline.record import ModelRecord
+from ekya.core.units import StreamId
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.health_follower import HealthFollower
-from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_state import ModelRow, StateStore
 
 _STREAM = ("stream",)
 _GPU = ("gpu", "uuid")
@@ -99,39 +95,6 @@ class RunMetrics:
             self._accuracy.set(stream.accuracy, tags)
         self._inference.set(stream.inference_share_milli, tags)
         self._retraining.set(0 if stream.job is None else stream.job.share_milli, tags)
-
-
-class ModelKeeper:
-    """Observer of the loop that writes a row for each hot swap and roll-back."""
-
-    def __init__(self, folder: RunFolder, store: StateStore) -> None:
-        self._folder = folder
-        self._store = store
-        self._started: dict[JobId, cmd.StartRetraining] = {}
-
-    def __call__(self, batch: Batch, result: StepResult) -> None:
-        """Records the model changes of a step."""
-        for command in result.commands:
-            if isinstance(command, cmd.StartRetraining):
-                self._started[command.job] = command
-        for event in batch.events:
-            if isinstance(event, ev.RolledBack):
-                record = ModelRecord(self._folder, self._store, event.stream)
-                record.serve_again(event.version, event.of, event.t_us)
-            if isinstance(event, ev.ModelSwapped) and event.job in self._started:
-                started = self._started[event.job]
-                path = self._folder.model(event.stream, event.version)
-                self._store.put_model(
-                    ModelRow(
-                        stream=event.stream,
-                        version=event.version,
-                        window=started.window,
-                        path=self._folder.relative(path),
-                        gamma=started.config,
-                        validation_accuracy=event.validation_accuracy,
-                        served_from_us=event.t_us,
-                    )
-                )
 
 
 @dataclass(slots=True, eq=False)

@@ -4,8 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import cv2
@@ -21,8 +20,8 @@ from ekya.core.events import (
     ProfileReady,
 )
 from ekya.core.gpus import DidNotFit
-from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
@@ -47,7 +46,7 @@ from ekya.planning.profiling.preparation_steps import (
     preparation_steps,
 )
 from ekya.runtime.actor_kinds import ActorConfig
-from ekya.runtime.job_share import JobUse, VersionedShare
+from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import lower_priority
@@ -56,12 +55,6 @@ _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
 """Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
-_BEGIN_WITHIN_S = 5.0
-"""Timeout of an order that arrives before its preparation has begun."""
-
-
-class _EndedError(Exception):
-    """The time for preparation is up; unwinds its thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,41 +62,37 @@ class _Preparation:
     """One window's preparation and the thread that runs it.
 
     Attributes:
-        use: GPU use of the preparation; reported in its events, and measures the cost of trials.
-        ended: set when its time is up.
-        changed: guards and announces changes of ``streams``, ``unlabelled`` and ``ended``.
+        share: its use is reported in the events of the preparation, and measures the cost of trials.
+        changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
         unlabelled: streams that are not labelled yet, in order.
     """
 
     command: BeginPreparation
-    handle: ShareHandle
-    share: VersionedShare
-    use: JobUse
-    ended: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
+    share: JobShare
+    unlabelled: list[StreamId]
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
-    unlabelled: list[StreamId] = field(default_factory=list)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+    has_ended: bool = False
 
     def awaited(self) -> tuple[PrepareStream, ...]:
         """Returns the streams that are still to be labelled; none once the time is up."""
         with self.changed:
-            waiting = () if self.ended.is_set() else self.unlabelled
+            waiting = () if self.has_ended else self.unlabelled
             return tuple(one for one in self.command.streams if one.stream in waiting)
 
     def next_to_label(self, timeout_s: float | None) -> StreamId | None:
         """Waits for the next stream that has handed in; returns None after the timeout."""
         with self.changed:
             self.changed.wait_for(
-                lambda: self.ended.is_set() or not self.unlabelled or self._handed_in(), timeout_s
+                lambda: self.has_ended or not self.unlabelled or self._handed_in(), timeout_s
             )
-            stream = None if self.ended.is_set() else self._handed_in()
+            stream = None if self.has_ended else self._handed_in()
             if stream is not None:
                 self.unlabelled.remove(stream)
             return stream
 
-    def goes_without(self, stream: StreamId) -> None:
+    def drop(self, stream: StreamId) -> None:
         """Removes a stream that cannot hand anything in."""
         with self.changed:
             self.unlabelled.remove(stream)
@@ -112,33 +101,38 @@ class _Preparation:
     def _handed_in(self) -> StreamId | None:
         return next((one for one in self.unlabelled if one in self.streams), None)
 
-    def end(self) -> None:
-        """Signals that the time is up."""
+    def end(self) -> Resized:
+        """Drops unfinished work, since the time is up; returns when the last batch is over."""
         with self.changed:
-            self.ended.set()
+            self.has_ended = True
             self.changed.notify_all()
+        return self.share.stop()
+
+    @property
+    def used_s(self) -> float:
+        """GPU-seconds used since this was last read."""
+        return self.share.unreported_us() / US_PER_S
 
 
 class PreparationActor:
     """Labels and profiles all streams of a run. Methods may be called by several threads."""
 
-    def __init__(self, orders: ActorConfig) -> None:
+    def __init__(self, config: ActorConfig) -> None:
         lower_priority()
         cv2.setNumThreads(1)
-        self._orders = orders
-        self._costs = orders.costs
-        golden = open_golden(orders.fleet.golden, fleet_classes(orders.fleet))
+        self._config = config
+        self._costs = config.costs
+        golden = open_golden(config.fleet.golden, fleet_classes(config.fleet))
         self._golden = MeteredGolden(golden, time.thread_time)
-        if orders.fleet.golden.gpu_s_per_window is not None:
+        if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
         # The first use of torch's counter and the edge model imports much, which must not delay a window.
-        forward_operations(crop_side(orders.fleet), architecture=orders.fleet.edge.model)
+        forward_operations(crop_side(config.fleet), architecture=config.fleet.edge.model)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
-        self._now: _Preparation | None = None
-        self._begun = threading.Condition()
+        self._preparations: NewestJob[_Preparation] = NewestJob()
         self._known: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
-        self._predictors = Predictors(orders.device, orders.way)
+        self._predictors = Predictors(config.device, config.way)
         self._loading = threading.Lock()
         self._run_begun = threading.Event()
         self._judged: dict[StreamId, tuple[ModelVersion, Classifier]] = {}
@@ -159,26 +153,19 @@ class PreparationActor:
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
-        handle = self._orders.shares.attach(share_job)
-        use = JobUse(handle, command.training_speed, command.share_milli)
-        unlabelled = [asked.stream for asked in command.streams]
-        preparation = _Preparation(command, handle, VersionedShare(handle), use, unlabelled=unlabelled)
-        resized = preparation.share.resize(serial, command.share_milli)
-        use.holds(resized)
-        with self._begun:
-            self._now = preparation
-            self._begun.notify_all()
+        handle = self._config.shares.attach(share_job)
+        share = JobShare(handle, command.training_speed, command.share_milli)
+        preparation = _Preparation(command, share, [asked.stream for asked in command.streams])
+        resized = share.resize(serial, command.share_milli)
+        self._preparations.put(command.window, preparation)
+        self._preparations.begun(command.window)
         threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
         return resized
 
     def resize(self, window: int, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a window's preparation; returns when it holds, None if overtaken."""
-        preparation = self._begun_preparation(window)
-        if preparation is None:
-            return _OVER
-        resized = preparation.share.resize(serial, share_milli)
-        preparation.use.holds(resized)
-        return resized
+        preparation = self._preparations.wait(window)
+        return _OVER if preparation is None else preparation.share.resize(serial, share_milli)
 
     def know(
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
@@ -211,7 +198,7 @@ class PreparationActor:
             earlier: version of the model that served when labels were taken before, if it was another one.
         """
         self._run_begun.wait()
-        preparation = self._begun_preparation(window)
+        preparation = self._preparations.wait(window)
         if preparation is None:
             return
         known, serving = self._model_of(stream, settings, version, weights)
@@ -237,9 +224,9 @@ class PreparationActor:
 
     def hand_in_failed(self, window: int, stream: StreamId) -> None:
         """Continues a window without a stream that cannot hand anything in."""
-        preparation = self._begun_preparation(window)
+        preparation = self._preparations.wait(window)
         if preparation is not None:
-            preparation.goes_without(stream)
+            preparation.drop(stream)
 
     def _model_of(
         self,
@@ -264,37 +251,21 @@ class PreparationActor:
 
     def end(self, window: int) -> Resized:
         """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
-        preparation = self._begun_preparation(window)
-        if preparation is None:
-            return _OVER
-        preparation.end()
-        return preparation.share.end(preparation.over)
-
-    def _begun_preparation(self, window: int) -> _Preparation | None:
-        """Waits until a window's preparation has begun; returns None if it is over, or never began."""
-        with self._begun:
-            self._begun.wait_for(
-                lambda: self._now is not None and self._now.command.window >= window, _BEGIN_WITHIN_S
-            )
-            now = self._now
-        return now if now is not None and now.command.window == window else None
+        preparation = self._preparations.wait(window)
+        return _OVER if preparation is None else preparation.end()
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
         """Returns the labels made for a stream in a window's preparation."""
-        preparation = self._now
-        if preparation is None or preparation.command.window != window:
-            return None
-        return preparation.labels.get(stream)
+        preparation = self._preparations.get(window)
+        return None if preparation is None else preparation.labels.get(stream)
 
     def passed(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
         """Returns the forward passes of a stream's model on the crops that were tried so far.
 
         The second return value lets a caller wait for them without fetching them, which needs torch.
         """
-        preparation = self._now
-        if preparation is None or preparation.command.window != window:
-            return None, None
-        prepared = preparation.streams.get(stream)
+        preparation = self._preparations.get(window)
+        prepared = None if preparation is None else preparation.streams.get(stream)
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
@@ -307,14 +278,13 @@ class PreparationActor:
         window = preparation.command.window
         try:
             self._prepare(preparation)
-        except _EndedError:
+        except JobStoppedError:
             return
         finally:
             for stream in preparation.unlabelled:
                 if stream not in preparation.streams:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
-            preparation.share.release()
-            preparation.over.set()
+            preparation.share.end()
             give_back_freed()
         self._mailbox.put(PreparationEnded(self._clock.now_us(), window))
 
@@ -325,12 +295,12 @@ class PreparationActor:
 
     def _prepare_streams(self, preparation: _Preparation, asked: Sequence[PrepareStream]) -> None:
         labelled: dict[StreamId, Labelled] = {}
-        patience_s: float | None = None
+        timeout_s: float | None = None
         for planned in preparation_steps(asked, labelled):
             step = planned
             if isinstance(planned, LabelStep):
-                stream = preparation.next_to_label(patience_s)
-                patience_s = 0.0 if stream is None else _HAND_IN_S
+                stream = preparation.next_to_label(timeout_s)
+                timeout_s = 0.0 if stream is None else _HAND_IN_S
                 if stream is None:
                     continue
                 step = LabelStep(stream)
@@ -342,10 +312,10 @@ class PreparationActor:
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
                         self._micro_profile(preparation, step)
-            except _EndedError:
+            except JobStoppedError:
                 raise
             except Exception as error:
-                _LOG.exception("%s: a step of its preparation failed; it goes without", step.stream)
+                _LOG.exception("%s: a step of its preparation failed; it has no result", step.stream)
                 end_process_if_gpu_is_lost(error)
                 if isinstance(step, TrialStep) and is_out_of_memory(error):
                     self._tell_short_of_memory(preparation, step, f"{type(error).__name__}: {error}")
@@ -359,7 +329,7 @@ class PreparationActor:
 
     def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
-        with self._turn(preparation):
+        with preparation.share.batch():
             labels = prepared.label()
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
@@ -377,7 +347,7 @@ class PreparationActor:
                 validation_crops=len(labels.validation.crops),
                 serving_accuracy=accuracy,
                 new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
-                gpu_s=_used_s(preparation),
+                gpu_s=preparation.used_s,
                 golden_gpu_s=self._golden.took_s - golden_before_s,
                 compared=compared,
             )
@@ -389,9 +359,9 @@ class PreparationActor:
     ) -> None:
         prepared = preparation.streams[stream]
         typical, golden_before_s = self._costs[stream], self._golden.took_s
-        burst = prepared.label_burst(scope=lambda: self._turn(preparation))
+        burst = prepared.label_burst(scope=preparation.share.batch)
         options = prepared.profile_inference(
-            configs, prepared.frame_gpu_s(typical), burst, scope=lambda: self._turn(preparation)
+            configs, prepared.frame_gpu_s(typical), burst, scope=preparation.share.batch
         )
         self._mailbox.put(
             InferenceProfiled(
@@ -399,7 +369,7 @@ class PreparationActor:
                 stream,
                 preparation.command.window,
                 options,
-                _used_s(preparation),
+                preparation.used_s,
                 self._golden.took_s - golden_before_s,
             )
         )
@@ -408,8 +378,8 @@ class PreparationActor:
         trial = preparation.streams[step.stream].trial(
             step.family,
             preparation.labels[step.stream],
-            clock=preparation.use.worth_s,
-            scope=lambda: self._turn(preparation),
+            clock=preparation.share.worth_s,
+            scope=preparation.share.batch,
             first=step.first,
         )
         curve = trial.run()
@@ -419,20 +389,6 @@ class PreparationActor:
                 step.stream,
                 preparation.command.window,
                 curve,
-                _used_s(preparation),
+                preparation.used_s,
             )
         )
-
-    @contextmanager
-    def _turn(self, preparation: _Preparation) -> Iterator[None]:
-        """Context of each batch: waits for the share, and unwinds the thread when the time is up."""
-        with preparation.handle.scope():
-            if preparation.ended.is_set():
-                raise _EndedError
-            yield
-        preparation.use.count()
-
-
-def _used_s(preparation: _Preparation) -> float:
-    """Returns the GPU-seconds used since the last call."""
-    return preparation.use.unreported_us() / 1e6

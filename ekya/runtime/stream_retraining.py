@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -22,7 +22,7 @@ from ekya.core.events import (
 )
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion
-from ekya.gpu.backends.backend import Resized, ShareHandle, ShareJob
+from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.gpu.cuda_ipc import CudaIpc, Loan
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.device_memory import (
@@ -39,19 +39,13 @@ from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
 from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, SharedWeights, open_ipc, share
-from ekya.runtime.job_share import JobUse, VersionedShare
+from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.system.memory import give_back_freed
 
 MEASURE_EVERY_S = 5.0
 
 _OVER = Resized(0, 0, "the retraining is over")
-_START_WITHIN_S = 5.0
-"""Timeout of a command that arrives before its job has begun."""
-
-
-class _StoppedError(Exception):
-    """The retraining was stopped; unwinds its thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,22 +61,16 @@ class _Job:
     """A retraining and the thread that runs it.
 
     Attributes:
-        use: GPU use of the job, reported by ShareMeasured.
         passed: the micro-profiler's forward passes of the start weights; None if there are none.
         memory: exemplars of the windows before.
-        over: set when its thread has done its last work.
         best: None before the first epoch.
     """
 
     command: StartRetraining
-    handle: ShareHandle
-    share: VersionedShare
-    use: JobUse
+    share: JobShare
     labels: StreamLabels
     passed: ActivationCache | None
     memory: ExemplarMemory
-    stopped: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
     best: _Best | None = None
 
 
@@ -103,13 +91,11 @@ class StreamRetraining:
         setup = stream_setup(fleet, config.place, 1.0, config.common.seed)
         self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
-        self._lock = threading.Lock()
-        self._job: _Job | None = None
-        self._newest_job = 0
-        self._begun = threading.Condition()
+        self._jobs: NewestJob[_Job] = NewestJob()
         self._memory = ExemplarMemory()
         self._savers: list[threading.Thread] = []
         self._ipc: CudaIpc | None = None
+        self._sharing = threading.Lock()
         self._shared: dict[ModelVersion, tuple[Loan, _Best]] = {}
         self._clock = RunClock(time.monotonic_ns())
         self._reported_s = time.monotonic()
@@ -133,7 +119,6 @@ class StreamRetraining:
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels, passed)
             resized = job.share.resize(serial, command.share_milli)
-            job.use.holds(resized)
             self._set_to_work(job, lambda: self._train(job, weights))
             return resized
         return None
@@ -147,9 +132,9 @@ class StreamRetraining:
         again when the remote retraining has a better checkpoint.
         """
         with self._beginning(command):
-            model, before = from_bytes(weights), self._current(command.job)
+            model, before = from_bytes(weights), self._jobs.get(command.job)
             if before is not None:
-                before.over.wait()
+                before.share.wait_over()
             job = self._new_job(command, 0, labels, None)
             if before is not None:
                 job.memory = before.memory
@@ -171,9 +156,7 @@ class StreamRetraining:
         except Exception as error:
             self._report_failed(command, f"{type(error).__name__}: {error}")
         finally:
-            with self._begun:
-                self._newest_job = max(self._newest_job, command.job)
-                self._begun.notify_all()
+            self._jobs.begun(command.job)
 
     def _new_job(
         self,
@@ -188,10 +171,9 @@ class StreamRetraining:
         handle = self._config.common.shares.attach(
             ShareJob(name, "retraining", share_milli, self._config.gpu)
         )
-        use = JobUse(handle, command.training_speed, share_milli)
-        job = _Job(command, handle, VersionedShare(handle), use, labels, passed, self._memory)
-        with self._lock:
-            self._job = job
+        share = JobShare(handle, command.training_speed, share_milli)
+        job = _Job(command, share, labels, passed, self._memory)
+        self._jobs.put(command.job, job)
         return job
 
     def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
@@ -199,20 +181,13 @@ class StreamRetraining:
 
     def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a running retraining; returns when it holds, None if overtaken."""
-        running = self._begun_job(job)
-        if running is None:
-            return _OVER
-        resized = running.share.resize(serial, share_milli)
-        running.use.holds(resized)
-        return resized
+        running = self._jobs.wait(job)
+        return _OVER if running is None else running.share.resize(serial, share_milli)
 
     def stop(self, job: JobId) -> Resized:
         """Stops a retraining at its next batch and returns when it has ended; its best weights are kept."""
-        running = self._begun_job(job)
-        if running is None:
-            return _OVER
-        running.stopped.set()
-        return running.share.end(running.over)
+        running = self._jobs.wait(job)
+        return _OVER if running is None else running.share.stop()
 
     def send(
         self, job: JobId, version: ModelVersion, received: Sequence[Any] = (), after: None = None
@@ -260,23 +235,23 @@ class StreamRetraining:
 
     def _unshared(self, version: ModelVersion, received: Sequence[Any]) -> _Best | None:
         ray.wait(list(received), num_returns=len(received), timeout=RECEIVE_TIMEOUT_S)
-        with self._lock:
+        with self._sharing:
             loan, best = self._shared.pop(version, (None, None))
         if loan is not None:
             loan.end()
         return best
 
     def _share(self, version: ModelVersion, best: _Best) -> SharedWeights:
-        with self._lock:
+        with self._sharing:
             # Opened lazily: it starts CUDA in this process.
             self._ipc = self._ipc or open_ipc()
         weights, loan = share(self._ipc, best.model, self._config.common.device)
-        with self._lock:
+        with self._sharing:
             self._shared[version] = (loan, best)
         return weights
 
     def _best(self, job: JobId) -> _Best:
-        running = self._current(job)
+        running = self._jobs.get(job)
         best = None if running is None else running.best
         if best is None:
             raise LookupError(f"retraining {job} of {self._stream.id} has no weights to send")
@@ -284,11 +259,8 @@ class StreamRetraining:
 
     def leave(self) -> None:
         """Stops the job at its next batch and returns when it has ended, while other streams go on."""
-        with self._lock:
-            job = self._job
-        if job is not None:
-            job.stopped.set()
-            job.share.end(job.over)
+        if self._jobs.job is not None:
+            self._jobs.job.share.stop()
 
     def end(self) -> None:
         """Returns when all weights are on disk."""
@@ -299,7 +271,7 @@ class StreamRetraining:
         peak = self._peaks.begin()
         try:
             work()
-        except _StoppedError:
+        except JobStoppedError:
             pass
         except Exception as error:
             end_process_if_gpu_is_lost(error)
@@ -312,11 +284,11 @@ class StreamRetraining:
             # Here the error, and the tensors that its traceback held, have been released.
             free_cache()
             try:
-                with job.handle.scope():
-                    self._remember(job)
+                with job.share.scope():
+                    if job.best is not None:
+                        self._memory = job.memory.update(job.best.model, job.labels.training.crops)
             finally:
-                job.share.release()
-                job.over.set()
+                job.share.end()
                 give_back_freed()
 
     def _train(self, job: _Job, weights: bytes) -> None:
@@ -329,7 +301,7 @@ class StreamRetraining:
             job.memory,
             self._settings,
             command.window,
-            scope=lambda: self._batch(job),
+            scope=job.share.batch,
             passed=job.passed,
         )
         retraining.prepare()
@@ -338,32 +310,9 @@ class StreamRetraining:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
                 job.best = _Best(retraining.model(), result.validation_accuracy)
-            gpu_s = job.use.worth_s()
+            gpu_s = job.share.worth_s()
             self._report_epoch(command, result.epoch, result.validation_accuracy, gpu_s)
         self._mailbox.put(RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))
-
-    @contextmanager
-    def _batch(self, job: _Job) -> Iterator[None]:
-        """Context of each batch: waits for the share, unwinds a stopped job, and counts GPU use."""
-        with job.handle.scope():
-            if job.stopped.is_set():
-                raise _StoppedError
-            yield
-        job.use.count()
-
-    def _remember(self, job: _Job) -> None:
-        if job.best is not None:
-            self._memory = job.memory.update(job.best.model, job.labels.training.crops)
-
-    def _begun_job(self, job: JobId) -> _Job | None:
-        """Waits until the job has begun; returns None if it is over, or never began."""
-        with self._begun:
-            self._begun.wait_for(lambda: self._newest_job >= job, _START_WITHIN_S)
-        return self._current(job)
-
-    def _current(self, job: JobId) -> _Job | None:
-        with self._lock:
-            return self._job if self._job is not None and self._job.command.job == job else None
 
     def _report_epoch(self, command: StartRetraining, epoch: int, accuracy: float, gpu_s: float) -> None:
         now_us = self._clock.now_us()
@@ -387,8 +336,7 @@ class StreamRetraining:
         if passed_s < MEASURE_EVERY_S:
             return
         self._reported_s = now_s
-        with self._lock:
-            job = self._job
-        used_us = 0 if job is None else job.use.unreported_us()
+        job = self._jobs.job
+        used_us = 0 if job is None else job.share.unreported_us()
         share_milli = round(used_us / passed_s / 1000)
         self._mailbox.put(ShareMeasured(self._clock.now_us(), self._stream.id, Role.RETRAINING, share_milli))

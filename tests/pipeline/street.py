@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ekya.core.configs import InferenceConfig
+from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
@@ -11,6 +13,7 @@ WINDOW_US = 10_000_000
 PER_WINDOW = 100
 SIDE = 8
 IMAGE = np.zeros((40, 60, 3), np.uint8)
+EVERY = InferenceConfig(1, 32)
 
 
 def t_us(index):
@@ -38,3 +41,20 @@ def collected(index, tracks, found=None):
 def material(*tracks_of_frames, window=3, found=None):
     sample = tuple(collected(index, tracks, found) for index, tracks in enumerate(tracks_of_frames))
     return WindowMaterial(window, sample, ())
+
+
+def row(frame, analysed, window=0, config=EVERY):
+    """Returns the row of a frame without objects."""
+    return FramePrediction(
+        frame=frame,
+        t_us=frame,
+        window=window,
+        analysed=analysed,
+        answered_by=frame if analysed else NOT_ANSWERED,
+        model_version=0,
+        every=config.every,
+        resolution=config.resolution,
+        boxes=np.zeros((0, 4), np.float32),
+        classes=np.zeros(0, np.int16),
+        confidence=np.zeros(0, np.float32),
+    )

@@ -1,31 +1,25 @@
 """Tests of weights of a remote retraining that the stream's trainer receives."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fake_training import CAM, events_until, stream_retraining
 
-from ekya.config.fleet_file import load_fleet
-from ekya.config.shipped import shipped_path
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.units import BASE_VERSION, JobId, ModelVersion
+from ekya.core.units import JobId, ModelVersion
 from ekya.core.weights import Elsewhere
-from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.stream_retraining import StreamRetraining
 
-JOB, ONE, CAM = JobId(7), ModelVersion(1), "cam-1"
+JOB, ONE = JobId(7), ModelVersion(1)
 START = cmd.StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 0, 0.5, 1.0, Elsewhere(9))
 
 
@@ -55,18 +49,7 @@ def mailbox():
 
 @pytest.fixture
 def actor(folder, mailbox):
-    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    return StreamRetraining(StreamActorConfig(common, 0, BASE_VERSION), mailbox, MemoryPeaks())
-
-
-def events_until(mailbox, kind):
-    """Returns all events up to the first of a kind."""
-    events, until_s = [], time.monotonic() + 5
-    while not any(isinstance(event, kind) for event in events):
-        assert time.monotonic() < until_s
-        events += mailbox.take(0.05)
-    return events
+    return stream_retraining(folder, mailbox)
 
 
 def test_received_weights_are_the_best_of_their_job(actor, model, labels, folder):
@@ -96,12 +79,12 @@ def test_better_weights_received_later_replace_them(actor, model, labels):
 
 def test_unreadable_weights_or_missing_labels_fail_the_job(actor, model, labels, mailbox):
     actor.receive(START, b"no weights", 0.75, labels)
-    (failed,) = events_until(mailbox, ev.RetrainFailed)
+    (failed,) = events_until(mailbox.take, ev.RetrainFailed)
     assert (failed.job, "safetensors" in failed.reason) == (JOB, True)
     with pytest.raises(LookupError):
         actor.send(JOB, ONE)
     assert actor.stop(JOB).share_milli == 0
     actor.receive(START, to_bytes(model), 0.75, None)
-    (failed,) = events_until(mailbox, ev.RetrainFailed)
+    (failed,) = events_until(mailbox.take, ev.RetrainFailed)
     assert failed.reason == "there are no labels to train on"
     assert actor.memory().size == 0

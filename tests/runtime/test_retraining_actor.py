@@ -5,19 +5,15 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from fake_training import NO_LABELS, events_until, process_config, start_command
 
-import ekya.runtime.retraining_actor as room
+import ekya.runtime.retraining_actor as actor_module
 import ekya.runtime.stream_retraining as module
-from ekya.config.fleet_file import load_fleet
-from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.units import BASE_VERSION, JobId, ModelVersion
-from ekya.gpu.backends.cpu import CpuShares
+from ekya.core.units import JobId, ModelVersion
 from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actor_kinds import ActorConfig, ProcessConfig, StreamActorConfig
 from ekya.runtime.retraining_actor import RetrainingActor
 
 GAMMA = RetrainConfig(1, 8, 0, 0, 1.0)
@@ -54,7 +50,7 @@ def trainers(monkeypatch):
         made[start] = Trainer(start, scope)
         return made[start]
 
-    monkeypatch.setattr(room, "lower_priority", lambda: None)
+    monkeypatch.setattr(actor_module, "lower_priority", lambda: None)
     monkeypatch.setattr(module, "from_bytes", lambda weights: weights.decode())
     monkeypatch.setattr(module, "to_bytes", lambda model: model.encode())
     monkeypatch.setattr(module, "save_model", lambda *_, **__: None)
@@ -62,27 +58,27 @@ def trainers(monkeypatch):
     return made
 
 
-@pytest.fixture
-def orders(tmp_path):
-    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorConfig(RunFolder.create(tmp_path, "run"), fleet, 0, CpuShares(4), "cpu", (0,) * 4)
-    streams = tuple(StreamActorConfig(common, place, BASE_VERSION) for place in range(len(fleet.streams)))
-    return ProcessConfig(common, "retraining/gpu-0", 0, streams)
+class NamedMemory:
+    """Exemplar memory that remembers only whose exemplars it has."""
+
+    def __init__(self, of=""):
+        self.of = of
+
+    def update(self, model, _crops):
+        return NamedMemory(model)
 
 
 @pytest.fixture
-def actor(trainers, orders):
-    made = RetrainingActor(orders)
-    for one in made.streams.values():
-        one._memory = SimpleNamespace(update=lambda model, _: f"exemplars of {model}")
+def actor(trainers, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ExemplarMemory", NamedMemory)
+    made = RetrainingActor(process_config(RunFolder.create(tmp_path, "run"), cores=4))
     made.begin(time.monotonic_ns())
     return made
 
 
 def start(actor, trainers, stream, job, share_milli=1000):
-    labels = SimpleNamespace(training=SimpleNamespace(crops=()))
-    command = StartRetraining(stream, JobId(job), 3, GAMMA, share_milli, 0.5, 1.0)
-    resized = actor.streams[stream].start(command, stream.encode(), labels, None, job)
+    command = start_command(job, GAMMA, share_milli, stream)
+    resized = actor.streams[stream].start(command, stream.encode(), NO_LABELS, None, job)
     assert resized.share_milli == share_milli
     until_s = time.monotonic() + 10
     while stream not in trainers:
@@ -91,48 +87,37 @@ def start(actor, trainers, stream, job, share_milli=1000):
     return trainers[stream]
 
 
-def news(actor, kind, count):
-    told, until_s = [], time.monotonic() + 10
-    while len(told) < count:
-        assert time.monotonic() < until_s
-        told += [event for event in actor.poll(0.05) if isinstance(event, kind)]
-    return told
-
-
-def teststreams_train_at_the_same_time_each_at_its_own_share(actor, trainers):
+def test_streams_train_concurrently_at_their_own_shares(actor, trainers):
     first = start(actor, trainers, "cam-1", 1, 500)
     second = start(actor, trainers, "cam-2", 2, 700)
     assert first.inside.wait(10)
     assert second.inside.wait(10), "the other one's batch is not waited for"
-    jobs = [actor.streams[stream]._job for stream in ("cam-1", "cam-2")]
-    assert [job.handle._share_milli for job in jobs] == [500, 700]
     answers = []
-    resizing = threading.Thread(
-        target=lambda: answers.append(actor.streams["cam-2"].resize(JobId(2), 900, 3))
-    )
+    resize = actor.streams["cam-2"].resize
+    resizing = threading.Thread(target=lambda: answers.append(resize(JobId(2), 900, 3)))
     resizing.start()
     resizing.join(10)
     assert [resized.share_milli for resized in answers] == [900]
-    assert jobs[0].handle._share_milli == 500
     for trainer in (first, second):
         trainer.may_end.set()
-    finished = news(actor, ev.RetrainFinished, 2)
+    events = events_until(actor.poll, ev.RetrainFinished, 2)
+    finished = [event for event in events if isinstance(event, ev.RetrainFinished)]
     assert {(event.stream, event.job) for event in finished} == {("cam-1", 1), ("cam-2", 2)}
 
 
-def test_weights_and_exemplars_are_eachstreams_own(actor, trainers):
+def test_weights_and_exemplars_are_of_their_own_stream(actor, trainers):
     for job, stream in enumerate(("cam-1", "cam-2"), 1):
         start(actor, trainers, stream, job).may_end.set()
-    news(actor, ev.RetrainFinished, 2)
+    events_until(actor.poll, ev.RetrainFinished, 2)
     for job, stream in enumerate(("cam-1", "cam-2"), 1):
         weights, accuracy = actor.streams[stream].send(JobId(job), ModelVersion(1))
         assert (weights, accuracy) == (f"weights of {stream}".encode(), 0.5)
         actor.streams[stream].stop(JobId(job))
-        assert actor.streams[stream].memory() == f"exemplars of weights of {stream}"
+        assert actor.streams[stream].memory().of == f"weights of {stream}"
     actor.end()
 
 
-def test_a_stream_that_leaves_ends_its_training_and_no_other(actor, trainers):
+def test_leave_ends_the_job_of_its_stream_only(actor, trainers):
     leaving, staying = (start(actor, trainers, f"cam-{n}", n) for n in (1, 2))
     assert leaving.inside.wait(10)
     left = threading.Thread(target=actor.streams["cam-1"].leave)
@@ -142,14 +127,13 @@ def test_a_stream_that_leaves_ends_its_training_and_no_other(actor, trainers):
     leaving.may_end.set()
     left.join(10)
     assert not left.is_alive()
-    assert actor.streams["cam-1"]._job.over.is_set()
-    assert not actor.streams["cam-2"]._job.over.is_set()
+    assert "cam-2" not in {event.stream for event in actor.poll(0.0)}
     staying.may_end.set()
-    told = news(actor, ev.RetrainFinished, 2)
-    assert "cam-2" in {event.stream for event in told}
+    finished = events_until(actor.poll, ev.RetrainFinished)[-1]
+    assert finished.stream == "cam-2"
 
 
-def test_a_job_has_a_peak_of_memory_of_its_own_only_where_it_was_alone(monkeypatch):
+def test_peak_of_memory_is_known_only_of_a_job_alone(monkeypatch):
     monkeypatch.setattr("ekya.models.edge.device_memory.peak_bytes", lambda: 700)
     peaks = MemoryPeaks()
     alone = peaks.begin()

@@ -7,26 +7,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_ipc import FakeGpu
+from fake_training import CAM, NO_LABELS, NoMemory, events_until, start_command, stream_retraining
 
 import ekya.runtime.stream_retraining as module
-from ekya.config.fleet_file import load_fleet
-from ekya.config.shipped import shipped_path
 from ekya.core import events as ev
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId, ModelVersion
-from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.green.sm_driver import SmDriverError
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
-from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.models.edge.model import build_edge_model
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, receive
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.stream_retraining import StreamRetraining
 
-CAM, JOB, ONE = "cam-1", JobId(7), ModelVersion(1)
+JOB, ONE = JobId(7), ModelVersion(1)
 
 
 @cache
@@ -84,13 +78,6 @@ def waited(monkeypatch):
     return calls
 
 
-class NoMemory:
-    """Exemplar memory that keeps nothing."""
-
-    def update(self, _model, _crops):
-        return self
-
-
 @pytest.fixture
 def folder(tmp_path):
     return RunFolder.create(tmp_path, "run")
@@ -105,20 +92,11 @@ def mailbox():
 def actor(trainer, process, waited, monkeypatch, folder, mailbox):
     """Retraining whose first epoch is done."""
     monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
-    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorConfig(folder, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    made = StreamRetraining(StreamActorConfig(common, 0, ModelVersion(0)), mailbox, MemoryPeaks())
-    labels = SimpleNamespace(training=SimpleNamespace(crops=()))
-    command = StartRetraining(CAM, JOB, 3, RetrainConfig(2, 8, 0, 0, 1.0), 1000, 0.5, 1.0)
-    made.start(command, to_bytes(model_of(0)), labels, None, 1)
-    wait_for_epoch(mailbox)
+    made = stream_retraining(folder, mailbox)
+    command = start_command(JOB, RetrainConfig(2, 8, 0, 0, 1.0))
+    made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1)
+    events_until(mailbox.take, ev.RetrainProgress)
     return made
-
-
-def wait_for_epoch(mailbox):
-    until_s = time.monotonic() + 5
-    while not any(isinstance(event, ev.RetrainProgress) for event in mailbox.take(0.1)):
-        assert time.monotonic() < until_s
 
 
 def same(one, other):
@@ -133,7 +111,7 @@ def test_send_after_share_returns_the_weights_that_were_shared(
     assert accuracy == 0.1
     assert same(receive(process.gpu.process().ipc(), shared, "cpu"), model_of(1))
     trainer.wanted = 2
-    wait_for_epoch(mailbox)
+    events_until(mailbox.take, ev.RetrainProgress)
     weights, accuracy = actor.send(JOB, ONE, ["received"])
     assert waited == [((["received"],), {"num_returns": 1, "timeout": RECEIVE_TIMEOUT_S})]
     assert process.memory == {}, "shared memory is freed"

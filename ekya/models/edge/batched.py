@@ -8,6 +8,7 @@ width and in classes, and run one by one, since they cost next to nothing.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -117,33 +118,25 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
 
 def stacked(modules: Sequence[nn.Module]) -> Joined:
     """Joins modules by stacking their weights; ``vmap`` runs one module over the stack."""
-    weights, buffers = stack_module_state(list(modules))
-    everything = {**weights, **buffers}
     skeleton = copy.deepcopy(modules[0]).to("meta")
-
-    def run(own: dict[str, Tensor], images: Tensor) -> Tensor:
-        answers: Tensor = functional_call(skeleton, own, (images,))
-        return answers
-
-    def joined(images: Tensor) -> Tensor:
-        answers: Tensor = vmap(run)(everything, images)
-        return answers
-
-    return joined
+    run = vmap(lambda own, images: functional_call(skeleton, own, (images,)))
+    return partial(run, stack_module_state(list(modules)))
 
 
 def grouped(modules: Sequence[nn.Module]) -> Joined:
     """Joins modules into one with K times the channels, whose grouped convolutions keep models separate."""
     wide = copy.deepcopy(modules[0])
-    for name, module in list(wide.named_modules()):
+    for name, module in wide.named_modules():
         if isinstance(module, nn.Conv2d):
-            wide.set_submodule(name, _side_by_side([_convolution(of, name) for of in modules]))
+            module.groups *= len(modules)
+            for weights, _ in list(module.named_parameters()):
+                together = torch.cat([of.get_parameter(f"{name}.{weights}") for of in modules])
+                setattr(module, weights, nn.Parameter(together, requires_grad=False))
 
     def joined(images: Tensor) -> Tensor:
         answers: Tensor = wide(images.transpose(0, 1).flatten(1, 2))
         crops, channels, *pixels = answers.shape
-        apart = answers.reshape(crops, len(images), channels // len(images), *pixels)
-        return apart.transpose(0, 1)
+        return answers.reshape(crops, len(images), channels // len(images), *pixels).transpose(0, 1)
 
     return joined
 
@@ -170,30 +163,3 @@ def _joined(
     if error > MOST_ERROR:
         raise ValueError(f"these blocks cannot be joined: their answers would be off by {error:.2g}")
     return joined
-
-
-def _convolution(module: nn.Module, name: str) -> nn.Conv2d:
-    convolution = module.get_submodule(name)
-    if not isinstance(convolution, nn.Conv2d):
-        raise TypeError(f"{name} is a {type(convolution).__name__}")
-    return convolution
-
-
-def _side_by_side(convolutions: Sequence[nn.Conv2d]) -> nn.Conv2d:
-    first, count = convolutions[0], len(convolutions)
-    biases = [of.bias for of in convolutions if of.bias is not None]
-    with torch.device("meta"):
-        wide = nn.Conv2d(
-            first.in_channels * count,
-            first.out_channels * count,
-            (first.kernel_size[0], first.kernel_size[1]),
-            (first.stride[0], first.stride[1]),
-            first.padding if isinstance(first.padding, str) else (first.padding[0], first.padding[1]),
-            (first.dilation[0], first.dilation[1]),
-            first.groups * count,
-            bool(biases),
-        )
-    wide.weight = nn.Parameter(torch.cat([of.weight for of in convolutions]), requires_grad=False)
-    if biases:
-        wide.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
-    return wide

@@ -1,22 +1,16 @@
-"""Tests of orders to the retraining actor: answered after the current batch, in any order of arrival."""
+"""Tests of commands to a retraining: answered after the current batch, in any order of arrival."""
 
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from fake_training import NO_LABELS, NoMemory, start_command, stream_retraining
 
 import ekya.runtime.stream_retraining as module
-from ekya.config.fleet_file import load_fleet
-from ekya.config.shipped import shipped_path
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId
-from ekya.gpu.backends.cpu import CpuShares
-from ekya.models.edge.device_memory import MemoryPeaks
-from ekya.runtime.actor_kinds import ActorConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
-from ekya.runtime.stream_retraining import StreamRetraining
 
 JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
 
@@ -58,18 +52,13 @@ def trainers(monkeypatch):
 
 
 @pytest.fixture
-def actor(trainers, tmp_path):
-    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
-    common = ActorConfig(tmp_path, fleet, 0, CpuShares(1), "cpu", (0,) * len(fleet.streams))
-    actor = StreamRetraining(StreamActorConfig(common, 0, 0), Mailbox(), MemoryPeaks())
-    actor._memory = SimpleNamespace(update=lambda *_: actor._memory)
-    return actor
+def actor(trainers, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
+    return stream_retraining(tmp_path, Mailbox())
 
 
 def start(actor, share_milli=1000, serial=1):
-    labels = SimpleNamespace(training=SimpleNamespace(crops=()))
-    command = StartRetraining(actor._stream.id, JOB, 3, GAMMA, share_milli, 0.5, 1.0)
-    return actor.start(command, b"", labels, None, serial)
+    return actor.start(start_command(JOB, GAMMA, share_milli), b"", NO_LABELS, None, serial)
 
 
 def later(answers, ask, *arguments):
@@ -87,14 +76,14 @@ def trainer_at_work(trainers):
     return trainers[0]
 
 
-def test_a_start_says_at_which_share_it_began(actor, trainers):
+def test_start_returns_the_share_it_began_with(actor, trainers):
     assert start(actor, 640).share_milli == 640
     trainer_at_work(trainers).end.set()
     assert actor.stop(JOB).share_milli == 0
 
 
 @pytest.mark.parametrize(("method", "arguments"), [("resize", (300, 2)), ("stop", ())])
-def test_who_is_to_let_go_answers_when_its_batch_is_over(actor, trainers, method, arguments):
+def test_resize_and_stop_return_after_the_current_batch(actor, trainers, method, arguments):
     start(actor)
     trainer = trainer_at_work(trainers)
     answers = []
@@ -108,7 +97,7 @@ def test_who_is_to_let_go_answers_when_its_batch_is_over(actor, trainers, method
     actor.stop(JOB)
 
 
-def test_an_order_that_comes_before_its_job_waits_for_it(actor, trainers):
+def test_resize_before_its_job_waits_for_it(actor, trainers):
     answers = []
     asking = later(answers, actor.resize, JOB, 250, 2)
     asking.join(0.05)
@@ -120,10 +109,13 @@ def test_an_order_that_comes_before_its_job_waits_for_it(actor, trainers):
     actor.stop(JOB)
 
 
-def test_a_job_that_is_over_holds_nothing(actor, trainers):
+def test_commands_to_a_job_that_is_over_return_no_share(actor, trainers):
     start(actor)
     trainer_at_work(trainers).end.set()
     actor.stop(JOB)
     assert actor.stop(JOB).share_milli == 0
-    actor._job = None
+    next_job = JobId(JOB + 1)
+    actor.start(start_command(next_job, GAMMA), b"", NO_LABELS, None, 4)
     assert actor.resize(JOB, 500, 3).share_milli == 0
+    trainers[-1].end.set()
+    actor.stop(next_job)
