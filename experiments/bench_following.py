@@ -36,8 +36,7 @@ from ekya.cli.output import output
 from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detections, Detector, Proposals
-from ekya.models.golden.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.models.golden.opening import open_detector_of
+from ekya.models.golden.golden_model import GOLDEN_SCORE, PROPOSAL_SCORE, open_detector_of
 from ekya.models.golden.proposer import DetectorAndMotion
 from ekya.models.golden.spec import GoldenSpec
 from ekya.streams.ingest.frame import Frame

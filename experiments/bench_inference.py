@@ -52,7 +52,7 @@ from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.setup import fleet_classes
+from ekya.pipeline.classes import fleet_classes
 from ekya.streams.synthetic import CitySpec
 from ekya.system.files import write_text_atomic
 

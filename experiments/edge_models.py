@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import typer
+from balanced import balanced_accuracy
 from city_windows import SIDE, CityFleet, one_thread, read_fleet
 from recipe import run
 from rich.progress import Progress
@@ -38,7 +39,7 @@ from ekya.core.errors import UserError
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.cuts import CUTS
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
-from ekya.models.edge.predictor import FORWARD_BATCH, Predictor, accuracy, balanced_accuracy
+from ekya.models.edge.predictor import FORWARD_BATCH, Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
 from ekya.models.training.operations import operations_counter
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod

@@ -44,8 +44,8 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
+from ekya.pipeline.classes import with_classes
 from ekya.pipeline.costs import load_card
-from ekya.pipeline.setup import with_classes
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.finalize import Scores, labelled_in_any, score_run
 from ekya.results.metrics.run_history import RetrainRun, summarize

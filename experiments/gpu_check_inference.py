@@ -63,8 +63,8 @@ def shares() -> Iterator[Finding]:
     handle = GreenHandle(process.levels, process.streams, process.claims(), job)
     try:
         for name, way in (
-            ("kernel by kernel", ForwardWay(crops_at_once=len(crops))),
-            ("as graphs", ForwardWay(crops_at_once=len(crops), graphs=True)),
+            ("kernel by kernel", ForwardWay(crops_a_pass=len(crops))),
+            ("as graphs", ForwardWay(crops_a_pass=len(crops), graphs=True)),
         ):
             ask = Predictor(_model(), "cuda", way)
             for frames in (FRAMES[0], FRAMES[-1]):

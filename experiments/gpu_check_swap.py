@@ -315,7 +315,7 @@ def _model(architecture: str, seed: int) -> EdgeModel:
 
 def _answers_of(predictor: Predictor) -> np.ndarray:
     """Returns confidence and head features for the crops of a frame: (N, 1 + F)."""
-    sure, seen = predictor.look(_CROPS)
+    sure, seen = predictor.embed(_CROPS)
     return np.column_stack((sure, seen))
 
 

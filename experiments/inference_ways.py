@@ -132,8 +132,8 @@ class Bench:
     def passes(self) -> list[Way]:
         """Returns the crops of many frames in several passes, or in one."""
         frames = FRAMES[-1]
-        sizes = (PLAIN.crops_at_once, frames * OBJECTS)
-        return [self._way(f"{size} crops a pass", ForwardWay(crops_at_once=size), frames) for size in sizes]
+        sizes = (PLAIN.crops_a_pass, frames * OBJECTS)
+        return [self._way(f"{size} crops a pass", ForwardWay(crops_a_pass=size), frames) for size in sizes]
 
     def layout(self, frames: int) -> list[Way]:
         """Returns memory layouts of pictures and kernels."""

@@ -6,7 +6,7 @@ from profiler_truths import Case, Given, city_of, is_steady
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.profile import FamilyCurve, Profiler, family_of
-from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.golden_model import GoldenModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier

@@ -19,19 +19,20 @@ from ekya.core.units import seconds_to_us
 from ekya.models.edge.model import EdgeModel, clone, split_at, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.golden.detections import Proposals
-from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, concatenate, no_crops
 from ekya.models.training.operations import retraining_cost
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
-from ekya.pipeline.setup import StreamSetup, fleet_classes, stream_setup
+from ekya.pipeline.setup import StreamSetup, stream_setup
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Truth
 from ekya.streams.synthetic import CitySpec

@@ -54,9 +54,9 @@ from scipy.stats import spearmanr
 from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.view import RetrainOption
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import load_card
-from ekya.pipeline.setup import fleet_classes
 from ekya.planning.profiling.estimate import options
 from ekya.system.files import atomic_path, write_text_atomic
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from balanced import balanced_accuracy
 from city_windows import CityFleet, one_thread, read_fleet, windows_of
 from rich.console import Console
 from rich.logging import RichHandler
@@ -25,7 +26,7 @@ from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.checkpoints import load_model, save_model
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.model import EdgeModel, build_edge_model
-from ekya.models.edge.predictor import Predictor, accuracy, balanced_accuracy
+from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.golden.checksum import sha256_of
 from ekya.models.training.labelled import LabelledCrops, concatenate, split_by_track_and_time
 from ekya.models.training.sgd import SgdRecipe

@@ -96,8 +96,7 @@ def fitted_to_card(fleet: FleetConfig, card: Path | None, overload: bool, output
     Raises:
         UserError: the fleet does not fit, or the card is none.
     """
-    from ekya.pipeline.card_costs import fitted_by_card
-    from ekya.pipeline.costs import load_card
+    from ekya.pipeline.costs import fitted_by_card, load_card
 
     fleet, gave_up = fitted_by_card(fleet, overload=overload, card=load_card(card))
     for sentence in gave_up:

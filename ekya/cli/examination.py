@@ -17,7 +17,7 @@ from ekya.gpu.mps.service import FindMps, find_mps
 from ekya.gpu.nvml import GpuInventory, list_gpus
 from ekya.gpu.torch_build import find_torch
 from ekya.pipeline.probe import Probe, ProbedHost
-from ekya.pipeline.self_test_file import key_here, load_self_test, self_tests_path
+from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.results.storage.run_folder import FREE_BYTES_NEEDED
 from ekya.runtime.object_store import fit_object_store
 from ekya.system.host import cpu_limit, instruction_set, processor_name, read_host_memory
@@ -183,10 +183,10 @@ def _forward(device: str) -> Finding:
     """Reports how the self-test decided to run forward passes of the shipped fleet's edge model."""
     what, fleet = "Forward passes", _shipped()
     try:
-        key = key_here(device, fleet.edge.model, resolutions_to_measure(fleet))
+        key = self_test_key(device, fleet.edge.model, resolutions_to_measure(fleet))
     except PackageNotFoundError:
         return Finding(what, "not tested, since torch is not installed")
-    test = load_self_test(self_tests_path(), key)
+    test = SELF_TESTS.load(key)
     if test is None:
         return Finding(what, "not tested yet: the next run does it, or `ekya doctor --measure`")
     return Finding(

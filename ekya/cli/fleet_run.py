@@ -128,7 +128,7 @@ def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
     """Fits the sizes of every fleet; fleets on this machine without ``gpus`` get equal parts of it."""
     from ekya.config.sizing import ANY_MACHINE
     from ekya.gpu.backends.registry import choose_backend
-    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.costs import fitted_by_card
     from ekya.planning.profiling.sizes import Machine
 
     part = ANY_MACHINE

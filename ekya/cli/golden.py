@@ -54,7 +54,7 @@ def label(config: LabelConfig, output: Output) -> None:
     """
     from ekya.cli.chosen_fleet import read_fleet
     from ekya.models.golden.label_file import read_labels
-    from ekya.pipeline.card_costs import fitted_by_card
+    from ekya.pipeline.costs import fitted_by_card
     from ekya.pipeline.prelabel import label_ahead
 
     to = config.out

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from ekya.config.files import relative_paths
 from ekya.config.fleet_file import parse_fleet
 from ekya.config.shipped import shipped_root
-from ekya.models.golden.spec import RESNEXT101S
+from ekya.models.golden.registry import RESNEXT101
 from ekya.streams.datasets.dataset import Dataset, StreamFindings
 
 _WINDOWS = 10
@@ -57,7 +57,7 @@ def fleet_text(
         "classes": list(classes),
         **({} if gpus is None else {"gpus": gpus}),
         "window_s": window_s or _window_s(findings),
-        "golden": {"model": RESNEXT101S[0]},
+        "golden": {"model": RESNEXT101},
         "edge": {"model": "resnet18", "weights": _EDGE_WEIGHTS},
         "streams": [{"id": name, "source": _entry(source)} for name, source in sorted(sources.items())],
     }

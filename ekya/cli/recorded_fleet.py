@@ -11,7 +11,7 @@ from ekya.config.fleet_file import FleetConfig, parse_fleet
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.units import US_PER_S, StreamId
-from ekya.models.golden.spec import FILE
+from ekya.models.golden.registry import FILE
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.recorder import Recording
 from ekya.streams.ingest.script import Lost

@@ -39,10 +39,8 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     from ekya.gpu.backends.registry import choose_backend
     from ekya.models.edge.architectures import EDGE_MODELS
     from ekya.pipeline.setup import crop_side
-    from ekya.pipeline.speed_file import save_speeds, speeds_path
-    from ekya.pipeline.speed_jobs import ProbeSpec
-    from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
-    from ekya.pipeline.speeds import key_of
+    from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, ProbeSpec, measure_speeds
+    from ekya.pipeline.speeds import SPEEDS, speed_key
     from ekya.planning.profiling.speed_curves import among_others
 
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
@@ -50,19 +48,19 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     if model not in EDGE_MODELS:
         raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
     chosen = choose_backend(config.shares)
-    key = key_of(chosen, model)
+    key = speed_key(chosen, model)
     # The most expensive γ of the shipped fleet, with its smallest batches.
     deepest = max(fleet.retrain_configs(), key=lambda gamma: (gamma.trainable_blocks, -gamma.batch_size))
     gamma = replace(deepest, data_fraction=1.0)
     spec = ProbeSpec(model, crop_side(fleet), gamma, chosen.capability.device, config.seconds)
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
-        measured = measure_speeds(opened, spec, told=lambda: bars.advance(bar))
-    save_speeds(speeds_path(), key, measured)
+        measured = measure_speeds(opened, spec, progress=lambda: bars.advance(bar))
+    SPEEDS.save(key, measured)
     planned = among_others(measured.training)
-    output.report({**asdict(key), "speeds": asdict(measured), "planned_with": planned.points})
-    output.console.print(_table(f"{model} on {key.device}, shares by {chosen.name}", measured, planned))
-    output.say(f"Kept in {speeds_path()}; every run here plans with it.")
+    output.report({**key, "speeds": asdict(measured), "planned_with": planned.points})
+    output.console.print(_table(f"{model} on {key['device']}, shares by {chosen.name}", measured, planned))
+    output.say(f"Kept in {SPEEDS.path}; every run here plans with it.")
 
 
 def _table(title: str, speeds: ModelSpeeds, planned: SpeedCurve) -> Table:

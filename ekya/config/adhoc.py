@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
 from ekya.config.shipped import shipped_path
-from ekya.models.golden.spec import DETECTOR_NAMES, ONNX
+from ekya.models.golden.registry import DETECTORS, ONNX
 
 
 def fleet_from_videos(
@@ -46,6 +46,6 @@ def _golden_entry(golden: str) -> Mapping[str, object]:
     name, equals, file = golden.partition("=")
     if equals:
         return {"model": name, "weights": file}
-    if golden in DETECTOR_NAMES:
+    if golden in DETECTORS:
         return {"model": golden}
     return {"model": ONNX, "weights": golden}

@@ -6,8 +6,8 @@ from ekya.models.edge.checkpoints import is_edge_model, load_model
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model
 from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.golden.checksum import verified
-from ekya.models.golden.weights import read_state
-from ekya.pipeline.setup import fleet_classes
+from ekya.models.weights import read_state
+from ekya.pipeline.classes import fleet_classes
 
 
 def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:

@@ -1,22 +1,39 @@
-"""Cost card of a device: converts counted operations to GPU-seconds."""
+"""Cost card of a device: converts counted operations to GPU-seconds, the same on every machine.
+
+Sizes of a fleet are fitted to them where a run is in virtual time.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
+from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
+from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
-from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
+from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
+from ekya.models.golden.proposer import ObjectsSpec
+from ekya.models.golden.registry import CLASSIFIERS, FILE
+from ekya.models.golden.spec import detector_of
+from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.operations import (
     RetrainingCost,
-    epoch_operations,
+    TrainingCrops,
     forward_operations,
-    preparation_operations,
+    training_cost,
 )
+from ekya.pipeline.setup import crop_side, proposer_for
+from ekya.planning.profiling.sizes import Machine
+from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.system.files import write_text_atomic
 
 SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
@@ -25,7 +42,7 @@ SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 _COUNTED_CROPS = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class EdgeRates:
     """Rates at which a device executes an edge model's operations.
 
@@ -43,7 +60,7 @@ class EdgeRates:
     training_step_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
 class CostCard:
     """Rates at which a device executes operations, at the batch sizes that Ekya uses.
 
@@ -90,18 +107,15 @@ class CostCard:
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
         trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
-        counted = RetrainingCost(
-            preparation_operations(config, trained + validation, side, self.architecture),
-            epoch_operations(config, trained, validation, side, self.architecture),
-            steps_in_epoch(trained, config.batch_size),
-        )
+        crops = TrainingCrops(trained + validation, trained, validation)
+        counted = training_cost(config, crops, side, self.architecture)
         prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
         """Returns the GPU-seconds to analyse one frame with this number of objects."""
-        looking = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
-        return looking + self.proposing_gpu_s(proposer_operations)
+        classifying = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
+        return classifying + self.proposing_gpu_s(proposer_operations)
 
     def proposing_gpu_s(self, operations: int) -> float:
         """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
@@ -118,9 +132,9 @@ class CostCard:
 
     def save(self, path: Path) -> None:
         """Writes the card as JSON."""
-        told = asdict(self)
-        del told["architecture"]  # the fleet chooses the model, not the card
-        write_text_atomic(path, json.dumps(told, indent=2) + "\n")
+        values = asdict(self)
+        del values["architecture"]  # the fleet chooses the model, not the card
+        write_text_atomic(path, json.dumps(values, indent=2) + "\n")
 
 
 def load_card(path: Path | None = None) -> CostCard:
@@ -131,20 +145,73 @@ def load_card(path: Path | None = None) -> CostCard:
     """
     path = path or SHIPPED_CARD
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: is not a cost card ({error}); make one with `ekya calibrate`.") from error
-    _require(path, values, _names(CostCard) - {"architecture"}, optional={"others"})
-    others = values.pop("others", {})
-    for rates in others.values():
-        _require(path, rates, _names(EdgeRates), optional=set())
-    return CostCard(**values, others={name: EdgeRates(**rates) for name, rates in others.items()})
+        return _CARD.validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    except OSError as error:
+        wrong = str(error)
+    raise UserError(f"{path}: is not a cost card ({wrong}); make one with `ekya calibrate`.")
 
 
-def _names(of: type[CostCard] | type[EdgeRates]) -> set[str]:
-    return {field.name for field in fields(of)}
+_CARD = TypeAdapter(CostCard)
 
 
-def _require(path: Path, values: object, names: set[str], optional: set[str]) -> None:
-    if not isinstance(values, dict) or not names - optional <= set(values) <= names:
-        raise UserError(f"{path}: a cost card has the keys {', '.join(sorted(names))}.")
+TYPICAL_FRAME = (360, 640, 3)
+"""Height, width and channels of a frame, assumed until a camera has delivered one."""
+
+
+def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
+    """Returns the costs of the fleet's work by a cost card."""
+    finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
+
+    def costs(stream: StreamConfig) -> StreamCosts:
+        operations = 0
+        if not stream.source.gives_truth and fleet.golden.model != FILE:
+            if stream.objects not in finding:
+                finding[stream.objects] = proposer_for(fleet, stream).operations(TYPICAL_FRAME)
+            operations = finding[stream.objects]
+        return StreamCosts(
+            _planned_fps(stream),
+            {
+                resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+                for resolution in resolutions_to_measure(fleet)
+            },
+            card.proposing_gpu_s(operations),
+        )
+
+    frames = {stream.id: costs(stream) for stream in fleet.streams}
+    families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
+    return HostCosts(frames, _label_gpu_s(fleet, card), families, cores=1.0)
+
+
+def fitted_by_card(
+    fleet: FleetConfig,
+    machine: Machine = ANY_MACHINE,
+    *,
+    overload: bool = False,
+    card: CostCard | None = None,
+) -> tuple[FleetConfig, tuple[str, ...]]:
+    """Fits the fleet's sizes to a machine with the costs of ``card``, by default the shipped cost card.
+
+    Raises:
+        UserError: see ``fitted``.
+    """
+    costs = card_costs(fleet, (card or load_card()).of(fleet.edge.model))
+    return fitted(fleet, costs, machine, overload=overload)
+
+
+def _planned_fps(stream: StreamConfig) -> float:
+    """Returns the stream's frames per second by the fleet file, or the default."""
+    fps: float | None = getattr(stream.source, "fps", None)
+    return (fps or ASSUMED_FPS) * stream.play.speed
+
+
+def _label_gpu_s(fleet: FleetConfig, card: CostCard) -> float:
+    """Returns the cost per object; a detector labels all objects of a frame in one pass."""
+    if fleet.golden.model == FILE:
+        return 0.0
+    if detector_of(fleet.golden) is not None:
+        operations = open_detector_of(fleet.golden, GOLDEN_SCORE).operations_per_frame(TYPICAL_FRAME)
+        return card.labelling_gpu_s(operations, detector=True) / TYPICAL_OBJECTS
+    return card.labelling_gpu_s(CLASSIFIERS[fleet.golden.model].operations, detector=False)

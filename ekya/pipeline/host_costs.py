@@ -1,39 +1,62 @@
-"""Measures the cost of a fleet's work on this machine before a run: frames, training and labelling."""
+"""Measures the cost of a fleet's work on this machine before a run: frames, training and labelling.
 
+Runs as the child process of ``Probe``: reads a fleet from standard input, and writes its costs to a file.
+Open classes are found first. The self-test's choice of how to run forward passes is read from the user's
+cache, or made and cached.
+"""
+
+import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
+from pathlib import Path
 from statistics import median
 
+import cv2
 import numpy as np
 import torch
+import yaml
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
+from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.sizing import resolutions_to_measure
 from ekya.core.configs import RetrainConfig
-from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
+from ekya.core.errors import UserError
+from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
+from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
+from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
-from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.golden.proposer import Proposer
+from ekya.models.golden.registry import FILE
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
+from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes, with_classes
+from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
+from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess, SourceSpec
+from ekya.system.files import write_text_atomic
 
-LOOKED_AT = 4
+MOST_SOURCES = 4
 """Upper bound on opened sources; the others are assumed as expensive as the most expensive of these."""
 
-_LIVE_LOOK_S = 5.0
+_LIVE_S = 5.0
 _FRAMES = 3
 _BLANK = (480, 640, 3)
 _REPEATS = 5
@@ -87,10 +110,90 @@ class Timer:
         return time.perf_counter()
 
 
+def main() -> None:
+    """Reads the fleet from standard input and writes the result to the file in the first argument."""
+    given = json.loads(sys.stdin.buffer.read())
+    try:
+        fleet = parse_fleet(yaml.safe_load(given["fleet"]), "fleet", (Path(),))
+        probed = probe_host(fleet, given["device"], given["cores"], given["seed"], again=given["again"])
+        result = TypeAdapter(ProbedHost).dump_python(probed, mode="json")
+    except UserError as error:
+        result = {"refused": str(error)}
+    write_text_atomic(Path(sys.argv[1]), json.dumps(result))
+
+
+def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, again: bool) -> ProbedHost:
+    """Measures all costs on one thread; ``again`` repeats a cached self-test.
+
+    Raises:
+        UserError: a file of the fleet cannot be read, or is not valid.
+    """
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    fleet = with_classes(fleet)
+    sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
+    tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
+    costs = _costs(fleet, device, cores, seed, tested, sampled)
+    return ProbedHost(fleet_classes(fleet), costs, tested)
+
+
+def _costs(
+    fleet: FleetConfig,
+    device: str,
+    cores: float,
+    seed: int,
+    tested: SelfTest,
+    sampled: dict[StreamId, SampledSource],
+) -> HostCosts:
+    timer, side = Timer(device), crop_side(fleet)
+    model = base_model(fleet, seed)
+    predictor = Predictor(model, device, tested.way)
+    classifying_s = classifying_gpu_s(predictor, side, resolutions_to_measure(fleet), timer)
+    known: dict[StreamId, StreamCosts] = {}
+    for stream in fleet.streams:
+        if stream.id in sampled:
+            shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
+            finding_s = finding_gpu_s(shown, proposer, stream.objects.every, timer)
+            known[stream.id] = StreamCosts(
+                shown.fps * stream.play.speed,
+                {resolution: finding_s + took_s for resolution, took_s in classifying_s.items()},
+                finding_s,
+            )
+    label_s = 0.0
+    if fleet.golden.model != FILE:
+        picture = next(iter(sampled.values())).frames[0].image
+        label_s = label_gpu_s(open_golden(fleet.golden, fleet_classes(fleet)), picture, timer)
+    return HostCosts(
+        of_all_streams(known, [stream.id for stream in fleet.streams]),
+        label_s,
+        family_costs(model, fleet.retrain_configs(), side, device, timer),
+        cores,
+        timer.longest_s,
+    )
+
+
+def kept_self_test(architecture: str, device: str, sides: Sequence[int], *, again: bool = False) -> SelfTest:
+    """Returns the fastest way to run forward passes on this machine, and the reasons.
+
+    Args:
+        architecture: of the edge model.
+        device: torch's name.
+        sides: resolutions of Λ in pixels.
+        again: run the test even if a result is kept.
+    """
+    key = self_test_key(device, architecture, sides)
+    kept = None if again else SELF_TESTS.load(key)
+    if kept is not None:
+        return kept
+    made = choose_way(architecture, device, sides)
+    SELF_TESTS.save(key, made)
+    return made
+
+
 def sample_sources(
     specs: Mapping[StreamId, SourceSpec], classes: tuple[str, ...]
 ) -> dict[StreamId, SampledSource]:
-    """Opens up to ``LOOKED_AT`` different sources concurrently, and reads their first frames.
+    """Opens up to ``MOST_SOURCES`` different sources concurrently, and reads their first frames.
 
     Returns:
         Samples of the streams that were opened, and of streams with the same source.
@@ -101,17 +204,17 @@ def sample_sources(
     different: dict[str, SourceSpec] = {}
     for spec in specs.values():
         different.setdefault(_name(spec), spec)
-    looked: dict[str, SampledSource] = {}
+    found: dict[str, SampledSource] = {}
     with ExitStack() as stack:
         opened: dict[str, LiveSample | SourceProcess] = {}
-        for name, spec in islice(different.items(), LOOKED_AT):
+        for name, spec in islice(different.items(), MOST_SOURCES):
             if spec.live:
-                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_LOOK_S))
+                opened[name] = stack.enter_context(LiveSample(spec, _LIVE_S))
             else:
                 opened[name] = stack.enter_context(SourceProcess(spec, classes))
         for name, source in opened.items():
-            looked[name] = _first_frames(source)
-    return {stream: looked[_name(spec)] for stream, spec in specs.items() if _name(spec) in looked}
+            found[name] = _first_frames(source)
+    return {stream: found[_name(spec)] for stream, spec in specs.items() if _name(spec) in found}
 
 
 def _first_frames(source: LiveSample | SourceProcess) -> SampledSource:
@@ -147,15 +250,12 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
     return timer.batch_s(find) / every
 
 
-def classifying_gpu_s(ask: Predictor, side: int, sides: Sequence[int], timer: Timer) -> dict[int, float]:
+def classifying_gpu_s(
+    predictor: Predictor, side: int, sides: Sequence[int], timer: Timer
+) -> dict[int, float]:
     """Times the first serving model on a typical frame's crops; returns seconds per resolution of Λ."""
     crops = _crops(round(TYPICAL_OBJECTS), side)
-    return {resolution: timer.batch_s(partial(ask.predict, crops, resolution)) for resolution in sides}
-
-
-def costs_of(fps: float, finding_s: float, classifying_s: Mapping[int, float]) -> StreamCosts:
-    """Returns the costs of a camera's typical frame, from its parts."""
-    return StreamCosts(fps, {side: finding_s + took_s for side, took_s in classifying_s.items()}, finding_s)
+    return {resolution: timer.batch_s(partial(predictor.predict, crops, resolution)) for resolution in sides}
 
 
 def of_all_streams(
@@ -221,3 +321,7 @@ def _crops(count: int, side: int) -> NDArray[np.uint8]:
 def _labelled(count: int, side: int, classes: int) -> LabelledCrops:
     order = np.arange(count)
     return LabelledCrops(_crops(count, side), order % classes, order, order)
+
+
+if __name__ == "__main__":
+    main()

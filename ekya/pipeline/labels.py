@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
     LabelledCrops,
@@ -26,20 +26,6 @@ LABELLED_TRACKS = 0.6
 LABELLED_PICTURES = 12
 """Pictures of a window that a detector analyses for labels. It is charged per picture, not per object.
 Pictures that its network analysed already, to propose their objects, cost nothing more."""
-
-
-class Labels(Protocol):
-    """The part of a golden model that labelling needs."""
-
-    @property
-    def background(self) -> int | None:
-        """The class of boxes that are no object; None if every box is one."""
-
-    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
-        """Returns the class of each box in each picture, an index into the fleet's; -1 for unusable."""
-
-    def operations(self, items: Sequence[Question]) -> int:
-        """Returns the counted operations of labelling these items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +70,7 @@ class StreamLabels:
 Chosen = Sequence[tuple[CollectedFrame, NDArray[np.int64]]]
 """Frames with the rows of the boxes that were chosen in them."""
 
-Look = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+Embed = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Serving model as a function of crops: returns confidences (N,) and features (N, F)."""
 
 
@@ -96,13 +82,13 @@ class Selection:
         chosen: the objects, by frame.
         rank: (N,) int64, place of each in the policy's order; in the order of ``chosen``.
         by_chance: (N,) bool, whether an object was chosen by chance alone.
-        looked_at: number of crops that the serving model classified for the choice.
+        classified: number of crops that the serving model classified for the choice.
     """
 
     chosen: Chosen
     rank: NDArray[np.int64]
     by_chance: NDArray[np.bool_]
-    looked_at: int
+    classified: int
 
     @property
     def questions(self) -> list[Question]:
@@ -115,7 +101,7 @@ def choose(
     limit: int,
     seed: int,
     policy: LabelPolicy = UNIFORM_POLICY,
-    look: Look | None = None,
+    embed: Embed | None = None,
 ) -> Selection:
     """Chooses at most ``limit`` crops in the policy's order.
 
@@ -124,8 +110,8 @@ def choose(
     """
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
-    order, looked_at = _ordered(material, places, POOL * limit, policy, look, rng)
-    return _selection(material, places, order, np.sort(order.rows[:limit]), looked_at)
+    order, classified = _ordered(material, places, POOL * limit, policy, embed, rng)
+    return _selection(material, places, order, np.sort(order.rows[:limit]), classified)
 
 
 def choose_pictures(
@@ -133,7 +119,7 @@ def choose_pictures(
     limit: int,
     seed: int,
     policy: LabelPolicy = UNIFORM_POLICY,
-    look: Look | None = None,
+    embed: Embed | None = None,
     pool: int = 0,
 ) -> Selection:
     """Chooses the objects of all pictures with known detections and of ``limit`` others.
@@ -144,16 +130,16 @@ def choose_pictures(
     rng = np.random.default_rng((seed, material.window))
     places = _places(material, rng)
     if policy.asks_model:
-        order, looked_at = _ordered(material, places, pool, policy, look, rng)
+        order, classified = _ordered(material, places, pool, policy, embed, rng)
         shown = order.pictures(_candidates(material, places, None))
     else:
         # Every picture is equally likely, independent of its number of objects.
-        shown, looked_at = rng.permutation(np.unique([at for at, _ in places])), 0
+        shown, classified = rng.permutation(np.unique([at for at, _ in places])), 0
         order = Order(np.arange(len(places)), np.ones(len(places), np.bool_))
     known = [at for at in shown if material.sample[at].found is not None]
     pictures = {*known, *[at for at in shown if material.sample[at].found is None][:limit]}
     rows = np.array([row for row, (at, _) in enumerate(places) if at in pictures], np.int64)
-    return _selection(material, places, order, rows, looked_at)
+    return _selection(material, places, order, rows, classified)
 
 
 def _ordered(
@@ -161,27 +147,29 @@ def _ordered(
     places: Sequence[tuple[int, int]],
     pool: int,
     policy: LabelPolicy,
-    look: Look | None,
+    embed: Embed | None,
     rng: np.random.Generator,
 ) -> tuple[Order, int]:
     """Returns the policy's order of the objects, and the number that the serving model classified.
 
     If the policy uses the model, a random pool is classified; the other objects follow it in random order.
     """
-    if not policy.asks_model or look is None:
+    if not policy.asks_model or embed is None:
         return policy.order(_candidates(material, places, None), rng), 0
     drawn = rng.permutation(len(places))
     asked, others = np.sort(drawn[:pool]), drawn[pool:]
-    order = policy.order(_candidates(material, [places[row] for row in asked.tolist()], look), rng)
+    order = policy.order(_candidates(material, [places[row] for row in asked.tolist()], embed), rng)
     rows = np.concatenate([asked[order.rows], others])
     return Order(rows, np.concatenate([order.by_chance, np.ones(len(others), np.bool_)])), len(asked)
 
 
-def _candidates(material: WindowMaterial, places: Sequence[tuple[int, int]], look: Look | None) -> Candidates:
+def _candidates(
+    material: WindowMaterial, places: Sequence[tuple[int, int]], embed: Embed | None
+) -> Candidates:
     pictures = np.array([at for at, _ in places], np.int64)
-    if look is None or not places:
+    if embed is None or not places:
         return Candidates(pictures, np.zeros(len(places), np.float32), np.zeros((len(places), 0), np.float32))
-    return Candidates(pictures, *look(np.stack([material.sample[at].crops[row] for at, row in places])))
+    return Candidates(pictures, *embed(np.stack([material.sample[at].crops[row] for at, row in places])))
 
 
 def _selection(
@@ -189,7 +177,7 @@ def _selection(
     places: Sequence[tuple[int, int]],
     order: Order,
     rows: NDArray[np.int64],
-    looked_at: int,
+    classified: int,
 ) -> Selection:
     """Builds a selection of these rows of ``places``, in rising order."""
     rank = np.empty(len(places), np.int64)
@@ -198,7 +186,7 @@ def _selection(
         _by_frame(material, [places[row] for row in rows.tolist()]),
         rank[rows],
         order.by_chance[rank[rows]],
-        looked_at,
+        classified,
     )
 
 
@@ -276,7 +264,7 @@ def _of_use(
     predict nothing else.
     """
     objects = np.flatnonzero((classes >= 0) & (classes != background))
-    if selection.looked_at:
+    if selection.classified:
         objects = objects[np.argsort(selection.rank[objects])][:limit]
     else:
         objects = rng.permutation(objects)[:limit]

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.models.golden.detections import FramePlace, Question
+from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.collector import UNNAMED
-from ekya.pipeline.labels import Labels
 
 _TRIED_ON = (360, 640, 3)
 
@@ -22,20 +22,15 @@ class MeteredGolden:
             golden: the golden model.
             clock: seconds of GPU time that it has used.
         """
+        self.background = golden.background
+        """The background class of the golden model."""
+        self.took_s = 0.0
+        """GPU-seconds of all questions so far."""
+        self.operations = golden.operations
+        """Returns the golden model's operation count for some questions."""
         self._golden = golden
         self._clock = clock
         self._operations = 0
-        self._took_s = 0.0
-
-    @property
-    def took_s(self) -> float:
-        """GPU-seconds of all questions so far."""
-        return self._took_s
-
-    @property
-    def background(self) -> int | None:
-        """The background class of the golden model."""
-        return self._golden.background
 
     def try_out(self) -> None:
         """Labels a grey picture twice; only the second call is metered, since the first is a warm-up."""
@@ -48,16 +43,12 @@ class MeteredGolden:
         """Labels as the golden model does, and meters the call."""
         began_s = self._clock()
         labels = self._golden.label(items)
-        self._took_s += self._clock() - began_s
+        self.took_s += self._clock() - began_s
         self._operations += self._golden.operations(items)
         return labels
-
-    def operations(self, items: Sequence[Question]) -> int:
-        """Returns the golden model's operation count."""
-        return self._golden.operations(items)
 
     def gpu_s(self, items: Sequence[Question]) -> float:
         """Returns the expected GPU-seconds of these questions at the average speed so far; 0.0 before any."""
         if not self._operations:
             return 0.0
-        return self._golden.operations(items) * self._took_s / self._operations
+        return self._golden.operations(items) * self.took_s / self._operations

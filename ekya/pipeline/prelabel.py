@@ -12,12 +12,11 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId, seconds_to_us
-from ekya.models.golden.classifier import GoldenClassifier
-from ekya.models.golden.detections import Detections, Detector, Question
-from ekya.models.golden.detectors import PROPOSAL_SCORE
+from ekya.models.golden.detections import Detections, Question, no_detections
+from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_classifier_of, open_detector_of
 from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resumed
-from ekya.models.golden.opening import open_classifier_of, open_detector_of
-from ekya.models.golden.spec import FILE, detector_of
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
 
@@ -29,15 +28,21 @@ _KEEP_EVERY_S = 30.0
 _MOST_PART_WRITING = 0.05
 
 
-class Teacher(Protocol):
-    """Labels the objects in a whole frame."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Teacher:
+    """Labels the objects in whole frames.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Class names; the classes of ``see`` index them."""
+    Attributes:
+        by: name of the source of the labels.
+        names: class names, which the classes of ``label`` index.
+        finds: True if boxes are detected in the images; False if they are given.
+        label: returns the objects of a frame, from the frame and what is known of it.
+    """
 
-    def see(self, frame: Frame, truth: Truth | None) -> Detections:
-        """Returns the objects of a frame."""
+    by: str
+    names: tuple[str, ...]
+    finds: bool
+    label: Callable[[Frame, Truth | None], Detections]
 
 
 class Progress(Protocol):
@@ -88,9 +93,8 @@ def label_ahead(
             cannot be opened; or ``before`` was made by another model or with other classes.
     """
     chosen = _chosen(fleet, streams, from_truth)
-    teacher = _Told(fleet.classes or ()) if from_truth else _teacher(fleet, chosen)
-    by = TRUTH if from_truth else detector_of(fleet.golden) or fleet.golden.model
-    head = LabelHead(by=by, names=teacher.names, finds=isinstance(teacher, _Found))
+    teacher = _truth(fleet.classes or ()) if from_truth else _teacher(fleet, chosen)
+    head = LabelHead(by=teacher.by, names=teacher.names, finds=teacher.finds)
     table = LabelTable(head) if before is None else resumed(_of_the_same(before, head))
     counts: dict[StreamId, Counts] = {}
     keeper = _Keeper(table, keep)
@@ -130,7 +134,7 @@ def _label_stream(
                 to_the_end = False
                 break
             if frame.index not in done:
-                done[frame.index] = teacher.see(frame, truth)
+                done[frame.index] = teacher.label(frame, truth)
                 keeper.sometimes()
             frames += 1
             progress.labelled(1)
@@ -167,60 +171,39 @@ class _Keeper:
         self._wait_s = max(_KEEP_EVERY_S, (self._kept_s - began_s) / _MOST_PART_WRITING)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Told:
-    """Teacher that returns the data's own labels."""
+def _truth(names: tuple[str, ...]) -> Teacher:
+    """Returns the data's own labels as a teacher."""
 
-    names: tuple[str, ...]
-
-    def see(self, frame: Frame, truth: Truth | None) -> Detections:
+    def label(_: Frame, truth: Truth | None) -> Detections:
         if truth is None:
-            return Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+            return no_detections()
         return Detections(truth.boxes, truth.classes, np.ones(len(truth.boxes), np.float32))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Teacher that runs a golden detector, with detections down to the proposal threshold."""
-
-    detector: Detector
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.detector.names
-
-    def see(self, frame: Frame, truth: Truth | None) -> Detections:
-        return self.detector.detect(frame.image)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Named:
-    """Teacher that classifies the boxes that came with the frame."""
-
-    golden: GoldenClassifier
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.golden.classes
-
-    def see(self, frame: Frame, truth: Truth | None) -> Detections:
-        boxes = frame.boxes if frame.boxes is not None else np.zeros((0, 4), np.float32)
-        classes, confidences = self.golden.judge([Question(boxes, frame.image)])
-        return Detections(boxes, classes, confidences)
+    return Teacher(TRUTH, names, False, label)
 
 
 def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:
+    """Returns the golden model as a teacher; a detector's labels go down to the score of proposals."""
     if fleet.golden.model == FILE:
         raise UserError("key 'golden.model': the labels are in a file already; name a model to make others.")
-    if detector_of(fleet.golden) is not None:
-        return _Found(open_detector_of(fleet.golden, PROPOSAL_SCORE))
+    name = detector_of(fleet.golden)
+    if name is not None:
+        detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
+        return Teacher(name, detector.names, True, lambda frame, _: detector.detect(frame.image))
     for stream in streams:
         if not stream.source.gives_truth:
             raise UserError(
                 f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "
                 "in which they must be found; use a detector, such as onnx."
             )
-    return _Named(open_classifier_of(fleet.golden, fleet.classes or ()))
+    golden = open_classifier_of(fleet.golden, fleet.classes or ())
+
+    def classify(frame: Frame, _: Truth | None) -> Detections:
+        boxes = frame.boxes if frame.boxes is not None else no_detections().boxes
+        classes, confidences = golden.judge([Question(boxes, frame.image)])
+        return Detections(boxes, classes, confidences)
+
+    return Teacher(fleet.golden.model, golden.classes, False, classify)
 
 
 def _chosen(fleet: FleetConfig, streams: Sequence[StreamId], from_truth: bool) -> list[StreamConfig]:

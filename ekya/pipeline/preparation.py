@@ -17,6 +17,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
 from ekya.models.edge.predictor import accuracy
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
@@ -28,7 +29,6 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import (
     LABELLED_PICTURES,
-    Labels,
     Selection,
     StreamLabels,
     choose,
@@ -55,7 +55,7 @@ class StreamPreparation:
     Attributes:
         exemplars: crops of earlier windows that a retraining would mix in.
         golden_gpu_s: expected GPU-seconds of the golden model for some questions; used only with a budget.
-        look_gpu_s: GPU-seconds of the serving model for one crop; used only with a budget.
+        crop_gpu_s: GPU-seconds of the serving model for one crop; used only with a budget.
         earlier: the model that served when labels were taken before, if another one serves now.
         passed: stores forward passes of the model on tried crops, for the retraining; None to drop them.
     """
@@ -66,7 +66,7 @@ class StreamPreparation:
     golden: Labels
     exemplars: int = 0
     golden_gpu_s: Callable[[Sequence[Question]], float] = field(default=lambda _: 0.0)
-    look_gpu_s: float = 0.0
+    crop_gpu_s: float = 0.0
     earlier: Classifier | None = None
     passed: ActivationCache | None = None
 
@@ -84,19 +84,19 @@ class StreamPreparation:
         policy, most = LABEL_POLICIES[settings.label_policy], settings.labels_per_window
         one_gpu_s = self._one_gpu_s(material.sample)
         left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
-        look_gpu_s = self.look_gpu_s if policy.asks_model else 0.0
+        crop_gpu_s = self.crop_gpu_s if policy.asks_model else 0.0
         if self.golden.background is None:
-            most = affordable(left_gpu_s, one_gpu_s + POOL * look_gpu_s, most)
-            self._tell_if_none(most, one_gpu_s + POOL * look_gpu_s)
-            return choose(material, most, settings.seed, policy, self.serving.predictor.look)
+            most = affordable(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
+            self._warn_if_none(most, one_gpu_s + POOL * crop_gpu_s)
+            return choose(material, most, settings.seed, policy, self.serving.predictor.embed)
         pool = POOL * most
         if left_gpu_s is not None:
             # Pictures cost more than crops in the serving model, which may use half of the budget.
-            pool = affordable(left_gpu_s / 2, look_gpu_s, pool)
-            left_gpu_s -= pool * look_gpu_s
+            pool = affordable(left_gpu_s / 2, crop_gpu_s, pool)
+            left_gpu_s -= pool * crop_gpu_s
         pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
-        self._tell_if_none(pictures, one_gpu_s)
-        return choose_pictures(material, pictures, settings.seed, policy, self.serving.predictor.look, pool)
+        self._warn_if_none(pictures, one_gpu_s)
+        return choose_pictures(material, pictures, settings.seed, policy, self.serving.predictor.embed, pool)
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of `label_burst` to the golden model."""
@@ -227,7 +227,7 @@ class StreamPreparation:
             passed=self.passed,
         )
 
-    def _tell_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:
+    def _warn_if_none(self, affordable_questions: int, one_gpu_s: float) -> None:
         """Logs a warning if a budget allows no labels; one question takes ``one_gpu_s``."""
         if not affordable_questions:
             _LOG.warning(

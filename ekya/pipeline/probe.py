@@ -1,6 +1,6 @@
 """Measures the costs of a fleet's work on this machine, in a separate process before a run.
 
-The process (``probe_child.py``) imports torch, so that its parent need not, and exits before the run begins.
+The process (``host_costs.py``) imports torch, so that its parent need not, and exits before the run begins.
 """
 
 import json
@@ -23,7 +23,7 @@ from ekya.models.edge.forward import SelfTest
 from ekya.streams.ingest.credentials import masked
 from ekya.system.host import instruction_set, processor_name
 
-_LAST_WORDS = 300
+_ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +105,16 @@ class Probe:
         self._folder = tempfile.TemporaryDirectory(prefix="ekya-probe-")
         self._answer = Path(self._folder.name) / "answer.json"
         self._errors = (Path(self._folder.name) / "errors").open("wb+")
-        order = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
+        given = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
         self._process = popen(
-            [sys.executable, "-m", "ekya.pipeline.probe_child", str(self._answer)],
+            [sys.executable, "-m", "ekya.pipeline.host_costs", str(self._answer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
         )
         # If the process has already died, ``result`` reports the error.
-        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as asked:
-            asked.write(json.dumps(order).encode())
+        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as stdin:
+            stdin.write(json.dumps(given).encode())
 
     def result(self) -> ProbedHost:
         """Waits for the result.
@@ -129,7 +129,7 @@ class Probe:
                 raise UserError(str(answer["refused"]))
             return _PROBED.validate_python(answer)
         except (OSError, ValueError, ValidationError) as error:
-            why = self._last_words() or str(error)
+            why = self._last_error() or str(error)
             raise UserError(
                 f"this machine could not be measured ({why}); `ekya doctor` says what is missing"
             ) from error
@@ -148,7 +148,7 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return masked(lines[-1].strip())[:_LAST_WORDS] if lines else ""
+        return masked(lines[-1].strip())[:_ERROR_CHARACTERS] if lines else ""

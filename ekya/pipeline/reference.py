@@ -11,7 +11,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.core.records import FrameReference
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
-from ekya.models.golden.opening import GoldenModel
+from ekya.models.golden.golden_model import GoldenModel
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import REFERENCE, merge_parts, reference_writer
 from ekya.streams.ingest.frame import Frame
@@ -19,7 +19,7 @@ from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.tracking import IouTracker
 
 _LOG = logging.getLogger(__name__)
-_TELL_EVERY = 500
+_LOG_EVERY = 500
 
 
 class Referee:
@@ -53,7 +53,7 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
             if judged is None:
                 return
             rows.add(judged)
-            if count % _TELL_EVERY == 0:
+            if count % _LOG_EVERY == 0:
                 _LOG.info("%s: %d frames have their reference labels", stream.id, count)
     rows.flush()
     merge_parts(path, REFERENCE)

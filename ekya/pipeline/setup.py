@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,95 +13,27 @@ from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.gpus import GpuGroups
-from ekya.core.objects import BACKGROUND
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
-from ekya.models.golden.classes import classes_in, occurring_classes
-from ekya.models.golden.detectors import GOLDEN_SCORE, PROPOSAL_SCORE
-from ekya.models.golden.from_file import BoxesBefore
+from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
-from ekya.models.golden.opening import label_file_of, open_detector_of
+from ekya.models.golden.label_file_model import LabelFileProposer
 from ekya.models.golden.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
-from ekya.models.golden.spec import FILE, detector_of
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import PREPARATION_GPU, deal
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.results.metrics.cues import Cue, Happening
 from ekya.results.metrics.energy import JobPlaces
-from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.motion import MotionRegions
-from ekya.streams.ingest.process import SourceProcess
 from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
-
-LOOK_S = 10.0
-"""Seconds for which a live camera is watched to find the classes it shows."""
-
-
-def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
-    """Returns the fleet's classes; ``auto`` must have been resolved before."""
-    if fleet.classes is None:
-        raise UserError("key 'classes': is auto, and the classes that occur are not known yet.")
-    return fleet.classes
-
-
-def with_classes(fleet: FleetConfig) -> FleetConfig:
-    """Returns the fleet with its classes complete.
-
-    A golden detector needs the class ``background``, last; if the file leaves the classes open, they are
-    those that the videos show, and the cameras within ``LOOK_S``.
-
-    Raises:
-        UserError: there is no detector to find the classes, or the cameras show none.
-    """
-    if fleet.golden.model == FILE:
-        return _with_classes_of_file(fleet)
-    name = detector_of(fleet.golden)
-    if fleet.classes is not None:
-        if name is None or BACKGROUND in fleet.classes:
-            return fleet
-        return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
-    if name is None:
-        raise UserError("key 'classes': only a golden detector can find them; list the names.")
-    if fleet.golden.class_map is not None:
-        raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
-    with ExitStack() as stack:
-        sources: list[SourceProcess | LiveSample] = []
-        for stream in fleet.streams:
-            if stream.source.live:
-                sources.append(stack.enter_context(LiveSample(stream.source, LOOK_S)))
-            else:
-                sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
-        found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)
-    if found == (BACKGROUND,) and any(stream.source.live for stream in fleet.streams):
-        raise UserError(
-            f"key 'classes': the cameras showed nothing in {LOOK_S:g} s that {name} knows; list the names."
-        )
-    _LOG.info("classes that occur: %s", ", ".join(found))
-    return fleet.model_copy(update={"classes": found})
-
-
-def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
-    """Completes the classes from a label file; ``background`` is added if its objects were detected."""
-    path = label_file_of(fleet.golden)
-    labels = read_labels(path, [stream.id for stream in fleet.streams])
-    for stream in fleet.streams:
-        if stream.id not in labels.streams:
-            raise UserError(
-                f"{path}: holds no labels of {stream.id}; add them with `ekya golden label --resume`, or "
-                "leave the stream out of the fleet."
-            )
-    finds = labels.head.finds
-    if finds is None:
-        finds = not all(stream.source.gives_truth for stream in fleet.streams)
-    classes = fleet.classes if fleet.classes is not None else classes_in(labels, GOLDEN_SCORE)
-    if finds and BACKGROUND not in classes:
-        classes = (*classes, BACKGROUND)
-    return fleet.model_copy(update={"classes": classes})
 
 
 def loop_options(
@@ -167,7 +98,7 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     if stream.source.gives_truth:
         return GivenBoxes()
     if fleet.golden.model == FILE:
-        return BoxesBefore(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
+        return LabelFileProposer(read_labels(label_file_of(fleet.golden), [stream.id]), stream.id)
     if detector_of(fleet.golden) is None:
         raise UserError(
             f"key 'golden.model': {fleet.golden.model} only names objects, and {stream.id} is a video "

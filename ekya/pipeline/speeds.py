@@ -1,21 +1,30 @@
-"""Speed curves of a run: measured on this device, or linear."""
+"""Speed curves of a run: measured on this device by ``ekya speeds``, or linear."""
 
 import logging
 from dataclasses import replace
 
+from pydantic import TypeAdapter
+
 from ekya.core.speed import LINEAR, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.gpu.nvml import list_gpus
-from ekya.pipeline.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
+from ekya.pipeline.measurement_file import MeasurementFile
 from ekya.planning.profiling.speed_curves import among_others
 from ekya.system.host import processor_name
 
 _LOG = logging.getLogger(__name__)
 
+SPEEDS = MeasurementFile("speeds", TypeAdapter(ModelSpeeds), "ekya speeds")
+"""Speeds by device, share backend and edge model."""
 
-def key_of(chosen: ChosenBackend, model: str) -> SpeedKey:
-    """Returns the key under which an edge model's speeds are stored."""
-    return SpeedKey(_device_name(chosen.capability.device), chosen.name, model)
+
+def speed_key(chosen: ChosenBackend, model: str) -> dict[str, str]:
+    """Returns the conditions under which an edge model's speeds are valid."""
+    device = processor_name()
+    if chosen.capability.device == "cuda":
+        gpus = list_gpus().gpus
+        device = gpus[0].name if gpus else "a GPU"
+    return {"device": device, "backend": chosen.name, "model": model}
 
 
 def training_speed(speeds: ModelSpeeds | None) -> SpeedCurve:
@@ -38,10 +47,10 @@ def keep_refined(chosen: ChosenBackend, model: str, refined: SpeedCurve | None) 
     Raises:
         UserError: the file of speeds is damaged or cannot be written.
     """
-    key = key_of(chosen, model)
-    speeds = load_speeds(speeds_path(), key)
+    key = speed_key(chosen, model)
+    speeds = SPEEDS.load(key)
     if speeds is not None and refined is not None:
-        save_speeds(speeds_path(), key, replace(speeds, refined=refined))
+        SPEEDS.save(key, replace(speeds, refined=refined))
 
 
 def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
@@ -50,10 +59,10 @@ def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
     Raises:
         UserError: the file of speeds is damaged.
     """
-    key = key_of(chosen, model)
-    speeds = load_speeds(speeds_path(), key)
+    key = speed_key(chosen, model)
+    speeds = SPEEDS.load(key)
     if speeds is not None:
-        _LOG.info("speed at a share: as measured for %s on %s", model, key.device)
+        _LOG.info("speed at a share: as measured for %s on %s", model, key["device"])
     elif chosen.capability.enforcement != "cooperative":
         _LOG.warning(
             "speed at a share: taken for linear, which a GPU's is not; `ekya speeds --shares %s --model %s` "
@@ -62,10 +71,3 @@ def kept_speeds(chosen: ChosenBackend, model: str) -> ModelSpeeds | None:
             model,
         )
     return speeds
-
-
-def _device_name(device: str) -> str:
-    if device == "cuda":
-        gpus = list_gpus().gpus
-        return gpus[0].name if gpus else "a GPU"
-    return processor_name()

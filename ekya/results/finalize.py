@@ -11,10 +11,11 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.units import StreamId
-from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, open_golden
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.record import merge_frames
 from ekya.pipeline.reference import write_reference
-from ekya.pipeline.setup import fleet_classes, job_places
+from ekya.pipeline.setup import job_places
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames

@@ -14,9 +14,10 @@ from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actor_kinds import ProcessConfig, Ready, StreamActorConfig
 from ekya.runtime.job_share import SharedUse, VersionedShare

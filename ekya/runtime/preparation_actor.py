@@ -18,17 +18,18 @@ from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
 from ekya.models.training.operations import forward_operations
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,

@@ -13,7 +13,7 @@ from ekya.config.sizing import resolutions_to_measure
 from ekya.gpu.mps.service import MpsFound
 from ekya.gpu.nvml import GpuInventory
 from ekya.models.edge.forward import ForwardWay, SelfTest
-from ekya.pipeline.self_test_file import key_here, save_self_test, self_tests_path
+from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 
 
 def test_doctor_without_gpu_reports_every_check_and_the_cpu_backend(tmp_path):
@@ -38,9 +38,8 @@ def test_doctor_with_a_kept_self_test_reports_it(tmp_path, monkeypatch):
 
     assert forward()["found"].startswith("not tested yet")
     fleet = load_fleet(shipped_path(DEFAULT_FLEET))
-    key = key_here("cpu", fleet.edge.model, resolutions_to_measure(fleet))
-    save_self_test(
-        self_tests_path(),
+    key = self_test_key("cpu", fleet.edge.model, resolutions_to_measure(fleet))
+    SELF_TESTS.save(
         key,
         SelfTest(way=ForwardWay(channels_last=True), plain_ms=8.0, chosen_ms=4.0, tried=(), took_s=0.5),
     )

@@ -161,4 +161,4 @@ def test_run_with_a_card_needs_virtual_time_and_a_valid_card(tmp_path, capfd):
     assert "--card: a live run plans with what it measures here; add --clock virtual" in error_line(capfd)
     (tmp_path / "card.json").write_text("{}")
     assert cli.main(["run", "--clock", "virtual", "--card", str(tmp_path / "card.json")]) == 2
-    assert "a cost card has the keys" in error_line(capfd)
+    assert "is not a cost card (device: Field required)" in error_line(capfd)

@@ -10,10 +10,10 @@ from ekya.config.fleet_file import DEFAULT_FLEET, OPEN, dump_fleet, load_fleet, 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.servers_file import load_servers
-from ekya.models.golden.resnext import load_resnext29
-from ekya.models.golden.spec import CLASSIFIER_OPERATIONS
-from ekya.pipeline.card_costs import fitted_by_card
+from ekya.models.golden.registry import CLASSIFIERS
+from ekya.models.golden.resnext import build_resnext29
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
+from ekya.pipeline.costs import fitted_by_card
 from ekya.planning.profiling.sizes import DRAWN_FRAMES, Machine
 
 
@@ -97,17 +97,15 @@ def test_fitted_keeps_gpus_of_the_file(tmp_path):
 
 
 def test_classifier_operations_are_those_of_the_networks():
-    classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
-    weights = shipped_path("golden_models/synthetic_city_resnext29.safetensors")
-    networks = {"resnext29": (load_resnext29(weights, classes)[0], 32)}
+    networks = {"resnext29": (build_resnext29(6).eval(), 32)}
     with torch.device("meta"):
-        for name in set(CLASSIFIER_OPERATIONS) - set(networks):
+        for name in set(CLASSIFIERS) - set(networks):
             networks[name] = (get_model(name, weights=None).eval(), 224)
     for name, (network, side) in networks.items():
         device = next(network.parameters()).device
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             network(torch.zeros(1, 3, side, side, device=device))
-        assert counter.get_total_flops() == CLASSIFIER_OPERATIONS[name]
+        assert counter.get_total_flops() == CLASSIFIERS[name].operations
 
 
 def test_drawn_frames_are_those_of_the_collector():

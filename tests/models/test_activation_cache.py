@@ -14,7 +14,7 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import MicroProfile, Trying
-from ekya.models.training.operations import RetrainingCost, preparation_operations, retraining_cost
+from ekya.models.training.operations import RetrainingCost, TrainingCrops, retraining_cost, training_cost
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
 HEAD = RetrainConfig(epochs=3, batch_size=16, head_width=0, trainable_blocks=0, data_fraction=1.0)
@@ -33,7 +33,7 @@ shades = st.lists(st.integers(0, 5), max_size=6)
 
 
 @given(st.lists(shades, max_size=3), shades)
-def test_every_crop_passes_once_and_stands_where_it_was_asked_for(kept, asked) -> None:
+def test_activation_cache_passes_each_crop_once_in_order(kept, asked) -> None:
     passed = ActivationCache()
     for some in kept:
         passed.keep(1, pictures(*some), shades_of(pictures(*some)))
@@ -50,7 +50,7 @@ def test_every_crop_passes_once_and_stands_where_it_was_asked_for(kept, asked) -
     assert new == [shade for shade in asked if shade not in there]
 
 
-def test_boundaries_are_kept_apart_and_a_copy_stays_as_it_was() -> None:
+def test_activation_cache_copy_is_independent() -> None:
     passed = ActivationCache()
     passed.keep(0, pictures(1), shades_of(pictures(1)))
     copied = passed.copy()
@@ -78,9 +78,7 @@ def retraining(
 
 
 @pytest.mark.parametrize("blocks", [0, 1])
-def test_a_retraining_passes_only_what_was_not_tried_and_learns_the_same(
-    tiny_model: EdgeModel, make_bars, blocks: int
-) -> None:
+def test_activation_cache_reuse_learns_the_same(tiny_model: EdgeModel, make_bars, blocks: int) -> None:
     config = replace(HEAD, trainable_blocks=blocks)
     first = retraining(tiny_model, make_bars, None, config)
     curve = [first.prepare(), *(first.run_epoch().validation_accuracy for _ in range(3))]
@@ -103,19 +101,20 @@ def test_a_retraining_passes_only_what_was_not_tried_and_learns_the_same(
     assert [other.run_epoch().validation_accuracy for _ in range(3)] == pytest.approx(curve[1:], abs=0.051)
 
 
-def test_what_has_passed_costs_no_operation_more(tiny_model: EdgeModel, make_bars) -> None:
+def test_activation_cache_reuse_costs_no_operations(tiny_model: EdgeModel, make_bars) -> None:
     every, passed = retraining_cost(retraining(tiny_model, make_bars, None)), ActivationCache()
     passed.keep(0, make_bars(40, 1).crops[:25], torch.zeros(25, 32))
     some = retraining_cost(retraining(tiny_model, make_bars, passed))
-    of_one = preparation_operations(HEAD, 1, 32, "tiny") - preparation_operations(HEAD, 1, 32, "tiny", 1)
+    first, again = (training_cost(HEAD, TrainingCrops(1, 0, 0, before), 32, "tiny") for before in (0, 1))
+    of_one = first.preparation - again.preparation
     assert some == RetrainingCost(every.preparation - 25 * of_one, every.epoch, every.steps)
-    assert 0 < of_one < preparation_operations(HEAD, 1, 32, "tiny")
+    assert 0 < of_one < first.preparation
 
 
 @pytest.mark.parametrize(
     ("way", "blocks"), [(Trying.ON_FOLDS, 0), (Trying.FOR_ITS_TIME, 1), (Trying.ON_A_SUBSET, 1)]
 )
-def test_a_trial_leaves_what_it_passed_and_promises_what_the_retraining_then_costs(
+def test_micro_profile_with_cache_promises_the_true_cost(
     tiny_model: EdgeModel, make_bars, way: Trying, blocks: int
 ) -> None:
     entered: list[int] = []

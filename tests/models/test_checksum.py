@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.checksum import sha256_of, verified
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import GoldenSpec
 
 CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
@@ -17,14 +17,14 @@ SHIPPED = "golden_models/synthetic_city_resnext29"
 
 
 @pytest.mark.parametrize("name", [SHIPPED, "golden_models/synthetic_city_resnet18_base"])
-def test_the_card_says_what_the_shipped_weights_are(name: str) -> None:
+def test_checksum_of_shipped_weights_is_on_their_card(name: str) -> None:
     weights = shipped_path(f"{name}.safetensors")
     card = shipped_path(f"{name}.md").read_text(encoding="utf-8")
     assert re.findall(r"sha256: `([0-9a-f]{64})`", card) == [sha256_of(weights)]
     assert sha256_of(weights) == hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
-def test_weights_that_are_not_what_their_card_says_are_refused(tmp_path: Path) -> None:
+def test_checksum_other_than_the_cards_is_refused(tmp_path: Path) -> None:
     weights = Path(shutil.copy(shipped_path(f"{SHIPPED}.safetensors"), tmp_path / "own.safetensors"))
     spec = GoldenSpec(weights=weights)
     assert open_golden(spec, CLASSES).classes == CLASSES, "without a card nobody says what it should be"
@@ -37,7 +37,7 @@ def test_weights_that_are_not_what_their_card_says_are_refused(tmp_path: Path) -
     assert verified(weights) == weights
 
 
-def test_a_checksum_in_the_fleet_file_counts_before_the_card(tmp_path: Path) -> None:
+def test_checksum_in_fleet_file_overrides_the_card(tmp_path: Path) -> None:
     weights = Path(shutil.copy(shipped_path(f"{SHIPPED}.safetensors"), tmp_path / "own.safetensors"))
     (tmp_path / "own.md").write_text(f"sha256: {'0' * 64}\n")
     held = sha256_of(weights)
@@ -46,7 +46,7 @@ def test_a_checksum_in_the_fleet_file_counts_before_the_card(tmp_path: Path) -> 
         open_golden(GoldenSpec(weights=weights, sha256="1" * 64), CLASSES)
 
 
-def test_what_is_no_checksum_and_a_checksum_of_nothing_are_refused() -> None:
+def test_golden_spec_invalid_checksum_is_refused() -> None:
     with pytest.raises(ValidationError, match="64 digits"):
         GoldenSpec(weights=Path("x"), sha256="abc")
     with pytest.raises(ValidationError, match="under weights"):

@@ -6,7 +6,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.coco import coco_names
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.spec import GoldenSpec
 
 NAMES = ("person", "car", "bus", "kite")
@@ -18,7 +18,7 @@ def mapped(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_members_count_for_their_class_and_names_for_themselves(tmp_path: Path) -> None:
+def test_class_map_maps_members_and_equal_names(tmp_path: Path) -> None:
     file = mapped(tmp_path, "vehicle: [car, bus]\nanimal: [kite]\n")
     assert class_of_each(("vehicle", "person"), NAMES, file, "it").tolist() == [1, 0, 0, -1]
     assert class_of_each(("bus", "person"), NAMES, None, "it").tolist() == [1, -1, 0, -1]
@@ -36,7 +36,7 @@ def test_members_count_for_their_class_and_names_for_themselves(tmp_path: Path) 
         ("a: [", ("car",), "YAML"),
     ],
 )
-def test_what_does_not_fit_is_said_with_file_key_and_remedy(
+def test_class_map_mistake_names_file_key_and_remedy(
     text: str, classes: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=rf"map\.yaml.*{words}"):
@@ -45,12 +45,12 @@ def test_what_does_not_fit_is_said_with_file_key_and_remedy(
         class_of_each(("tram",), NAMES, None, "it")
 
 
-def test_a_map_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_class_map_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.yaml"):
         class_of_each(("car",), NAMES, tmp_path / "gone.yaml", "it")
 
 
-def test_the_shipped_map_of_coco_fits_coco() -> None:
+def test_class_map_shipped_for_coco_fits_coco() -> None:
     file, names = shipped_path("golden_models/coco_to_fleet.yaml"), coco_names()
     for name in ("pedestrian", "vehicle", "cyclist", "sign", "two-wheeler", "animal", "bag", "person"):
         assert (class_of_each((name,), names, file, "COCO") == 0).any()
@@ -58,7 +58,7 @@ def test_the_shipped_map_of_coco_fits_coco() -> None:
     assert sorted(class_of_each(paper, names, file, "COCO").tolist())[-6:] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_map_of_ones_own_regroups_what_the_shipped_model_tells_apart(tmp_path: Path) -> None:
+def test_class_map_of_user_regroups_classes_of_shipped_model(tmp_path: Path) -> None:
     file = mapped(tmp_path, "vehicle: [car, truck, bus]\ntwo-wheeler: [bicycle, motorcycle]\n")
     golden = open_golden(GoldenSpec(class_map=file), ("vehicle", "person", "two-wheeler"))
     assert golden.classes == ("vehicle", "person", "two-wheeler")
@@ -66,7 +66,7 @@ def test_a_map_of_ones_own_regroups_what_the_shipped_model_tells_apart(tmp_path:
         open_golden(GoldenSpec(class_map=file), ("vehicle", "tram"))
 
 
-def test_a_golden_detector_goes_by_its_map(data_dir: Path, tmp_path: Path) -> None:
+def test_class_map_of_user_applies_to_a_detector(data_dir: Path, tmp_path: Path) -> None:
     spec = GoldenSpec(model="onnx", weights=data_dir / "weights" / "FastestDet.onnx")
     assert open_golden(spec, ("vehicle", "pedestrian", "background")).background == 2
     own = spec.model_copy(update={"class_map": mapped(tmp_path, "tram: [train]\n")})

@@ -18,7 +18,7 @@ from ekya.models.edge.device_memory import begin_peak, free_cache, is_gpu_lost, 
         (ValueError("out of memory"), False),
     ],
 )
-def test_what_counts_as_running_out_of_memory(error, out_of_memory):
+def test_is_out_of_memory_recognises_every_kind_of_error(error, out_of_memory):
     assert is_out_of_memory(error) is out_of_memory
 
 
@@ -31,17 +31,17 @@ def test_what_counts_as_running_out_of_memory(error, out_of_memory):
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
     ],
 )
-def test_after_which_errors_a_gpu_is_lost_to_its_process(error, lost):
+def test_is_gpu_lost_recognises_errors_of_cuda(error, lost):
     assert is_gpu_lost(error) is lost
 
 
-def test_torchs_allocator_on_the_cpu_says_what_we_listen_for():
+def test_is_out_of_memory_recognises_torchs_cpu_allocator():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)
 
 
-def test_a_process_without_a_gpu_measures_nothing():
+def test_memory_peaks_without_gpu_are_none():
     begin_peak()
     free_cache()
     assert peak_bytes() is None

@@ -8,7 +8,7 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone(fresh_model: EdgeModel) -> None:
+def test_build_edge_model_seed_leaves_global_generator_alone(fresh_model: EdgeModel) -> None:
     before = torch.random.get_rng_state()
     again = build_edge_model(fresh_model.classes, 0, seed=7)
     assert same(again, fresh_model)
@@ -16,28 +16,28 @@ def test_a_seed_gives_the_same_weights_and_leaves_the_global_generator_alone(fre
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_a_changed_head_width_re_initialises_the_head_only(fresh_model: EdgeModel) -> None:
+def test_adapt_other_head_width_initialises_the_head_only(fresh_model: EdgeModel) -> None:
     adapted = adapt(fresh_model, fresh_model.classes, 16, seed=1)
     assert same(adapted.blocks, fresh_model.blocks)
     assert adapted.head_width == 16
     assert adapted(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
 
 
-def test_a_new_class_keeps_the_outputs_of_the_known_ones(fresh_model: EdgeModel) -> None:
+def test_adapt_new_class_keeps_known_outputs(fresh_model: EdgeModel) -> None:
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt(fresh_model, (*fresh_model.classes, "bus"), 0, seed=1)
     assert adapted.classes[-1] == "bus"
     torch.testing.assert_close(adapted(images)[:, :3], fresh_model(images))
 
 
-def test_a_hidden_layer_stays_when_a_class_is_added(fresh_model: EdgeModel) -> None:
+def test_adapt_new_class_keeps_the_hidden_layer(fresh_model: EdgeModel) -> None:
     wide = adapt(fresh_model, fresh_model.classes, 16, seed=1)
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     grown = adapt(wide, (*wide.classes, "bus"), 16, seed=2)
     torch.testing.assert_close(grown(images)[:, :3], wide(images))
 
 
-def test_a_clone_is_independent(fresh_model: EdgeModel) -> None:
+def test_clone_is_independent(fresh_model: EdgeModel) -> None:
     copied = clone(fresh_model)
     with torch.no_grad():
         copied.head.bias.add_(1.0)

@@ -18,10 +18,11 @@ from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import features_of
 from ekya.models.training.operations import (
-    epoch_operations,
+    TrainingCrops,
     forward_operations,
     operations_counter,
     retraining_cost,
+    training_cost,
 )
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
@@ -38,7 +39,7 @@ def counted() -> None:
     """Counts each architecture once, which takes most of a second, outside of the tests."""
     for name in STREAMS:
         for blocks in (0, 1):
-            epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 1, 1, 32, name)
+            training_cost(RetrainConfig(1, 8, 0, blocks, 1.0), TrainingCrops(0, 1, 1), 32, name)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def _tensors(block: torch.nn.Module) -> list[Tensor]:
     return list(block.state_dict().values())
 
 
-def test_every_model_says_what_its_blocks_are() -> None:
+def test_edge_model_names_its_blocks() -> None:
     for name in EDGE_MODELS:
         assert block_names(name)[0] == "stem"
         assert len(set(block_names(name))) == len(block_names(name)) >= 5
@@ -95,7 +96,7 @@ def test_every_model_says_what_its_blocks_are() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("resolution", [16, 24, 32, 64])
-def test_crops_of_any_size_become_logits(models, name: str, resolution: int) -> None:
+def test_edge_model_maps_crops_of_any_size_to_logits(models, name: str, resolution: int) -> None:
     crops = np.random.default_rng(0).integers(0, 256, (2, resolution, resolution, 3)).astype(np.uint8)
     with torch.inference_mode():
         features = models[name].embed(to_input(crops, "cpu"))
@@ -104,7 +105,7 @@ def test_crops_of_any_size_become_logits(models, name: str, resolution: int) -> 
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_at_32_pixels_the_last_block_still_sees_where_things_are(models, name: str) -> None:
+def test_edge_model_last_block_keeps_positions_at_32_pixels(models, name: str) -> None:
     """The last block of a ResNet sees one pixel; that of the smaller models sees 2 × 2."""
     images = torch.zeros(1, 3, 32, 32)
     with torch.inference_mode():
@@ -115,14 +116,16 @@ def test_at_32_pixels_the_last_block_still_sees_where_things_are(models, name: s
 
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("statistics", [False, True])
-def test_trained_blocks_move_and_frozen_ones_do_not(models, make_bars, name: str, statistics: bool) -> None:
+def test_edge_model_training_changes_trained_blocks_only(
+    models, make_bars, name: str, statistics: bool
+) -> None:
     after = trained(models[name], make_bars, 2, method=TrainingMethod(SgdRecipe(batch_statistics=statistics)))
     assert changed(models[name], after) == set(block_names(name)[-2:])
     assert not torch.equal(after.head.weight, models[name].head.weight)
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_all_blocks_can_train_and_twice_is_the_same(models, make_bars, name: str) -> None:
+def test_edge_model_training_is_deterministic(models, make_bars, name: str) -> None:
     blocks = len(block_names(name))
     recipe = SgdRecipe(batch_statistics=True)
     once = trained(models[name], make_bars, blocks, method=TrainingMethod(recipe))
@@ -133,7 +136,7 @@ def test_all_blocks_can_train_and_twice_is_the_same(models, make_bars, name: str
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_head_alone_trains_on_features_that_are_known(models, make_bars, name: str) -> None:
+def test_edge_model_head_training_keeps_all_blocks(models, make_bars, name: str) -> None:
     run = retraining(models[name], make_bars, 0)
     run.prepare()
     run.run_epoch()
@@ -142,7 +145,7 @@ def test_a_head_alone_trains_on_features_that_are_known(models, make_bars, name:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_folded_it_answers_as_it_did(models, make_bars, name: str) -> None:
+def test_edge_model_folded_predicts_the_same(models, make_bars, name: str) -> None:
     crops = make_bars(4, 4).crops
     predictor = Predictor(models[name])
     left = [module for module in predictor.model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
@@ -155,7 +158,7 @@ def test_folded_it_answers_as_it_did(models, make_bars, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_from_any_boundary_the_answers_are_the_same(models, make_bars, name: str) -> None:
+def test_edge_model_cut_anywhere_predicts_the_same(models, make_bars, name: str) -> None:
     crops = make_bars(3, 4).crops
     expected, _ = Predictor(models[name]).predict(crops, 32)
     for left in (0, 1, len(block_names(name))):
@@ -165,9 +168,7 @@ def test_from_any_boundary_the_answers_are_the_same(models, make_bars, name: str
 
 @pytest.mark.parametrize("joining", sorted(JOININGS))
 @pytest.mark.parametrize("name", STREAMS)
-def test_two_streams_asked_together_are_answered_as_by_themselves(
-    models, make_bars, name: str, joining: str
-) -> None:
+def test_edge_models_in_one_batch_predict_as_alone(models, make_bars, name: str, joining: str) -> None:
     other = clone(models[name])
     with torch.no_grad():
         for weight in other.blocks[-2].parameters():
@@ -186,7 +187,7 @@ def test_two_streams_asked_together_are_answered_as_by_themselves(
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_checkpoint_brings_back_the_same_model(models, name: str) -> None:
+def test_edge_model_checkpoint_round_trip_is_identical(models, name: str) -> None:
     back = from_bytes(to_bytes(models[name]))
     assert (back.architecture, back.classes) == (name, NAMES)
     assert not changed(models[name], back)
@@ -194,25 +195,32 @@ def test_a_checkpoint_brings_back_the_same_model(models, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_operations_grow_with_the_blocks(name: str) -> None:
-    costs = [epoch_operations(RetrainConfig(1, 8, 0, blocks, 1.0), 10, 2, 32, name) for blocks in (0, 1)]
+def test_edge_model_operations_grow_with_the_blocks(name: str) -> None:
+    costs = [
+        training_cost(RetrainConfig(1, 8, 0, blocks, 1.0), TrainingCrops(0, 10, 2), 32, name).epoch
+        for blocks in (0, 1)
+    ]
     assert costs[0] < costs[1] < (3 * 10 + 2) * forward_operations(32, architecture=name)
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "shufflenet_v2_x1_0"])
-def test_training_everything_is_a_pass_forward_and_two_back(name: str) -> None:
+def test_edge_model_full_training_costs_three_passes(name: str) -> None:
     every = RetrainConfig(1, 8, 0, len(block_names(name)), 1.0)
-    passes = epoch_operations(every, 10, 0, 32, name) / forward_operations(32, architecture=name) / 10
+    passes = (
+        training_cost(every, TrainingCrops(0, 10, 0), 32, name).epoch
+        / forward_operations(32, architecture=name)
+        / 10
+    )
     assert 2.5 < passes <= 3.0, "but for the first gradient, which nobody needs"
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_operations_grow_with_the_pixels(name: str) -> None:
+def test_edge_model_operations_grow_with_the_pixels(name: str) -> None:
     assert forward_operations(24, architecture=name) < forward_operations(32, architecture=name)
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_what_is_counted_is_what_runs(models, make_bars, name: str) -> None:
+def test_edge_model_counted_operations_equal_executed_ones(models, make_bars, name: str) -> None:
     run = retraining(models[name], make_bars, 1)
     with operations_counter() as preparing:
         run.prepare()
@@ -222,7 +230,7 @@ def test_what_is_counted_is_what_runs(models, make_bars, name: str) -> None:
     assert (cost.preparation, cost.epoch) == (preparing.get_total_flops(), training.get_total_flops())
 
 
-def test_gradients_of_a_convolution_in_groups_are_counted_by_the_channels_of_a_group() -> None:
+def test_operations_of_grouped_gradients_count_channels_of_a_group() -> None:
     counts = {}
     for groups in (1, 4):
         convolution = torch.nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False)
@@ -233,7 +241,7 @@ def test_gradients_of_a_convolution_in_groups_are_counted_by_the_channels_of_a_g
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_torchvisions_weights_are_taken_and_its_classifier_is_not(name: str, tmp_path) -> None:
+def test_from_torchvision_takes_blocks_and_leaves_the_classifier(name: str, tmp_path) -> None:
     net = torchvision.models.get_model(name, weights=None).eval()
     loaded = from_torchvision(net.state_dict(), name, NAMES, 0, tmp_path / "w.pth")
     if CUTS[name].full_size is not None:  # our models keep the picture's size here
@@ -248,7 +256,7 @@ def test_torchvisions_weights_are_taken_and_its_classifier_is_not(name: str, tmp
     assert loaded.head.weight.shape == (len(NAMES), CUTS[name].features)
 
 
-def test_weights_of_another_model_are_refused_by_name(tmp_path) -> None:
+def test_from_torchvision_weights_of_other_model_are_refused(tmp_path) -> None:
     state = torchvision.models.resnet34(weights=None).state_dict()
     with pytest.raises(UserError, match=r"w\.pth.*'edge\.model'.*differences.*give weights of that model"):
         from_torchvision(state, "resnet18", NAMES, 0, tmp_path / "w.pth")
@@ -256,7 +264,7 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path) -> None:
         from_torchvision({}, "mobilenet_v3_small", NAMES, 0, tmp_path / "w.pth")
 
 
-def test_a_model_of_ones_own_has_no_weights_of_torchvision(monkeypatch, tmp_path) -> None:
+def test_from_torchvision_own_architecture_is_refused(monkeypatch, tmp_path) -> None:
     monkeypatch.setitem(EDGE_MODELS, "own", lambda: Trunk({"only": torch.nn.Conv2d(3, 4, 3)}, 4))
     with pytest.raises(UserError, match="none of torchvision's"):
         from_torchvision({}, "own", NAMES, 0, tmp_path / "w.pth")

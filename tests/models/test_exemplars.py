@@ -4,7 +4,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import ExemplarMemory, herd, normalised_features
 
 
-def test_herding_keeps_the_running_mean_nearest() -> None:
+def test_herd_keeps_the_running_mean_nearest() -> None:
     # The mean is (1, 0). Row 2 is nearest; with it, row 3 keeps the mean of two nearest; then row 1.
     features = np.array([[-3.0, 2.0], [3.0, -2.0], [1.1, 0.0], [0.9, 0.0]], np.float32) + np.array(
         [0.5, 0.0], np.float32
@@ -21,7 +21,7 @@ def test_herding_keeps_the_running_mean_nearest() -> None:
     assert sorted(order) == [0, 1, 2, 3]
 
 
-def test_herding_is_not_nearest_to_the_mean() -> None:
+def test_herd_differs_from_nearest_to_the_mean() -> None:
     # Two rows on one side are nearest to the mean, but herding balances them with one from the other.
     features = np.array([[0.4], [0.5], [-2.0], [1.5]], np.float32)
     order = herd(features, 3)
@@ -29,7 +29,7 @@ def test_herding_is_not_nearest_to_the_mean() -> None:
     assert abs(features[order].mean() - features.mean()) < abs(features[[0, 1, 3]].mean() - features.mean())
 
 
-def test_memory_is_bounded_shared_by_classes_and_deterministic(fresh_model: EdgeModel, make_bars) -> None:
+def test_exemplar_memory_is_bounded_and_deterministic(fresh_model: EdgeModel, make_bars) -> None:
     memory = ExemplarMemory(budget_crops=10)
     assert memory.exemplars() is None
     for window in range(3):
@@ -43,7 +43,7 @@ def test_memory_is_bounded_shared_by_classes_and_deterministic(fresh_model: Edge
         assert np.bincount(kept.classes, minlength=3).tolist() == ([quota, quota, 0 if window < 2 else quota])
 
 
-def test_nothing_new_leaves_the_memory(fresh_model: EdgeModel, make_bars) -> None:
+def test_exemplar_memory_without_new_crops_is_unchanged(fresh_model: EdgeModel, make_bars) -> None:
     empty = make_bars(2, 0).take(np.zeros(0, np.int64))
     memory = ExemplarMemory(4)
     assert memory.update(fresh_model, empty).exemplars() is None
@@ -51,10 +51,10 @@ def test_nothing_new_leaves_the_memory(fresh_model: EdgeModel, make_bars) -> Non
     assert len(full.update(fresh_model, empty).exemplars()) == len(full.exemplars())
 
 
-def test_more_classes_than_budget_stay_within_it(fresh_model: EdgeModel, make_bars) -> None:
+def test_exemplar_memory_of_many_classes_keeps_to_the_budget(fresh_model: EdgeModel, make_bars) -> None:
     assert len(ExemplarMemory(2).update(fresh_model, make_bars(30, 0)).exemplars()) == 2
 
 
-def test_features_have_length_one(fresh_model: EdgeModel, make_bars) -> None:
+def test_normalised_features_have_length_one(fresh_model: EdgeModel, make_bars) -> None:
     features = normalised_features(fresh_model, make_bars(5, 0).crops)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, rtol=1e-5)

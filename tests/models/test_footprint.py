@@ -78,14 +78,14 @@ def held_bytes(architecture, config, training, validation):
 @pytest.mark.parametrize(
     ("architecture", "blocks"), [("resnet18", 0), ("resnet18", 2), ("mobilenet_v3_small", 3)]
 )
-def test_the_estimate_holds_what_a_retraining_holds_and_not_much_more(architecture, blocks):
+def test_footprint_covers_memory_of_a_retraining(architecture, blocks):
     config = RetrainConfig(1, 8, 0, blocks, 1.0)
     estimated = retraining_bytes(footprint_of(family_of(config), SIDE, architecture), config, JobCrops(20, 4))
     held = held_bytes(architecture, config, 20, 4)
     assert 0.98 * held <= estimated <= 1.3 * held, (held, estimated)
 
 
-def test_it_counts_what_is_there():
+def test_footprint_counts_known_tensors():
     footprint = footprint_of(Family(0, 0, 16), SIDE)
     model = build_edge_model(CLASSES, 0, 0)
     assert footprint.model_bytes == sum(
@@ -96,7 +96,7 @@ def test_it_counts_what_is_there():
     assert footprint.boundary_bytes == 4 * 512
 
 
-def test_more_trained_blocks_never_need_less():
+def test_footprint_grows_with_trained_blocks():
     needed = []
     for blocks in range(5):
         config = RetrainConfig(1, 16, 0, blocks, 1.0)

@@ -16,25 +16,27 @@ from ekya.system.arithmetic_gate import relative_error
 EVERY_WAY = [
     ForwardWay(channels_last=True),
     ForwardWay(packed_for=(6, 32)),
-    ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128),
-    ForwardWay(channels_last=True, crops_at_once=3),
+    ForwardWay(channels_last=True, packed_for=(6, 32), crops_a_pass=128),
+    ForwardWay(channels_last=True, crops_a_pass=3),
 ]
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("resolution", [32, 24])
-def test_every_way_gives_the_plain_answers(fresh_model, make_bars, way: ForwardWay, resolution: int) -> None:
+def test_forward_every_way_gives_the_plain_answers(
+    fresh_model, make_bars, way: ForwardWay, resolution: int
+) -> None:
     crops = make_bars(7, 2).crops
     plain, found = Predictor(fresh_model, "cpu", PLAIN), Predictor(fresh_model, "cpu", way)
     expected, sure = plain.predict(crops, resolution)
     classes, confidence = found.predict(crops, resolution)
     np.testing.assert_array_equal(classes, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    for one, other in zip(found.look(crops), plain.look(crops), strict=True):
+    for one, other in zip(found.embed(crops), plain.embed(crops), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_only_heavy_kernels_are_packed_and_the_model_keeps_its_own(fresh_model: EdgeModel) -> None:
+def test_pack_changes_heavy_kernels_of_the_copy_only(fresh_model: EdgeModel) -> None:
     if not can_pack():
         pytest.skip("torch here was built without oneDNN")
     before = {name: tensor.clone() for name, tensor in fresh_model.state_dict().items()}
@@ -46,7 +48,7 @@ def test_only_heavy_kernels_are_packed_and_the_model_keeps_its_own(fresh_model: 
     assert all(torch.equal(tensor, before[name]) for name, tensor in fresh_model.state_dict().items())
 
 
-def test_where_the_library_cannot_pack_the_model_stays_as_it_is(monkeypatch) -> None:
+def test_pack_without_library_changes_nothing(monkeypatch) -> None:
     monkeypatch.setattr("ekya.models.edge.packed._ONE_DNN", object())
     convolution = nn.Conv2d(64, 64, 3)
     model = nn.Sequential(convolution)
@@ -55,7 +57,7 @@ def test_where_the_library_cannot_pack_the_model_stays_as_it_is(monkeypatch) -> 
 
 
 @pytest.mark.parametrize("how", [{}, {"stride": 2, "padding": 1}, {"groups": 4}, {"bias": False}])
-def test_a_packed_convolution_is_the_convolution(how) -> None:
+def test_packed_convolution_equals_the_convolution(how) -> None:
     if not can_pack():
         pytest.skip("torch here was built without oneDNN")
     with torch.random.fork_rng(devices=[]):
@@ -68,7 +70,7 @@ def test_a_packed_convolution_is_the_convolution(how) -> None:
             torch.testing.assert_close(packed(images), convolution(images), atol=1e-5, rtol=0)
 
 
-def test_an_operator_with_other_arguments_is_not_used(monkeypatch) -> None:
+def test_can_pack_with_other_arguments_is_false(monkeypatch) -> None:
     monkeypatch.setattr("ekya.models.edge.packed._ONE_DNN", torch.ops.aten)
     assert not can_pack()
     if hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
@@ -79,7 +81,7 @@ def test_an_operator_with_other_arguments_is_not_used(monkeypatch) -> None:
         assert not can_pack()
 
 
-def test_half_precision_is_used_where_the_models_own_answers_allow_it(tiny_model, make_bars) -> None:
+def test_predictor_half_precision_is_used_where_allowed(tiny_model, make_bars) -> None:
     crops = make_bars(6, 3).crops
     _, sure = Predictor(tiny_model).predict(crops, 32)
     predictor = Predictor(
@@ -89,12 +91,10 @@ def test_half_precision_is_used_where_the_models_own_answers_allow_it(tiny_model
     assert {weight.dtype for weight in predictor.model.parameters()} == {torch.float16}
     np.testing.assert_allclose(confidence, sure, atol=1e-2)
     assert confidence.dtype == np.float32
-    assert predictor.look(crops)[1].dtype == np.float32
+    assert predictor.embed(crops)[1].dtype == np.float32
 
 
-def test_a_model_that_leaves_the_range_of_half_stays_in_32_bits_and_says_so(
-    tiny_model, make_bars, caplog
-) -> None:
+def test_predictor_out_of_range_of_half_warns_and_uses_32_bits(tiny_model, make_bars, caplog) -> None:
     model = clone(tiny_model)
     with torch.no_grad():
         model.head.weight.mul_(1e7)
@@ -105,7 +105,7 @@ def test_a_model_that_leaves_the_range_of_half_stays_in_32_bits_and_says_so(
     np.testing.assert_array_equal(predictor.predict(crops, 32)[0], Predictor(model).predict(crops, 32)[0])
 
 
-def test_errors_are_relative_to_the_largest_and_what_is_not_finite_never_passes(tiny_model) -> None:
+def test_half_error_is_relative_and_never_passes_nan(tiny_model) -> None:
     expected = torch.tensor([1.0, -4.0])
     assert relative_error(torch.tensor([1.0, -4.0]), expected) == 0.0
     assert relative_error(torch.tensor([1.2, -4.0]), expected) == pytest.approx(0.05)

@@ -9,13 +9,14 @@ from torchvision.models import get_model_weights
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.models.golden.classes import occurring_classes
 from ekya.models.golden.classifier import GoldenClassifier, grouped
-from ekya.models.golden.confirming import UNSURE, GoldenDetector
 from ekya.models.golden.detections import Detections, Question
-from ekya.models.golden.opening import GOLDEN_MODELS, open_golden
+from ekya.models.golden.detector_model import UNSURE, detector_model
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
-from ekya.models.golden.spec import GOLDEN_NAMES, RESNEXT101S, GoldenSpec, detector_of
+from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
+from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.pipeline.classes import occurring_classes
 from ekya.streams.ingest.frame import Frame
 
 
@@ -43,9 +44,9 @@ class Scripted:
 IMAGE = np.zeros((100, 200, 3), dtype=np.uint8)
 
 
-def test_a_golden_detector_confirms_or_says_background() -> None:
+def test_detector_model_label_confirms_boxes_or_says_background() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 2, 0.9), ([0, 50, 20, 90], 0, 0.8))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     boxes = np.array([[0, 0, 40, 36], [30, 0, 70, 40], [100, 0, 140, 40], [0, 50, 20, 90]], dtype=np.float32)
     empty = np.zeros((0, 4), dtype=np.float32)
     labels = golden.label([Question(boxes, IMAGE), Question(empty, IMAGE)])
@@ -58,9 +59,9 @@ def test_a_golden_detector_confirms_or_says_background() -> None:
     assert found.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
 
 
-def test_what_its_network_saw_when_it_proposed_is_not_looked_for_again() -> None:
+def test_detector_model_known_detections_are_not_computed_again() -> None:
     detector = Scripted(([0, 0, 40, 40], 1, 0.9), ([100, 0, 140, 40], 1, 0.5))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     proposals = DetectorAndMotion(detector).propose(Frame(0, 0, IMAGE, None))
     assert detector.asked == 1
     known, unknown = Question(proposals.boxes, None, proposals.found), Question(proposals.boxes, IMAGE)
@@ -69,22 +70,22 @@ def test_what_its_network_saw_when_it_proposed_is_not_looked_for_again() -> None
     assert golden.operations([known, unknown]) == 20_000
 
 
-def test_a_classifier_cannot_name_what_it_cannot_see() -> None:
+def test_classifier_without_picture_raises() -> None:
     golden = GoldenClassifier(("red", "green", "blue"), Reddest(), 16)
     with pytest.raises(ValueError, match="picture itself"):
         golden.label([Question(np.ones((1, 4), dtype=np.float32), None)])
 
 
 @pytest.mark.parametrize("classes", [(), ("car",), ("background", "car"), ("cra", "background")])
-def test_classes_that_a_detector_cannot_label_are_refused(classes: tuple[str, ...]) -> None:
+def test_detector_model_unknown_classes_are_refused(classes: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="'classes'"):
-        GoldenDetector(classes, Scripted(), 0.6)
+        detector_model(classes, Scripted(), 0.6)
 
 
-def test_what_a_golden_detector_half_believes_is_neither_object_nor_background() -> None:
+def test_detector_model_unsure_detection_is_neither_object_nor_background() -> None:
     half, kite, sure = [0, 0, 40, 40], [100, 0, 140, 40], [0, 50, 20, 90]
     detector = Scripted((half, 1, 0.5), (kite, 2, 0.5), (sure, 0, 0.6), (sure, 1, 0.5))
-    golden = GoldenDetector(("car", "person", "background"), detector, 0.6)
+    golden = detector_model(("car", "person", "background"), detector, 0.6)
     (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
     assert labels.tolist() == [UNSURE, golden.background, 1]
     assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
@@ -97,7 +98,7 @@ class Reddest(nn.Module):
         return crops.mean(dim=(2, 3))
 
 
-def test_a_golden_classifier_labels_each_box_of_each_picture_in_order() -> None:
+def test_classifier_label_keeps_the_order_of_boxes_and_pictures() -> None:
     image = IMAGE.copy()
     boxes = np.array([[0, 0, 20, 20], [50, 0, 70, 20], [100, 0, 120, 20]], dtype=np.float32)
     for (x0, _, x1, _), channel in zip(boxes.astype(int), (2, 1, 0), strict=True):
@@ -112,14 +113,14 @@ def test_a_golden_classifier_labels_each_box_of_each_picture_in_order() -> None:
     assert golden.detect(image) is None
 
 
-def test_operations_of_a_classifier_grow_with_the_crops() -> None:
+def test_classifier_operations_grow_with_the_crops() -> None:
     golden = GoldenClassifier(("a", "b"), nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2)), 16)
     boxes = np.zeros((3, 4), dtype=np.float32)
     assert golden.operations([Question(boxes, IMAGE), Question(boxes[:1], IMAGE)]) == 4 * 2 * 3 * 16 * 16 * 2
 
 
-@pytest.mark.parametrize("model", RESNEXT101S)
-def test_the_map_from_imagenet_is_made_of_its_categories(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", sorted(set(CLASSIFIERS) - {RESNEXT29}))
+def test_imagenet_map_names_categories_of_imagenet_only(model: str, tmp_path: Path) -> None:
     file = shipped_path("golden_models/imagenet_to_fleet.yaml")
     categories = tuple(get_model_weights(model).DEFAULT.meta["categories"])
     classes = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
@@ -135,7 +136,7 @@ def test_the_map_from_imagenet_is_made_of_its_categories(model: str, tmp_path: P
         grouped(("car",), categories, wrong, model)
 
 
-def test_a_golden_spec_names_a_model_and_an_onnx_file_is_a_detector(tmp_path: Path) -> None:
+def test_golden_spec_with_onnx_file_is_a_detector(tmp_path: Path) -> None:
     assert detector_of(GoldenSpec()) is None
     assert detector_of(GoldenSpec(weights=Path("some.onnx"))) == "onnx"
     assert detector_of(GoldenSpec(model="fastestdet", weights=Path("some.onnx"))) == "fastestdet"
@@ -159,7 +160,7 @@ class Still:
             yield Frame(i, i * 40_000, np.full((4, 4, 3), i % 256, np.uint8), None), None
 
 
-def test_the_classes_that_occur_are_those_of_a_spread_sample_and_background() -> None:
+def test_occurring_classes_come_from_a_spread_sample() -> None:
     class ByIndex(Scripted):
         seen: list[int]
 
@@ -179,7 +180,7 @@ def test_the_classes_that_occur_are_those_of_a_spread_sample_and_background() ->
     assert occurring_classes(Scripted(), Still(3)) == ("background",)
 
 
-def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
+def test_proposer_puts_detections_before_moving_regions() -> None:
     detector = Scripted(([10, 10, 50, 50], 0, 0.9), ([11, 10, 50, 50], 1, 0.5), ([120, 60, 180, 90], 2, 0.45))
     proposer = DetectorAndMotion(detector)
     background = np.random.default_rng(0).integers(90, 120, (200, 300, 3), dtype=np.uint8)
@@ -195,7 +196,7 @@ def test_the_detectors_boxes_come_first_and_motion_fills_the_gaps() -> None:
     assert proposer.operations((100, 200, 3)) == 20_000
 
 
-def test_proposals_are_capped_surest_first() -> None:
+def test_proposer_too_many_boxes_keeps_the_most_confident() -> None:
     rows = [([12.0 * i, 0, 12.0 * i + 10, 10], 0, 0.99 - 0.01 * i) for i in range(40)]
     boxes = DetectorAndMotion(Scripted(*rows)).propose(Frame(0, 0, IMAGE, None)).boxes
     assert len(boxes) == MAX_BOXES
@@ -209,5 +210,6 @@ def test_given_boxes_are_the_frames_own() -> None:
         GivenBoxes().propose(Frame(0, 0, IMAGE, None))
 
 
-def test_every_golden_model_that_can_be_named_can_be_opened() -> None:
-    assert tuple(GOLDEN_MODELS) == GOLDEN_NAMES
+def test_registry_entry_names_a_function_that_exists() -> None:
+    openers = [*DETECTORS.values(), *(entry.opener for entry in CLASSIFIERS.values())]
+    assert all(callable(imported(opener)) for opener in openers)

@@ -5,13 +5,13 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
-from ekya.models.golden.classes import classes_in
-from ekya.models.golden.confirming import UNSURE
 from ekya.models.golden.detections import Detections, FramePlace, Question
-from ekya.models.golden.from_file import BoxesBefore
+from ekya.models.golden.detector_model import UNSURE
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable, read_labels
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.label_file_model import LabelFileProposer
 from ekya.models.golden.spec import GoldenSpec
+from ekya.pipeline.classes import classes_in
 from ekya.streams.ingest.frame import Frame
 
 CAM = StreamId("cam-1")
@@ -32,7 +32,7 @@ def asked(frame: int, boxes: np.ndarray = BOXES) -> Question:
     return Question(boxes, IMAGE, None, FramePlace(CAM, frame))
 
 
-def test_what_was_found_before_labels_as_the_detector_would(tmp_path: Path) -> None:
+def test_label_file_model_of_detections_labels_as_the_detector(tmp_path: Path) -> None:
     golden = open_golden(written(tmp_path / "labels.parquet", finds=True), ("car", "person", "background"))
     labels = golden.label([asked(5), asked(6), asked(7), asked(5, BOXES[:0])])
     assert golden.background == 2
@@ -44,7 +44,7 @@ def test_what_was_found_before_labels_as_the_detector_would(tmp_path: Path) -> N
     assert len(boxes) == len(classes) == 0
 
 
-def test_what_was_named_before_is_used_whatever_its_confidence(tmp_path: Path) -> None:
+def test_label_file_model_of_given_boxes_ignores_confidence(tmp_path: Path) -> None:
     golden = open_golden(written(tmp_path / "labels.csv", finds=False), ("car", "person"))
     assert golden.background is None
     moved = BOXES + np.array([[2, 0, 2, 0], [0, 0, 0, 0], [200, 0, 200, 0], [0, 0, 0, 0]], np.float32)
@@ -55,7 +55,7 @@ def test_what_was_named_before_is_used_whatever_its_confidence(tmp_path: Path) -
         golden.label([Question(BOXES, IMAGE)])
 
 
-def test_classes_go_by_the_map_and_those_that_nobody_labelled_are_refused(tmp_path: Path) -> None:
+def test_label_file_model_maps_classes_and_refuses_unknown_ones(tmp_path: Path) -> None:
     spec = written(tmp_path / "labels.parquet", finds=False)
     with pytest.raises(UserError, match=r"labels\.parquet knows no 'bus'"):
         open_golden(spec, ("bus",))
@@ -67,7 +67,7 @@ def test_classes_go_by_the_map_and_those_that_nobody_labelled_are_refused(tmp_pa
         open_golden(GoldenSpec(model="file"), ("car",))
 
 
-def test_objects_are_where_the_file_has_boxes(tmp_path: Path) -> None:
+def test_label_file_proposer_returns_the_files_boxes(tmp_path: Path) -> None:
     path = tmp_path / "labels.parquet"
     twice = Detections(
         np.array([CAR, [1, 0, 40, 40], KITE], np.float32),
@@ -75,7 +75,7 @@ def test_objects_are_where_the_file_has_boxes(tmp_path: Path) -> None:
         np.array([0.5, 0.9, 0.4], np.float32),
     )
     LabelTable(LabelHead(names=NAMES, finds=True), {CAM: {5: twice}}).save(path)
-    proposer = BoxesBefore(read_labels(path), CAM)
+    proposer = LabelFileProposer(read_labels(path), CAM)
     assert proposer.propose(Frame(5, 0, IMAGE, None)).boxes.tolist() == [[1, 0, 40, 40], KITE]
     assert len(proposer.propose(Frame(6, 0, IMAGE, None)).boxes) == 0
     assert proposer.operations(IMAGE.shape) == 0

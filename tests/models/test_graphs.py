@@ -52,7 +52,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 2), st.integers(0, 3)), max_size=8))
-def test_whatever_comes_in_whatever_order_the_answers_are_those_of_the_work(calls) -> None:
+def test_graphs_in_any_order_answer_as_the_work(calls) -> None:
     recorder = Repeats()
     graphs = Graphs(brightness, recorder)
     kept = []
@@ -64,7 +64,7 @@ def test_whatever_comes_in_whatever_order_the_answers_are_those_of_the_work(call
     assert all(torch.equal(found, expected) for found, expected in kept)
 
 
-def test_each_level_size_and_resolution_is_recorded_once() -> None:
+def test_graphs_record_each_level_size_and_resolution_once() -> None:
     recorder = Repeats()
     graphs = Graphs(brightness, recorder)
     for count in (5, 6, 8, 5, 3):
@@ -79,7 +79,7 @@ def test_each_level_size_and_resolution_is_recorded_once() -> None:
     assert recorder.replayed == 8
 
 
-def test_what_cannot_be_recorded_is_done_directly_and_said_once(caplog) -> None:
+def test_graphs_unrecordable_work_runs_directly_with_a_warning(caplog) -> None:
     recorder = Repeats(broken="operation not permitted when stream is capturing\nmore of it")
     graphs = Graphs(brightness, recorder)
     for seed in range(3):
@@ -92,13 +92,13 @@ def test_what_cannot_be_recorded_is_done_directly_and_said_once(caplog) -> None:
 
 
 @given(st.integers(1, 1000))
-def test_less_than_half_of_a_batch_is_padding(crops: int) -> None:
+def test_graphs_padding_is_less_than_half_of_a_batch(crops: int) -> None:
     assert crops <= padded(crops) < 2 * crops
 
 
-def test_a_model_answers_through_graphs_as_without(tiny_model, make_bars) -> None:
+def test_predictor_with_graphs_predicts_as_without(tiny_model, make_bars) -> None:
     recorder = Repeats()
-    way = ForwardWay(graphs=True, crops_at_once=8)
+    way = ForwardWay(graphs=True, crops_a_pass=8)
     crops = make_bars(21, 1).crops
     predictor = Predictor(tiny_model, "cpu", way, recorder)
     classes, confidence = predictor.predict(crops, 24)
@@ -110,7 +110,7 @@ def test_a_model_answers_through_graphs_as_without(tiny_model, make_bars) -> Non
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs cannot be recorded")
-def test_on_a_gpu_a_graph_answers_as_the_model_and_stays_on_its_stream(tiny_model, make_bars) -> None:
+def test_graphs_on_a_gpu_answer_as_the_model_on_their_stream(tiny_model, make_bars) -> None:
     crops = make_bars(6, 1).crops
     _, sure = Predictor(tiny_model, "cuda", ForwardWay()).predict(crops, 32)
     recorder = CudaRecorder("cuda")

@@ -33,7 +33,7 @@ def test_split_is_complete_and_keeps_tracks_whole(rows: list[tuple[int, int]], f
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), min_size=2, max_size=60))
-def test_validation_tracks_were_born_last(rows: list[tuple[int, int]]) -> None:
+def test_split_validates_on_the_youngest_tracks(rows: list[tuple[int, int]]) -> None:
     labelled = labelled_with([track for track, _ in rows], [time for _, time in rows])
     training, validation = split_by_track_and_time(labelled)
     born = {track: min(time for t, time in rows if t == track) for track, _ in rows}
@@ -41,7 +41,7 @@ def test_validation_tracks_were_born_last(rows: list[tuple[int, int]]) -> None:
         assert max(born[t] for t in training.tracks) <= min(born[t] for t in validation.tracks)
 
 
-def test_a_fifth_of_many_short_tracks_validates() -> None:
+def test_split_of_many_tracks_validates_on_a_fifth() -> None:
     training, validation = split_by_track_and_time(
         labelled_with([i // 2 for i in range(100)], list(range(100)))
     )
@@ -49,7 +49,7 @@ def test_a_fifth_of_many_short_tracks_validates() -> None:
     assert validation.tracks.min() == 40
 
 
-def test_columns_that_do_not_fit_are_refused() -> None:
+def test_labelled_crops_with_wrong_columns_are_refused() -> None:
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="tracks"):
         LabelledCrops(np.zeros((1, 4, 4, 3), np.uint8), one, np.zeros(2, np.int64), one)
@@ -70,7 +70,7 @@ def of_classes(*rows: tuple[int, int, int]) -> LabelledCrops:
     )
 
 
-def test_every_class_is_measured_whatever_came_last() -> None:
+def test_split_validates_on_every_class() -> None:
     """Cars come first and a bus last: without regard to classes, validation would hold buses only."""
     cars = [(1, track, track) for track in range(20)]
     buses = [(3, 100 + track, 50 + track) for track in range(5)]
@@ -79,24 +79,24 @@ def test_every_class_is_measured_whatever_came_last() -> None:
     assert validation.tracks.tolist() == [16, 17, 18, 19, 104]
 
 
-def test_a_class_of_one_track_trains() -> None:
+def test_split_class_of_one_track_trains() -> None:
     training, validation = split_by_track_and_time(of_classes((0, 1, 0), (0, 2, 1), (4, 3, 2), (4, 3, 3)))
     assert (training.tracks.tolist(), validation.tracks.tolist()) == ([1, 3, 3], [2])
 
 
-def test_where_every_class_has_one_track_the_youngest_validates() -> None:
+def test_split_of_single_tracks_validates_on_the_youngest() -> None:
     training, validation = split_by_track_and_time(of_classes((0, 1, 0), (4, 3, 2), (2, 7, 1)))
     assert (sorted(training.tracks), validation.tracks.tolist()) == ([1, 7], [3])
 
 
-def test_a_track_has_the_class_that_most_of_its_crops_have() -> None:
+def test_split_track_has_its_majority_class() -> None:
     rows = [(0, 1, 0), (0, 2, 1), (0, 3, 2), (5, 3, 3), (0, 3, 4)]
     _, validation = split_by_track_and_time(of_classes(*rows))
     assert validation.tracks.tolist() in ([2], [3, 3, 3])
     assert set(validation.tracks) == {3}
 
 
-def test_classes_count_as_often_as_they_were_seen() -> None:
+def test_class_mix_weights_count_classes_as_seen() -> None:
     """Nine of ten cars and one of two buses train: unweighted, buses would be half of the measure."""
     training, validation = np.array([1] * 9 + [3]), np.array([1, 3])
     assert class_mix_weights(training, validation).tolist() == [10 / 6, 2 / 6]
@@ -105,7 +105,7 @@ def test_classes_count_as_often_as_they_were_seen() -> None:
 
 
 @given(st.lists(st.integers(-1, 5), max_size=40), st.lists(st.integers(0, 5), min_size=1, max_size=20))
-def test_weights_restore_the_mix_of_the_classes_that_validate(seen: list[int], held: list[int]) -> None:
+def test_class_mix_weights_restore_the_mix_of_classes(seen: list[int], held: list[int]) -> None:
     training, validation = np.array(seen, np.int64), np.array(held, np.int64)
     weights = class_mix_weights(training, validation)
     assert weights.mean() == pytest.approx(1.0)

@@ -14,6 +14,6 @@ print("goes on without its GPU", flush=True)
 """
 
 
-def test_only_a_process_without_its_gpu_ends():
+def test_end_process_only_if_gpu_is_lost():
     ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, check=False)
     assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, b"goes on\n")

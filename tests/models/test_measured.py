@@ -11,7 +11,7 @@ from ekya.models.training.measured import (
 )
 
 
-def test_every_crop_is_held_out_once_with_all_of_its_object() -> None:
+def test_folds_hold_out_each_object_once() -> None:
     tracks = np.array([5, 5, 7, 7, 7, 9, 11, 13], np.int64)
     folds = folds_of_tracks(tracks, 3, seed=4)
     assert np.array_equal(np.sum(folds, axis=0), np.ones(8))
@@ -20,7 +20,7 @@ def test_every_crop_is_held_out_once_with_all_of_its_object() -> None:
     assert len(folds_of_tracks(tracks[:2], 3, seed=4)) == 1
 
 
-def test_classes_count_by_their_crops_and_the_objects_of_a_class_alike() -> None:
+def test_weights_by_object_count_objects_of_a_class_equally() -> None:
     classes = np.array([0, 0, 0, 0, 1, 1, 2], np.int64)
     tracks = np.array([5, 5, 5, 6, 7, 8, 9], np.int64)
     weights = weights_by_object(classes, tracks, background=2)
@@ -29,7 +29,7 @@ def test_classes_count_by_their_crops_and_the_objects_of_a_class_alike() -> None
     assert not weights_by_object(classes[-1:], tracks[-1:], background=2).any()
 
 
-def test_a_few_crops_of_an_object_stand_for_all_of_them() -> None:
+def test_weights_by_object_of_few_crops_stand_for_all() -> None:
     classes = np.array([0, 0, 0, 0, 1, 0, 1, 0, 0], np.int64)
     tracks = np.array([5, 5, 5, 5, 5, 6, 7, 5, 6], np.int64)
     few = few_of_each(classes, tracks, 3)
@@ -55,7 +55,7 @@ def of_objects(classes: list[int], crops: int) -> LabelledCrops:
     )
 
 
-def test_where_the_scene_changed_the_later_half_counts_more() -> None:
+def test_weights_now_of_changed_scene_favour_the_later_half() -> None:
     labelled = of_objects([0, 1] * 20, 2)
     tried = np.arange(len(labelled))
     later = labelled.t_us > np.median(labelled.t_us)
@@ -68,7 +68,7 @@ def test_where_the_scene_changed_the_later_half_counts_more() -> None:
     assert independent_crops(changed, labelled.tracks) < independent_crops(same, labelled.tracks) == 40
 
 
-def test_a_few_objects_that_differ_are_no_changed_scene() -> None:
+def test_weights_now_of_few_objects_favour_no_half() -> None:
     labelled = of_objects([0, 1, 0, 1], 4)
     right = labelled.tracks != 3
     few = few_of_each(labelled.classes, labelled.tracks, 2)
@@ -76,7 +76,7 @@ def test_a_few_objects_that_differ_are_no_changed_scene() -> None:
     assert 0.5 < weights[labelled.t_us[few] > np.median(labelled.t_us)].sum() < 0.8
 
 
-def test_a_half_without_objects_changes_nothing() -> None:
+def test_weights_now_with_empty_half_favour_no_half() -> None:
     labelled = of_objects([0, 0, 1, 1], 2)
     tried = np.arange(len(labelled))
     weights = weights_now(labelled, tried, labelled.tracks > 1, background=0)

@@ -48,7 +48,7 @@ def head_trial(trial: MicroProfile, make_bars):
     return replace(trial, family=replace(HEAD, batch_size=4), way=Trying.ON_FOLDS, training=make_bars(80, 1))
 
 
-def test_the_head_is_tried_on_every_object_and_blocks_where_it_tells_something() -> None:
+def test_micro_profile_way_depends_on_blocks_and_labels() -> None:
     assert way_to_try(Profiler.EKYA, 0, 5, first=False) is Trying.ON_FOLDS
     assert way_to_try(Profiler.EKYA, 2, 20, first=True) is Trying.ON_A_SUBSET
     assert way_to_try(Profiler.EKYA, 2, 20, first=False) is Trying.FOR_ITS_TIME
@@ -56,7 +56,7 @@ def test_the_head_is_tried_on_every_object_and_blocks_where_it_tells_something()
     assert {way_to_try(Profiler.PAPER, blocks, 20, first=False) for blocks in (0, 2)} == {Trying.ON_A_SUBSET}
 
 
-def test_a_family_is_tried_for_a_few_epochs_on_a_subset(trial: MicroProfile) -> None:
+def test_micro_profile_on_a_subset_runs_a_few_epochs(trial: MicroProfile) -> None:
     charged: list[int] = []
 
     def charge(epoch: int) -> bool:
@@ -71,7 +71,7 @@ def test_a_family_is_tried_for_a_few_epochs_on_a_subset(trial: MicroProfile) -> 
     assert charged == list(range(SUBSET_EPOCHS + 1))
 
 
-def test_the_head_is_measured_on_every_object_and_learns(head_trial: MicroProfile) -> None:
+def test_micro_profile_of_head_measures_every_object(head_trial: MicroProfile) -> None:
     """Two crops of one object count as one."""
     curve = head_trial.run()
     assert len(curve.accuracies) == HEAD_EPOCHS + 1
@@ -80,7 +80,7 @@ def test_the_head_is_measured_on_every_object_and_learns(head_trial: MicroProfil
     assert curve.accuracies[-1] > curve.accuracies[0]
 
 
-def test_of_many_objects_one_crop_each_is_tried(head_trial: MicroProfile, make_bars) -> None:
+def test_micro_profile_of_many_objects_takes_one_crop_each(head_trial: MicroProfile, make_bars) -> None:
     """Sixty training objects with two crops each, all of one class, and ten to validate."""
     many = make_bars(120, 1, classes=(1,))
     validation = make_bars(20, 2, classes=(1,), first_track=500)
@@ -92,7 +92,7 @@ def test_of_many_objects_one_crop_each_is_tried(head_trial: MicroProfile, make_b
     assert curve.validation_crops == 70
 
 
-def test_background_is_not_measured_on(head_trial: MicroProfile) -> None:
+def test_micro_profile_ignores_background(head_trial: MicroProfile) -> None:
     background = int(head_trial.training.classes[0])
     everything = np.concatenate([head_trial.training.classes, head_trial.validation.classes])
     curve = replace(head_trial, background=background).run()
@@ -100,7 +100,7 @@ def test_background_is_not_measured_on(head_trial: MicroProfile) -> None:
     assert (everything == background).any()
 
 
-def test_a_trial_for_its_time_shows_no_accuracy(trial: MicroProfile) -> None:
+def test_micro_profile_for_its_time_has_no_accuracy(trial: MicroProfile) -> None:
     curve = replace(trial, way=Trying.FOR_ITS_TIME).run()
     assert curve.accuracies == ()
     assert curve.prepare_gpu_s > 0.0
@@ -109,14 +109,14 @@ def test_a_trial_for_its_time_shows_no_accuracy(trial: MicroProfile) -> None:
 
 @pytest.mark.parametrize("way", [Trying.ON_A_SUBSET, Trying.ON_FOLDS])
 @pytest.mark.parametrize("stop_at", [0, 1])
-def test_a_deadline_stops_it(trial: MicroProfile, way: Trying, stop_at: int) -> None:
+def test_micro_profile_stops_at_a_deadline(trial: MicroProfile, way: Trying, stop_at: int) -> None:
     family = HEAD if way is Trying.ON_FOLDS else BLOCKS
     curve = replace(trial, family=family, way=way).run(lambda epoch: epoch < stop_at)
     assert len(curve.accuracies) == stop_at + 1
     assert (curve.epoch_gpu_s > 0) == (stop_at > 0)
 
 
-def test_a_subset_is_drawn_by_the_seed(make_bars) -> None:
+def test_random_subset_depends_on_the_seed(make_bars) -> None:
     many = make_bars(900, 1)
     assert len(random_subset(many, 1, 100)) == 100
     assert len(random_subset(make_bars(30, 1), 1, 38)) == 30
@@ -125,7 +125,7 @@ def test_a_subset_is_drawn_by_the_seed(make_bars) -> None:
 
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 @pytest.mark.parametrize("remembered", [0, 60])
-def test_the_promised_cost_is_that_of_the_retraining(
+def test_micro_profile_cost_is_that_of_the_retraining(
     trial: MicroProfile, make_bars, fraction: float, remembered: int
 ) -> None:
     """Compares with the cost counted on the retraining itself, including exemplars and validation."""
@@ -145,5 +145,5 @@ def test_the_promised_cost_is_that_of_the_retraining(
     assert curve.fixed_epoch_gpu_s + scale * curve.epoch_gpu_s == pytest.approx(cost.epoch, rel=0.02)
 
 
-def test_the_head_costs_one_pass_of_what_is_tried(head_trial: MicroProfile) -> None:
+def test_micro_profile_of_head_costs_one_pass(head_trial: MicroProfile) -> None:
     assert head_trial.cost().preparation == 100 * forward_operations(32, architecture="tiny")

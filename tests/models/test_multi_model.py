@@ -19,7 +19,7 @@ from ekya.models.edge.multi_model import MultiModelPredictor, Predictors, Reques
 from ekya.models.edge.packed import can_pack
 from ekya.models.edge.predictor import Predictor
 
-PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_at_once=128)
+PACKED = ForwardWay(channels_last=True, packed_for=(6, 32), crops_a_pass=128)
 EVERY_WAY = [PACKED, PLAIN, *(ForwardWay(joining=joining) for joining in sorted(JOININGS))]
 WAYS = [PLAIN, ForwardWay(channels_last=True, packed_for=(6, 32) if can_pack() else None)]
 

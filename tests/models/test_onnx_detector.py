@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ekya.core.errors import UserError
-from ekya.models.golden.detectors import open_detector
 from ekya.models.golden.fastestdet import FastestDet
+from ekya.models.golden.golden_model import open_detector
 from ekya.models.golden.onnx_detector import fitted
 
 SIDE = 64
@@ -89,7 +89,7 @@ LAYOUTS = {
     ("taken", "kind"),
     [((1, 3, SIDE, SIDE), TensorProto.FLOAT), (("batch", 3, SIDE, SIDE), TensorProto.FLOAT16)],
 )
-def test_every_layout_is_told_from_its_answer(
+def test_onnx_detector_recognises_every_layout(
     layout: str, taken: tuple[object, ...], kind: int, tmp_path: Path
 ) -> None:
     answer, scores = LAYOUTS[layout]
@@ -104,7 +104,7 @@ def test_every_layout_is_told_from_its_answer(
     assert len(open_detector("onnx", tmp_path / "net.onnx", 0.95).detect(IMAGE).boxes) == 0
 
 
-def test_a_picture_is_fitted_in_proportion_with_grey_borders() -> None:
+def test_onnx_detector_letterboxes_pictures() -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     image[:, :, 0] = 255  # blue, in OpenCV's order
     picture, scale, left, top = fitted(image, 64, 64)
@@ -115,7 +115,7 @@ def test_a_picture_is_fitted_in_proportion_with_grey_borders() -> None:
     np.testing.assert_allclose(picture[:, :16], 114 / 255, atol=1e-6)
 
 
-def test_a_network_whose_size_is_open_sees_the_usual_one(tmp_path: Path) -> None:
+def test_onnx_detector_with_open_size_gets_the_usual_one(tmp_path: Path) -> None:
     cells = 80 * 80 + 40 * 40 + 20 * 20
     path = write(tmp_path / "net.onnx", np.zeros((1, 7, cells)), taken=(1, 3, "height", "width"))
     assert open_detector("onnx", path).operations_per_frame((1, 1, 3)) == 2 * 2 * 3 * 640 * 640
@@ -137,7 +137,7 @@ def test_a_network_whose_size_is_open_sees_the_usual_one(tmp_path: Path) -> None
         ([np.zeros((1, 7, CELLS))], {"kind": TensorProto.UINT8}, "one picture"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_one_sentence(
+def test_onnx_detector_unreadable_file_is_refused(
     answers: list[np.ndarray], said: dict[str, object], words: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "net.onnx", *answers, **said)
@@ -146,13 +146,13 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(
     assert ";" in str(refused.value), "with a remedy"
 
 
-def test_names_beside_the_file_stand_for_what_its_maker_did_not_write(tmp_path: Path) -> None:
+def test_onnx_detector_without_names_reads_those_beside_it(tmp_path: Path) -> None:
     path = write(tmp_path / "net.onnx", LAYOUTS["a score a class"][0], names=None)
     (tmp_path / "net.names").write_text("cat\ndog\nkite\n")
     assert open_detector("onnx", path).names == ("cat", "dog", "kite")
 
 
-def test_fastestdet_is_known_by_its_answer(data_dir: Path) -> None:
+def test_onnx_detector_recognises_fastestdet(data_dir: Path) -> None:
     path = data_dir / "weights" / "FastestDet.onnx"
     image = cv2.VideoCapture(str(data_dir / "videos" / "ahmetozlu_input_video.mp4")).read()[1]
     known, named = open_detector("onnx", path), open_detector("fastestdet", path)

@@ -8,16 +8,16 @@ def gate(**faults) -> NumericGate:
     return NumericGate("cpu", (torch.bfloat16,), sizes=GateSizes(48, 2, 4, 8), **faults)
 
 
-def test_a_processor_trains_in_32_bits() -> None:
+def test_training_precision_on_a_cpu_is_32_bits() -> None:
     assert training_precision("cpu") is torch.float32
 
 
-def test_what_counts_right_in_half_the_bits_trains_in_them() -> None:
+def test_training_precision_is_half_where_the_gate_passes() -> None:
     assert allowed_by(gate()) is torch.bfloat16
     assert allowed_by(NumericGate("cpu", (torch.bfloat16,))) is torch.bfloat16
 
 
-def test_a_product_that_gives_nan_or_is_off_is_found_out() -> None:
+def test_training_precision_is_32_bits_where_products_are_wrong() -> None:
     def nan(one, other):
         return torch.matmul(one, other) * float("nan")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ekya.models.edge.model import EdgeModel, clone, to_input
-from ekya.models.edge.predictor import Predictor, accuracy, balanced_accuracy
+from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.labelled import LabelledCrops, no_crops
 
 
@@ -24,7 +24,7 @@ def labelled(classes: list[int]) -> LabelledCrops:
     return LabelledCrops(np.zeros((len(classes), 8, 8, 3), np.uint8), np.array(classes, np.int64), rows, rows)
 
 
-def test_fused_answers_are_those_of_the_model(fresh_model: EdgeModel, make_bars) -> None:
+def test_predictor_fused_predicts_as_the_model(fresh_model: EdgeModel, make_bars) -> None:
     model = clone(fresh_model)
     for module in model.modules():  # statistics other than 0 and 1, or fusing would be trivial
         if isinstance(module, nn.BatchNorm2d):
@@ -43,25 +43,26 @@ def test_fused_answers_are_those_of_the_model(fresh_model: EdgeModel, make_bars)
 
 
 @pytest.mark.parametrize("resolution", [16, 24, 48])
-def test_any_resolution_and_no_crops(fresh_model: EdgeModel, make_bars, resolution: int) -> None:
+def test_predictor_takes_any_resolution_and_no_crops(
+    fresh_model: EdgeModel, make_bars, resolution: int
+) -> None:
     predictor = Predictor(fresh_model)
     assert predictor.predict(make_bars(5, 1).crops, resolution)[0].shape == (5,)
     assert predictor.predict(no_crops(32).crops, resolution)[1].shape == (0,)
 
 
-def test_accuracy_plain_and_balanced() -> None:
+def test_accuracy_is_the_part_of_right_crops() -> None:
     truth = labelled([0, 0, 0, 1])
     answers = Answers([0, 0, 0, 0])
     assert accuracy(answers, truth) == 0.75
-    assert balanced_accuracy(answers, truth) == 0.5
     assert accuracy(answers, no_crops(8)) == 0.0
 
 
-def test_a_label_that_the_model_does_not_know_counts_as_wrong(fresh_model: EdgeModel) -> None:
+def test_accuracy_of_unknown_label_counts_as_wrong(fresh_model: EdgeModel) -> None:
     assert accuracy(fresh_model, labelled([7, 7])) == 0.0
 
 
-def test_a_predictor_that_is_not_needed_any_more_gives_its_weights_back_at_once(tiny_model) -> None:
+def test_predictor_deleted_frees_its_weights_immediately(tiny_model) -> None:
     """Two predictors per window and stream must not wait for garbage collection."""
     predictor = Predictor(tiny_model)
     copied = weakref.ref(predictor.model)

@@ -54,7 +54,7 @@ def watched(proposer, count=9):
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
-def test_the_detector_looks_at_every_nth_frame_and_boxes_go_on_between(every):
+def test_proposer_every_n_detects_every_nth_frame_and_tracks_between(every):
     proposer = DetectorAndMotion(Watching(), None, every=every)
     proposals = watched(proposer)
     assert proposer.detector.asked == list(range(0, 9, every))
@@ -63,7 +63,7 @@ def test_the_detector_looks_at_every_nth_frame_and_boxes_go_on_between(every):
         assert (one.found is not None) == (at % every == 0), "only the detector's own pictures are known"
 
 
-def test_frames_without_the_detector_cost_less():
+def test_proposer_tracked_frame_costs_less():
     every = DetectorAndMotion(Watching(), None)
     third = DetectorAndMotion(Watching(), None, every=3)
     shape = picture(0).shape
@@ -74,19 +74,19 @@ def test_frames_without_the_detector_cost_less():
     assert third.operations(shape) == pytest.approx(np.mean(costs), rel=0.2)
 
 
-def test_another_size_of_picture_is_looked_at_at_once():
+def test_proposer_new_picture_size_is_detected_immediately():
     proposer = DetectorAndMotion(Watching(), None, every=4)
     watched(proposer, 2)
     assert proposer.propose(Frame(2, 2, picture(2)[:150], None)).found is not None
 
 
-def test_for_a_moving_camera_nothing_moves_but_what_is_detected():
+def test_proposer_moving_camera_has_no_moving_regions():
     still, moving = DetectorAndMotion(Watching()), DetectorAndMotion(Watching(), None)
     assert max(len(one.boxes) for one in watched(still, 25)) > 1
     assert {len(one.boxes) for one in watched(moving, 25)} == {1}
 
 
-def test_the_fleet_file_says_by_what_and_how_often():
+def test_objects_spec_reads_method_and_interval():
     assert ObjectsSpec() == ObjectsSpec.model_validate({"find": "detector+motion", "every": 1})
     assert ObjectsSpec.model_validate({"find": "detector", "every": 5}).every == 5
     for wrong in ({"find": "magic"}, {"every": 0}, {"every": 31}, {"n": 2}):

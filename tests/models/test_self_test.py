@@ -4,16 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ekya.models.edge import self_test
-from ekya.models.edge.forward import PLAIN, ForwardWay, SelfTest, Tried
+from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
-from ekya.pipeline.self_test_file import SelfTestKey, key_here, load_self_test, save_self_test
 
 COMPARE = """
 import json, statistics, time
@@ -45,7 +43,7 @@ print(json.dumps({"way": str(way), "ratios": ratios}))
 @pytest.mark.live
 @pytest.mark.virtual
 @pytest.mark.parametrize("isa", ["", "AVX2", "SSE41"])
-def test_the_chosen_way_is_never_slower_than_plain_by_a_tenth(isa) -> None:
+def test_choose_way_is_never_a_tenth_slower_than_plain(isa) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     if isa:
         environment["ONEDNN_MAX_CPU_ISA"] = isa
@@ -56,10 +54,10 @@ def test_the_chosen_way_is_never_slower_than_plain_by_a_tenth(isa) -> None:
     assert max(found["ratios"].values()) <= 1.1, found
 
 
-def test_a_way_with_wrong_answers_is_refused_however_fast(tiny_model, monkeypatch) -> None:
+def test_choose_way_wrong_scores_are_refused(tiny_model, monkeypatch) -> None:
     class Wrong(Predictor):
         def predict(self, crops, resolution):
-            if self._way == PLAIN:
+            if self.way == PLAIN:
                 return super().predict(crops, resolution)
             return np.zeros(len(crops), np.int64), np.full(len(crops), 0.5, np.float32)
 
@@ -67,14 +65,14 @@ def test_a_way_with_wrong_answers_is_refused_however_fast(tiny_model, monkeypatc
     found = choose_way("tiny", "cpu", (32, 24), budget_s=60)
     assert found.way == PLAIN
     assert all(
-        "scores are off by" in tried.refused for tried in found.tried if not tried.way.crops_at_once > 32
+        "scores are off by" in tried.refused for tried in found.tried if not tried.way.crops_a_pass > 32
     )
 
 
-def test_a_way_that_fails_is_refused_with_its_reason(tiny_model, monkeypatch) -> None:
+def test_choose_way_failure_is_refused_with_its_reason(tiny_model, monkeypatch) -> None:
     class Failing(Predictor):
         def predict(self, crops, resolution):
-            if self._way.channels_last:
+            if self.way.channels_last:
                 raise RuntimeError("no such layout here\nat line 1")
             return super().predict(crops, resolution)
 
@@ -86,63 +84,22 @@ def test_a_way_that_fails_is_refused_with_its_reason(tiny_model, monkeypatch) ->
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_score_that_is_not_finite_is_refused_wherever_it_stands(broken) -> None:
+def test_choose_way_score_that_is_not_finite_is_refused(broken) -> None:
     expected = [np.zeros(3, np.float32), np.zeros(2, np.float32)]
     found = [np.array(one) for one in expected]
     found[broken][1] = np.nan
-    assert self_test._off_by(expected, expected) == 0.0
-    assert self_test._off_by(found, expected) == float("inf")
+    assert self_test.score_error(expected, expected) == 0.0
+    assert self_test.score_error(found, expected) == float("inf")
 
 
-def test_without_time_the_choice_is_plain(tiny_model) -> None:
+def test_choose_way_without_time_is_plain(tiny_model) -> None:
     found = choose_way("tiny", "cpu", (32,), budget_s=0.0)
     assert found.way == PLAIN
     assert found.tried == ()
 
 
-def test_the_fastest_is_slower_nowhere_and_of_equals_the_simplest() -> None:
-    assert self_test._best([[0.5, 1.2], [0.9, 0.9], [0.96, 0.1]]) == 1
-    assert self_test._best([[0.5, 0.5], [0.49, 0.5]]) == 0
-    assert self_test._best([[0.97, 0.5]]) is None
-    assert self_test._best([]) is None
-
-
-KEY = SelfTestKey("a processor", "x86_64 avx2", "", "2.13.0", "resnet18", "24 32")
-FOUND = SelfTest(
-    ForwardWay(channels_last=True, packed_for=(6, 32), half="float16"),
-    4.0,
-    2.0,
-    (Tried(ForwardWay(graphs=True), (), "it failed: no graphs"), Tried(PLAIN, (0.5, 1.0), "")),
-    0.6,
-)
-
-
-def test_a_self_test_is_kept_under_the_machine_and_replaced(tmp_path) -> None:
-    path = tmp_path / "cache" / "self-tests.json"
-    assert load_self_test(path, KEY) is None
-    save_self_test(path, KEY, FOUND)
-    other = replace(KEY, instruction_set="x86_64 avx2 avx512f")
-    assert load_self_test(path, other) is None
-    save_self_test(path, other, replace(FOUND, way=PLAIN))
-    save_self_test(path, KEY, replace(FOUND, took_s=0.7))
-    assert load_self_test(path, KEY) == replace(FOUND, took_s=0.7)
-    assert load_self_test(path, other).way == PLAIN
-
-
-@pytest.mark.parametrize("content", ["not JSON", "{}", '[{"key": 1}]', "[3]"])
-def test_a_damaged_file_is_as_none(tmp_path, content) -> None:
-    path = tmp_path / "self-tests.json"
-    path.write_text(content)
-    assert load_self_test(path, KEY) is None
-    save_self_test(path, KEY, FOUND)
-    assert load_self_test(path, KEY) == FOUND
-
-
-def test_the_key_tells_libraries_that_are_held_back_from_free_ones(monkeypatch) -> None:
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    free = key_here("cpu", "resnet18", (32, 24))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    held = key_here("cpu", "resnet18", (24, 32))
-    assert free.sides == held.sides
-    assert free != held
-    assert held.instruction_set.endswith("ONEDNN_MAX_CPU_ISA=AVX2")
+def test_choose_way_takes_the_fastest_that_is_slower_nowhere() -> None:
+    assert self_test.fastest([[0.5, 1.2], [0.9, 0.9], [0.96, 0.1]]) == 1
+    assert self_test.fastest([[0.5, 0.5], [0.49, 0.5]]) == 0
+    assert self_test.fastest([[0.97, 0.5]]) is None
+    assert self_test.fastest([]) is None

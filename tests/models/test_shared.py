@@ -11,9 +11,7 @@ from ekya.models.edge.shared import SharedTrunk
 
 @pytest.mark.parametrize("resolution", [32, 24])
 @pytest.mark.parametrize("blocks", [0, 2, 5])
-def test_models_that_share_their_first_blocks_are_asked_from_there(
-    tiny_model, make_bars, blocks, resolution
-) -> None:
+def test_shared_trunk_predicts_from_the_boundary(tiny_model, make_bars, blocks, resolution) -> None:
     crops = make_bars(40, 3).crops
     trunk = SharedTrunk.of(tiny_model, blocks, crops, resolution)
     assert trunk.blocks_left == blocks
@@ -26,7 +24,7 @@ def test_models_that_share_their_first_blocks_are_asked_from_there(
     assert len(different) > 1
 
 
-def test_models_that_share_all_blocks_are_asked_by_their_heads(tiny_model, make_bars) -> None:
+def test_shared_trunk_without_blocks_predicts_by_heads(tiny_model, make_bars) -> None:
     crops = make_bars(30, 4).crops
     shared = retrained(tiny_model, 2, 1)
     features = SharedTrunk.of(tiny_model, 2, crops, 32).without_blocks(shared)
@@ -35,7 +33,7 @@ def test_models_that_share_all_blocks_are_asked_by_their_heads(tiny_model, make_
     np.testing.assert_array_equal(features.predict(model), Predictor(model).predict(crops, 32)[0])
 
 
-def test_rows_can_be_taken_and_nothing_is_an_answer_too(tiny_model, make_bars) -> None:
+def test_shared_trunk_take_returns_rows_or_none(tiny_model, make_bars) -> None:
     crops = make_bars(9, 5).crops
     trunk = SharedTrunk.of(tiny_model, 2, crops, 32)
     rows = np.array([7, 2, 2])
@@ -43,7 +41,7 @@ def test_rows_can_be_taken_and_nothing_is_an_answer_too(tiny_model, make_bars) -
     assert SharedTrunk.of(tiny_model, 2, crops[:0], 32).predict(tiny_model).shape == (0,)
 
 
-def test_the_models_are_left_as_they_are(tiny_model, make_bars) -> None:
+def test_shared_trunk_leaves_models_unchanged(tiny_model, make_bars) -> None:
     before = {name: tensor.clone() for name, tensor in tiny_model.state_dict().items()}
     trunk = SharedTrunk.of(tiny_model, 2, make_bars(5, 6).crops, 32)
     trunk.without_blocks(tiny_model).predict(tiny_model)

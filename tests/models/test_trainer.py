@@ -58,7 +58,7 @@ def weights(model: EdgeModel) -> dict[str, torch.Tensor]:
     [LAST_BLOCK, replace(LAST_BLOCK, trainable_blocks=0, epochs=30), replace(LAST_BLOCK, head_width=16)],
     ids=["last block", "head only", "hidden layer"],
 )
-def test_retraining_learns_and_keeps_the_frozen_blocks_to_the_bit(
+def test_retraining_learns_and_keeps_frozen_blocks(
     tiny_model: EdgeModel, make_bars, config: RetrainConfig
 ) -> None:
     training, validation = make_bars(64, 1), make_bars(30, 2, first_track=500)
@@ -81,7 +81,7 @@ def test_retraining_learns_and_keeps_the_frozen_blocks_to_the_bit(
     )
 
 
-def test_the_same_seed_gives_the_same_weights_to_the_bit(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_with_equal_seed_gives_equal_weights(tiny_model: EdgeModel, make_bars) -> None:
     memory = ExemplarMemory(12).update(tiny_model, make_bars(20, 5, first_track=900))
     config = replace(LAST_BLOCK, epochs=2, data_fraction=0.5)
     models = []
@@ -92,14 +92,14 @@ def test_the_same_seed_gives_the_same_weights_to_the_bit(tiny_model: EdgeModel, 
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_more_epochs_begin_like_fewer(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_with_more_epochs_begins_like_fewer(tiny_model: EdgeModel, make_bars) -> None:
     head = replace(LAST_BLOCK, trainable_blocks=0, epochs=3)
     short = retrained(tiny_model, head, make_bars(40, 1), make_bars(30, 2))[1]
     long = retrained(tiny_model, replace(head, epochs=9), make_bars(40, 1), make_bars(30, 2))[1]
     assert long[: len(short)] == short
 
 
-def test_a_new_class_is_learnt_and_the_old_ones_are_kept(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_learns_a_new_class_and_keeps_old_ones(tiny_model: EdgeModel, make_bars) -> None:
     names = tiny_model.classes
     old = make_bars(64, 1, classes=(0, 1))
     two, _ = retrained(tiny_model, LAST_BLOCK, old, make_bars(20, 2, (0, 1), 500), classes=names[:2])
@@ -114,7 +114,7 @@ def test_a_new_class_is_learnt_and_the_old_ones_are_kept(tiny_model: EdgeModel, 
     assert accuracy(without, make_bars(40, 6, classes=(0, 1))) < 0.5
 
 
-def test_the_share_handle_is_asked_for_every_batch(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_enters_the_scope_for_every_batch(tiny_model: EdgeModel, make_bars) -> None:
     entered: list[int] = []
 
     @contextmanager
@@ -135,7 +135,7 @@ def test_the_share_handle_is_asked_for_every_batch(tiny_model: EdgeModel, make_b
     assert len(entered) == 6 + 2 + 1  # 16 and 17 crops, then validation
 
 
-def test_a_checkpoint_does_not_change_with_further_training(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_checkpoint_is_independent_of_later_epochs(tiny_model: EdgeModel, make_bars) -> None:
     retraining = Retraining(
         tiny_model,
         replace(LAST_BLOCK, trainable_blocks=0),
@@ -149,7 +149,7 @@ def test_a_checkpoint_does_not_change_with_further_training(tiny_model: EdgeMode
     assert not torch.equal(retraining.model().head.weight, before)
 
 
-def test_exemplars_of_validating_objects_are_left_out(tiny_model: EdgeModel, make_bars) -> None:
+def test_usable_exemplars_leave_out_validation_objects(tiny_model: EdgeModel, make_bars) -> None:
     seen = make_bars(40, 1)
     memory = ExemplarMemory(40).update(tiny_model, seen)
     retraining = Retraining(
@@ -168,7 +168,7 @@ def test_exemplars_of_validating_objects_are_left_out(tiny_model: EdgeModel, mak
     assert retraining.prepared_crops == 40 + 10 + int((exemplars.tracks >= 5).sum())
 
 
-def test_batches_leave_no_crop_alone_and_lose_none() -> None:
+def test_batches_of_leave_no_crop_alone_and_lose_none() -> None:
     for count in range(1, 40):
         order = np.random.default_rng(count).permutation(count)
         batches = batches_of(order, 4)
@@ -176,7 +176,7 @@ def test_batches_leave_no_crop_alone_and_lose_none() -> None:
         assert set(np.concatenate(batches)) == set(range(count))
 
 
-def test_a_data_fraction_takes_whole_tracks(make_bars) -> None:
+def test_fraction_of_tracks_takes_whole_tracks(make_bars) -> None:
     crops = make_bars(80, 1)
     half = fraction_of_tracks(crops, 0.5, seed=1)
     assert len(half) == 40
@@ -185,18 +185,18 @@ def test_a_data_fraction_takes_whole_tracks(make_bars) -> None:
     assert len(fraction_of_tracks(crops, 0.001, seed=1)) == 2
 
 
-def test_replay_is_bounded_by_the_fresh_crops() -> None:
+def test_epoch_replay_is_bounded_by_the_fresh_crops() -> None:
     assert crops_in_epoch(80, 120) == 120
     assert crops_in_epoch(80, 10) == 90
 
 
-def test_a_retraining_without_labels_is_refused(tiny_model: EdgeModel, make_bars) -> None:
+def test_retraining_without_labels_is_refused(tiny_model: EdgeModel, make_bars) -> None:
     none = make_bars(2, 1).take(np.zeros(0, np.int64))
     with pytest.raises(ValueError, match="training crop"):
         Retraining(tiny_model, LAST_BLOCK, RetrainingData(none, none, ("a",), seed=1))
 
 
-def test_the_shipped_architecture_keeps_frozen_statistics(fresh_model: EdgeModel, make_bars) -> None:
+def test_retraining_keeps_frozen_statistics(fresh_model: EdgeModel, make_bars) -> None:
     config = replace(LAST_BLOCK, epochs=1, trainable_blocks=1)
     model, _ = retrained(fresh_model, config, make_bars(16, 1), make_bars(4, 2, first_track=500))
     before, after = weights(fresh_model), weights(model)
@@ -205,7 +205,7 @@ def test_the_shipped_architecture_keeps_frozen_statistics(fresh_model: EdgeModel
 
 
 @pytest.mark.parametrize("trainable_blocks", [0, 1])
-def test_models_of_a_retraining_share_what_it_froze_and_nothing_else(
+def test_retraining_models_share_frozen_weights_only(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
     retraining = Retraining(
@@ -231,7 +231,7 @@ class NumbersAsked(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("trainable_blocks", [0, 1])
-def test_no_step_asks_the_device_for_a_number(
+def test_retraining_steps_never_wait_for_the_device(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
     retraining = Retraining(
@@ -249,7 +249,7 @@ def test_no_step_asks_the_device_for_a_number(
 
 
 @pytest.mark.parametrize("trainable_blocks", [0, 1, 3])
-def test_without_activations_kept_the_same_is_learnt(
+def test_retraining_without_kept_activations_learns_the_same(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
     memory = ExemplarMemory(12).update(tiny_model, make_bars(20, 5, first_track=900))
@@ -276,7 +276,7 @@ def test_without_activations_kept_the_same_is_learnt(
 
 
 @pytest.mark.parametrize("trainable_blocks", [0, 1])
-def test_half_the_bits_learn_as_much_and_leave_weights_of_32(
+def test_retraining_in_half_precision_keeps_weights_of_32_bits(
     tiny_model: EdgeModel, make_bars, trainable_blocks: int
 ) -> None:
     config = replace(LAST_BLOCK, trainable_blocks=trainable_blocks, epochs=16)

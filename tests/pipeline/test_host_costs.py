@@ -11,7 +11,6 @@ from ekya.models.golden.detections import Proposals
 from ekya.pipeline.host_costs import (
     SampledSource,
     Timer,
-    costs_of,
     family_costs,
     finding_gpu_s,
     label_gpu_s,
@@ -39,16 +38,15 @@ class Clock(Timer):
         return float(self.calls)
 
 
-def test_a_frame_of_a_crowd_takes_more_where_objects_are_classified_and_not_where_they_are_found():
-    costs = costs_of(25.0, 0.010, {32: 0.006, 24: 0.003})
-    assert costs.frame_gpu_s == {32: pytest.approx(0.016), 24: pytest.approx(0.013)}
+def test_stream_costs_at_crowd_scale_classifying_only():
+    costs = StreamCosts(25.0, {32: 0.016, 24: 0.013}, 0.010)
     assert costs.at_crowd(1.0) == pytest.approx(costs.frame_gpu_s)
     assert costs.at_crowd(3.0) == {32: pytest.approx(0.028), 24: pytest.approx(0.019)}
     assert costs.at_crowd(0.0) == {32: pytest.approx(0.010), 24: pytest.approx(0.010)}
     assert costs.object_gpu_s == pytest.approx(0.006 / TYPICAL_OBJECTS)
 
 
-def test_the_detector_is_counted_in_the_frames_that_it_looks_at():
+def test_finding_cost_is_spread_over_every_nth_frame():
     timer = Clock()
     frames = tuple(Frame(at, at, np.zeros((8, 8, 3), np.uint8), None) for at in range(3))
 
@@ -61,7 +59,7 @@ def test_the_detector_is_counted_in_the_frames_that_it_looks_at():
     assert timer.longest_s == 4.0
 
 
-def test_streams_that_nobody_looked_at_are_as_dear_as_the_dearest():
+def test_unmeasured_streams_cost_as_much_as_the_most_expensive():
     cheap, dear = StreamCosts(5.0, {32: 0.1}), StreamCosts(25.0, {32: 0.05})
     known = of_all_streams({StreamId("a"): cheap, StreamId("b"): dear}, [StreamId(one) for one in "abc"])
     assert known == {"a": cheap, "b": dear, "c": dear}
@@ -69,7 +67,7 @@ def test_streams_that_nobody_looked_at_are_as_dear_as_the_dearest():
 
 @pytest.mark.live
 @pytest.mark.virtual
-def test_different_sources_are_opened_once_each_and_not_too_many():
+def test_sample_sources_opens_few_different_sources_once():
     specs = {StreamId(f"cam-{at}"): city(at // 2, fps=5.0 + at // 2) for at in range(12)}
     sampled = sample_sources(specs, CLASSES)
     assert sorted(sampled) == [f"cam-{at}" for at in range(8)]
@@ -77,7 +75,7 @@ def test_different_sources_are_opened_once_each_and_not_too_many():
     assert all(frame.image.shape == (48, 64, 3) for one in sampled.values() for frame in one.frames)
 
 
-def test_every_family_is_trained_and_timed_and_one_of_blocks_costs_more_than_a_head():
+def test_family_costs_of_blocks_exceed_those_of_a_head():
     model = build_edge_model(CLASSES, 0, 0, "mobilenet_v3_small")
     configs = [RetrainConfig(epochs, 16, 0, blocks, 1.0) for epochs in (4, 8) for blocks in (0, 1)]
     timer = Timer("cpu")
@@ -88,7 +86,7 @@ def test_every_family_is_trained_and_timed_and_one_of_blocks_costs_more_than_a_h
     assert timer.longest_s > 0
 
 
-def test_labels_are_timed_by_the_object():
+def test_label_cost_is_per_object():
     timer = Clock()
     asked = []
 

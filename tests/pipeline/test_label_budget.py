@@ -42,7 +42,7 @@ class Looks:
     def predictor(self):
         return self
 
-    def look(self, crops):
+    def embed(self, crops):
         return np.ones(len(crops), np.float32), np.ones((len(crops), 2), np.float32)
 
 
@@ -60,7 +60,7 @@ def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gp
         Looks(),
         golden,
         golden_gpu_s=lambda items: one_gpu_s * golden.operations(items),
-        look_gpu_s=LOOK_GPU_S,
+        crop_gpu_s=LOOK_GPU_S,
     )
 
 
@@ -68,36 +68,36 @@ def prepared(budget_gpu_s, golden, objects, seen=False, policy="uniform", one_gp
 @pytest.mark.parametrize("policy", ["uniform", "uncertain"])
 @settings(max_examples=15)
 @given(budget_gpu_s=st.floats(0.001, 3.0), objects=st.integers(0, 9))
-def test_sample_and_burst_together_stay_within_the_budget(background, policy, budget_gpu_s, objects):
+def test_label_budget_covers_sample_and_burst(background, policy, budget_gpu_s, objects):
     golden = Golden(background)
     one = prepared(budget_gpu_s, golden, objects, policy=policy)
     selection = one.select()
     asked = [*selection.questions, *one.burst_questions()]
-    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.looked_at <= budget_gpu_s + 1e-9
+    assert one.golden_gpu_s(asked) + LOOK_GPU_S * selection.classified <= budget_gpu_s + 1e-9
     whole = prepared(None, golden, objects, policy=policy)
     everything = [*whole.select().questions, *whole.burst_questions()]
-    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().looked_at <= budget_gpu_s / 4:
+    if whole.golden_gpu_s(everything) + LOOK_GPU_S * whole.select().classified <= budget_gpu_s / 4:
         assert one.golden_gpu_s(asked) == whole.golden_gpu_s(everything), "nothing is saved in vain"
 
 
-def test_a_budget_is_used_up_to_the_last_label_that_fits():
+def test_label_budget_is_used_up_to_the_last_label():
     assert sum(len(item.boxes) for item in prepared(0.4, Golden(), 9).select().questions) == 30
     assert len(prepared(0.08, Golden(1), 9).select().questions) == 6
     assert len(prepared(0.08, Golden(1), 9).burst_questions()) == 2
 
 
-def test_pictures_that_the_network_has_seen_before_are_free():
+def test_label_budget_ignores_pictures_with_detections():
     seen, unlimited = prepared(0.001, Golden(1), 6, seen=True), prepared(None, Golden(1), 6, seen=True)
     assert len(seen.select().questions) == len(unlimited.select().questions) == 30
     assert len(seen.burst_questions()) == 11
 
 
-def test_a_golden_model_that_costs_nothing_needs_no_budget():
+def test_label_budget_free_golden_model_is_not_limited():
     free = prepared(0.001, Golden(), 6, one_gpu_s=0.0)
     assert sum(len(item.boxes) for item in free.select().questions) == 90, "three of five objects, 30 times"
 
 
-def test_labels_are_made_of_what_was_selected():
+def test_label_budget_labels_the_selection():
     one = prepared(0.4, Golden(), 9)
     labels = one.label(one.select())
     assert len(labels.training.crops) + len(labels.validation.crops) == 30
@@ -106,7 +106,7 @@ def test_labels_are_made_of_what_was_selected():
     assert len(labels.training.crops) + len(labels.validation.crops) == 3
 
 
-def test_the_meter_says_what_the_next_questions_take_at_the_speed_so_far():
+def test_metered_golden_predicts_cost_from_earlier_calls():
     now = iter([10.0, 10.5, 20.0, 21.5])
     golden = MeteredGolden(Golden(), clock=lambda: next(now))
     two, three = collected(0, range(2)).question, collected(1, range(3)).question
@@ -119,7 +119,7 @@ def test_the_meter_says_what_the_next_questions_take_at_the_speed_so_far():
 
 
 @pytest.mark.parametrize("background", [None, 1])
-def test_a_budget_that_is_too_small_for_one_label_is_said(background, caplog):
+def test_label_budget_too_small_logs_a_warning(background, caplog):
     assert not prepared(0.01, Golden(background), 6, one_gpu_s=0.02).select().questions
     assert "allows no label" in caplog.text and "allow a multiple of 0.0" in caplog.text
     caplog.clear()

@@ -36,7 +36,7 @@ def places(selection):
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(0, 30), st.integers(0, 5))
-def test_at_most_a_part_of_the_objects_and_at_most_the_limit(frames, limit, seed):
+def test_choose_keeps_to_the_part_and_the_limit(frames, limit, seed):
     found = material(*frames)
     objects = {track for frame in frames for track in frame}
     labelled = places(choose(found, limit, seed))
@@ -49,7 +49,7 @@ def test_at_most_a_part_of_the_objects_and_at_most_the_limit(frames, limit, seed
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(0, 5))
-def test_without_a_limit_that_part_is_labelled_wherever_it_is_seen(frames, seed):
+def test_choose_without_limit_takes_the_whole_part(frames, seed):
     labelled = places(choose(material(*frames), 1000, seed))
     chosen = {track for _, track in labelled}
     objects = {track for frame in frames for track in frame}
@@ -59,7 +59,7 @@ def test_without_a_limit_that_part_is_labelled_wherever_it_is_seen(frames, seed)
     )
 
 
-def test_the_choice_is_the_seeds_and_the_windows():
+def test_choose_depends_on_seed_and_window():
     frames = [[track for track in range(20) if (track + at) % 3] for at in range(12)]
 
     def choice(seed, window):
@@ -70,12 +70,12 @@ def test_the_choice_is_the_seeds_and_the_windows():
     assert choice(1, 3) != choice(1, 4)
 
 
-def test_enough_is_left_to_measure_with():
+def test_choose_leaves_objects_to_measure_with():
     """Labelled objects never count in accuracy, so too many would leave few to measure it."""
     assert 0.0 < LABELLED_TRACKS <= 0.6
 
 
-def test_every_object_has_its_chance():
+def test_choose_gives_every_object_a_chance():
     frames = [list(range(10))] * 2
     often = np.zeros(10)
     for seed in range(200):
@@ -94,7 +94,7 @@ def parted(frames, limit=1000, seed=0):
 
 @settings(max_examples=20)
 @given(tracks_of_frames, st.integers(1, 30), st.integers(0, 3))
-def test_no_object_is_on_both_sides_and_none_gets_lost(frames, limit, seed):
+def test_label_window_splits_objects_without_loss(frames, limit, seed):
     labels, chosen, _ = parted(frames, limit, seed)
     training, validation = labels.training, labels.validation
     assert not set(training.crops.tracks) & set(validation.crops.tracks)
@@ -106,7 +106,7 @@ def test_no_object_is_on_both_sides_and_none_gets_lost(frames, limit, seed):
     assert sorted(both) == sorted(places(chosen))
 
 
-def test_every_row_says_the_same_object_in_every_column():
+def test_label_window_columns_agree_in_every_row():
     labels, _, _ = parted([[track for track in range(16) if track % 4 != at % 4] for at in range(8)])
     assert labels.window == 3
     for part in (labels.training, labels.validation):
@@ -118,14 +118,14 @@ def test_every_row_says_the_same_object_in_every_column():
         assert part.crops.crops.shape == (len(part.frames), SIDE, SIDE, 3)
 
 
-def test_the_golden_model_sees_the_chosen_boxes_only_and_once():
+def test_label_window_asks_for_chosen_boxes_once():
     _, chosen, golden = parted([list(range(8))] * 3, limit=5)
     (asked,) = golden.asked
     assert sum(len(item.boxes) for item in asked) == 5
     assert all((a.boxes == b.boxes).all() for a, b in zip(asked, chosen.questions, strict=True))
 
 
-def test_nothing_to_label_asks_nobody():
+def test_label_window_without_objects_asks_nothing():
     labels, chosen, golden = parted([[], [7]])
     assert chosen.chosen == []
     assert golden.asked == []
@@ -156,7 +156,7 @@ def detected(frames, objects, limit=1000, pictures=1000, seed=0):
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
-def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures, seed):
+def test_choose_pictures_takes_all_objects_of_few_pictures(frames, pictures, seed):
     found = material(*frames)
     chosen = choose_pictures(found, pictures, seed)
     drawn = {track for _, track in places(choose(found, 1000, seed))}
@@ -167,7 +167,7 @@ def test_a_detector_labels_all_drawn_objects_of_a_few_pictures(frames, pictures,
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(0, 12), st.integers(0, 5))
-def test_pictures_that_were_looked_at_before_are_all_labelled(frames, pictures, seed):
+def test_choose_pictures_takes_all_with_known_detections(frames, pictures, seed):
     known = Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
     found = material(*frames, found=known)
     assert places(choose_pictures(found, pictures, seed)) == places(choose(found, 1000, seed))
@@ -175,7 +175,7 @@ def test_pictures_that_were_looked_at_before_are_all_labelled(frames, pictures, 
 
 @settings(max_examples=40)
 @given(tracks_of_frames, st.integers(0, 12), st.integers(1, 20), st.integers(0, 5))
-def test_background_trains_at_most_as_often_as_objects_and_never_validates(frames, objects, limit, seed):
+def test_label_window_limits_background_and_never_validates_it(frames, objects, limit, seed):
     labels = detected(frames, objects, limit, seed=seed)
     training, validation = labels.training.crops, labels.validation.crops
     background = int((training.classes == Detector.background).sum())
@@ -186,12 +186,12 @@ def test_background_trains_at_most_as_often_as_objects_and_never_validates(frame
     assert objects not in {*training.tracks.tolist(), *validation.tracks.tolist()}, "it is unsure of this one"
 
 
-def test_a_street_without_objects_teaches_nothing():
+def test_label_window_of_background_only_cannot_train():
     labels = detected([[8, 9, 10, 11]] * 6, objects=2)
     assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
 
 
-def test_objects_validate_although_nearly_everything_is_background():
+def test_label_window_of_much_background_validates_on_objects():
     labels = detected([list(range(40))] * 6, objects=6)
     assert len(labels.validation.crops) > 0
     assert set(labels.training.crops.classes.tolist()) > {Detector.background}
@@ -207,18 +207,18 @@ UNCERTAIN = LABEL_POLICIES["uncertain"]
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
-def test_whatever_the_policy_the_same_objects_stay_unlabelled_and_count(frames, limit, seed):
+def test_choose_leaves_the_same_objects_under_every_policy(frames, limit, seed):
     found = material(*frames)
     drawn = set(places(choose(found, 1000, seed)))
     uncertain = choose(found, limit, seed, UNCERTAIN, half_sure)
     assert set(places(uncertain)) <= drawn
     assert len(places(uncertain)) == min(limit, len(drawn))
-    assert uncertain.looked_at == min(2 * limit, len(drawn))
+    assert uncertain.classified == min(2 * limit, len(drawn))
 
 
 @settings(max_examples=30)
 @given(tracks_of_frames, st.integers(1, 30), st.integers(0, 5))
-def test_only_objects_that_chance_chose_validate(frames, limit, seed):
+def test_label_window_validates_on_chance_choices_only(frames, limit, seed):
     found = material(*frames)
     selection = choose(found, limit, seed, UNCERTAIN, half_sure)
     labels = label_window(found, selection, Golden(), SIDE, limit, seed)
@@ -230,7 +230,7 @@ def test_only_objects_that_chance_chose_validate(frames, limit, seed):
     assert not set(labels.training.crops.tracks) & set(labels.validation.crops.tracks)
 
 
-def test_of_what_a_detector_labels_the_first_in_order_are_kept():
+def test_label_window_keeps_the_first_in_the_policys_order():
     found = material(*[list(range(at * 8, at * 8 + 8)) for at in range(12)])
     selection = choose_pictures(found, 1000, 0, UNCERTAIN, half_sure, pool=1000)
     labels = label_window(found, selection, Detector(96), SIDE, 10, 0)
@@ -241,7 +241,7 @@ def test_of_what_a_detector_labels_the_first_in_order_are_kept():
     )
 
 
-def test_pictures_come_in_the_order_of_their_first_object():
+def test_choose_pictures_follows_the_order_of_first_objects():
     found = material(*[[at] for at in range(20)])
     few = choose_pictures(found, 4, 0, UNCERTAIN, half_sure, pool=8)
     many = choose(found, 4, 0, UNCERTAIN, half_sure)

@@ -10,8 +10,8 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.label_file import LabelTable, read_labels
+from ekya.pipeline.classes import with_classes
 from ekya.pipeline.prelabel import label_ahead
-from ekya.pipeline.setup import with_classes
 from ekya.streams.ingest.process import SourceSpec
 
 CITY = """\
@@ -83,7 +83,7 @@ def labelled(fleet: FleetConfig, to: Path, from_truth: bool = True, resume: bool
 
 
 @pytest.mark.usefixtures("here")
-def test_the_datas_own_labels_are_what_is_there_and_a_fleet_runs_on_them(tmp_path: Path) -> None:
+def test_prelabel_from_truth_writes_labels_that_a_fleet_runs_on(tmp_path: Path) -> None:
     fleet, to = load_fleet(fleet_file(tmp_path)), tmp_path / "labels.parquet"
     counts = labelled(fleet, to)
     assert (counts.labelled, counts.known) == (12, 0)
@@ -102,7 +102,7 @@ def test_the_datas_own_labels_are_what_is_there_and_a_fleet_runs_on_them(tmp_pat
 
 
 @pytest.mark.usefixtures("here")
-def test_a_golden_classifier_names_every_box_and_says_how_sure_it_is(tmp_path: Path) -> None:
+def test_prelabel_classifier_labels_boxes_with_confidence(tmp_path: Path) -> None:
     fleet, to = load_fleet(fleet_file(tmp_path, windows=1)), tmp_path / "labels.csv"
     counts = labelled(fleet, to, from_truth=False)
     assert counts.labelled == 8, "one window of four seconds"
@@ -116,7 +116,7 @@ def test_a_golden_classifier_names_every_box_and_says_how_sure_it_is(tmp_path: P
 
 
 @pytest.mark.usefixtures("here")
-def test_what_is_labelled_is_not_labelled_again_and_ctrl_c_keeps_it(
+def test_prelabel_resume_skips_known_frames_after_ctrl_c(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet, to = load_fleet(fleet_file(tmp_path)), tmp_path / "labels.parquet"
@@ -136,7 +136,7 @@ def test_what_is_labelled_is_not_labelled_again_and_ctrl_c_keeps_it(
 
 
 @pytest.mark.usefixtures("here")
-def test_what_cannot_be_labelled_ahead_is_refused(tmp_path: Path) -> None:
+def test_prelabel_impossible_request_is_refused(tmp_path: Path) -> None:
     fleet, to = load_fleet(fleet_file(tmp_path)), tmp_path / "labels.parquet"
 
     def refused(fleet: FleetConfig, words: str, streams: tuple[str, ...] = (), truth: bool = True) -> None:
@@ -154,9 +154,7 @@ def test_what_cannot_be_labelled_ahead_is_refused(tmp_path: Path) -> None:
         with_classes(other.model_copy(update={"streams": (south,)}))
 
 
-def test_the_command_writes_labels_and_says_how_many(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_prelabel_command_writes_and_counts_labels(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fleet, to = str(fleet_file(tmp_path)), str(tmp_path / "labels.parquet")
     assert main(["golden", "label", fleet, "--from-truth", "--out", to, "--json", "-"]) == 0
     said = json.loads(capfd.readouterr().out)

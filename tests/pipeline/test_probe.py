@@ -50,7 +50,7 @@ def probed(tmp_path, program):
 
 @pytest.mark.live
 @pytest.mark.virtual
-def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch):
+def test_probe_measures_a_fleet_and_keeps_the_self_test(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with Probe(fleet(tmp_path), "cpu", 2.0, 0) as probe:
         host = probe.result()
@@ -63,43 +63,49 @@ def test_a_fleets_work_is_measured_and_the_self_test_kept(tmp_path, monkeypatch)
     assert host.costs.label_gpu_s > 0
     assert host.costs.batch_s > 0
     (kept,) = json.loads((tmp_path / "cache" / "ekya" / "self-tests.json").read_text())
-    assert kept["key"]["architecture"] == "mobilenet_v3_small"
+    assert kept["architecture"] == "mobilenet_v3_small"
     told = json.loads(json.dumps(host.summary()))
     assert told["forward"]["way"] == str(host.self_test.way)
-    assert told["instruction_set"] == kept["key"]["instruction_set"]
+    assert told["instruction_set"] == kept["instruction_set"]
 
 
 @pytest.mark.live
 @pytest.mark.virtual
-def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path):
+def test_probe_unreadable_weights_are_the_users_error(tmp_path):
     (tmp_path / "broken.safetensors").write_bytes(b"no weights")
     broken = FLEET.replace("resolution: 16}", "resolution: 16, weights: broken.safetensors}")
     with Probe(fleet(tmp_path, broken), "cpu", 2.0, 0) as probe, pytest.raises(UserError, match="broken"):
         probe.result()
 
 
-def test_a_process_that_dies_is_told_with_its_last_words(tmp_path):
+def test_probe_dead_process_reports_its_last_error(tmp_path):
     with pytest.raises(UserError, match=r"could not be measured \(no torch here\); `ekya doctor`"):
         probed(tmp_path, "raise SystemExit('no torch here')")
 
 
-def test_an_answer_that_is_no_answer_is_told(tmp_path):
+def test_probe_invalid_answer_is_reported(tmp_path):
     with pytest.raises(UserError, match="could not be measured"):
         probed(tmp_path, "import sys; open(sys.argv[1], 'w').write('{}')")
 
 
-def test_leaving_ends_the_process_at_once(tmp_path):
-    with Probe(fleet(tmp_path), "cpu", 2.0, popen=running("import time; time.sleep(600)")) as probe:
-        process = probe._process
-    assert process.returncode is not None
+def test_probe_exit_ends_the_process(tmp_path):
+    started = []
+
+    def start(command, **options):
+        started.append(running("import time; time.sleep(600)")(command, **options))
+        return started[0]
+
+    with Probe(fleet(tmp_path), "cpu", 2.0, popen=start):
+        assert started[0].poll() is None
+    assert started[0].returncode is not None
 
 
-def test_the_starter_imports_no_torch():
+def test_probe_parent_imports_no_torch():
     program = "import sys, ekya.pipeline.probe; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_shipped_fleet_can_be_handed_over(tmp_path):
+def test_probe_passes_the_shipped_fleet_on(tmp_path):
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     program = (
         "import json, sys; order = json.loads(sys.stdin.read()); sys.exit(order['fleet'].splitlines()[0])"

@@ -10,11 +10,10 @@ from ekya.cli.speeds import SpeedsConfig, speeds
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR, CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
 from ekya.gpu.backends.registry import choose_backend
-from ekya.pipeline.speed_file import save_speeds, speeds_path
-from ekya.pipeline.speeds import keep_refined, kept_speeds, key_of, training_speed
+from ekya.pipeline.speeds import SPEEDS, keep_refined, kept_speeds, speed_key, training_speed
 
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
-SPEEDS = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
+MEASURED = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT, (CoRun(2, 1.0),)))
 
 
 @pytest.fixture(autouse=True)
@@ -26,16 +25,16 @@ def cache(monkeypatch, tmp_path):
 def measured(monkeypatch):
     asked = []
 
-    def measure(_backend, spec, told):
+    def measure(_backend, spec, progress):
         asked.append(spec)
-        told()
-        return SPEEDS
+        progress()
+        return MEASURED
 
     monkeypatch.setattr("ekya.pipeline.speed_probe.measure_speeds", measure)
     return asked
 
 
-def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
+def test_speeds_command_shows_and_keeps_the_curve(measured, tmp_path):
     to = tmp_path / "speeds.json"
     console = Console(width=100, record=True)
     speeds.run(SpeedsConfig(model="mobilenet_v3_small", shares="cpu", seconds=0.5), Output(console, str(to)))
@@ -47,29 +46,29 @@ def test_what_was_measured_is_shown_kept_and_planned_with(measured, tmp_path):
     assert measured[0].config.trainable_blocks > 0
 
     chosen = choose_backend("cpu")
-    assert kept_speeds(chosen, "mobilenet_v3_small") == SPEEDS
-    assert training_speed(SPEEDS).speed(500) == pytest.approx(0.6)
+    assert kept_speeds(chosen, "mobilenet_v3_small") == MEASURED
+    assert training_speed(MEASURED).speed(500) == pytest.approx(0.6)
     assert kept_speeds(chosen, "resnet18") is None
-    assert key_of(chosen, "resnet18").device
+    assert speed_key(chosen, "resnet18")["device"]
 
 
-def test_where_nobody_measured_speed_is_taken_for_linear():
+def test_training_speed_unmeasured_is_linear():
     assert training_speed(None) == LINEAR
 
 
-def test_a_model_that_is_not_there_is_named(tmp_path):
+def test_speeds_command_unknown_model_is_named(tmp_path):
     with pytest.raises(UserError, match="--model gpt: there is no such edge model; use one of resnet18"):
         speeds.run(SpeedsConfig(model="gpt", shares="cpu", seconds=0.5), Output(Console(), None))
 
 
-def test_what_a_run_made_of_the_curve_is_planned_with_in_the_next():
+def test_keep_refined_is_planned_with_in_the_next_run():
     chosen, seen = choose_backend("cpu"), SpeedCurve(((0, 0.0), (500, 0.55), (1000, 1.0)))
     keep_refined(chosen, "resnet18", seen)
     assert kept_speeds(chosen, "resnet18") is None
-    save_speeds(speeds_path(), key_of(chosen, "resnet18"), SPEEDS)
+    SPEEDS.save(speed_key(chosen, "resnet18"), MEASURED)
     keep_refined(chosen, "resnet18", None)
-    assert kept_speeds(chosen, "resnet18") == SPEEDS
+    assert kept_speeds(chosen, "resnet18") == MEASURED
     keep_refined(chosen, "resnet18", seen)
     kept = kept_speeds(chosen, "resnet18")
-    assert (kept.training, kept.inference) == (SPEEDS.training, SPEEDS.inference)
+    assert (kept.training, kept.inference) == (MEASURED.training, MEASURED.inference)
     assert training_speed(kept) == seen

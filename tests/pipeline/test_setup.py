@@ -32,13 +32,13 @@ def fleet(**terms):
     return shipped.model_copy(update={"streams": streams})
 
 
-def test_the_loop_is_told_what_is_maximised_and_what_streams_were_promised():
+def test_loop_options_hold_objective_and_terms():
     options = loop_options(fleet(weight=2.5, max_age_s=0.75), (), 0, 1, 2000)
     assert options.objective is Objective.MAX_MIN
     assert options.terms == (StreamTerms(CAMERA, 2.5, 750_000),)
 
 
-def test_a_latency_limit_that_no_share_could_keep_is_the_users_error():
+def test_inference_options_impossible_latency_limit_is_refused():
     """At 10 frames a second an answer is used for at least 0.1 s."""
     assert first_inference_options(fleet(max_age_s=0.3), CAMERA, 10.0, COSTS)
     with pytest.raises(
@@ -53,7 +53,7 @@ def begins_with(weights, model="mobilenet_v3_small"):
 
 
 @pytest.mark.parametrize("stored", ["safetensors", "pth"])
-def test_imagenet_weights_from_a_file_get_a_fresh_head_for_the_fleets_classes(tmp_path, stored):
+def test_base_model_imagenet_weights_get_a_fresh_head(tmp_path, stored):
     path = tmp_path / f"imagenet.{stored}"
     state = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
     save_file(state, path) if stored == "safetensors" else torch.save(state, path)
@@ -63,14 +63,14 @@ def test_imagenet_weights_from_a_file_get_a_fresh_head_for_the_fleets_classes(tm
     assert torch.equal(model.head.weight, base_model(begins_with(path), seed=3).head.weight)
 
 
-def test_ekyas_own_weights_keep_their_head(tmp_path):
+def test_base_model_own_weights_keep_their_head(tmp_path):
     path = tmp_path / "base.safetensors"
     trained = build_edge_model(fleet().classes, 0, 7, "mobilenet_v3_small")
     save_model(trained, path)
     assert torch.equal(base_model(begins_with(path), seed=3).head.weight, trained.head.weight)
 
 
-def test_weights_of_another_edge_model_are_the_users_error(tmp_path):
+def test_base_model_of_other_architecture_is_refused(tmp_path):
     path = tmp_path / "base.safetensors"
     save_model(build_edge_model(fleet().classes, 0, 7, "shufflenet_v2_x1_0"), path)
     with pytest.raises(UserError, match=r"base\.safetensors: is a shufflenet_v2_x1_0, and .*'edge\.model'"):
@@ -81,13 +81,13 @@ def test_weights_of_another_edge_model_are_the_users_error(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cut.safetensors", "cut.pth"])
-def test_damaged_weights_are_the_users_error(tmp_path, name):
+def test_base_model_damaged_weights_are_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(UserError, match=name):
         base_model(begins_with(tmp_path / name), seed=3)
 
 
-def test_retraining_is_charged_for_the_fleets_edge_model():
+def test_card_charges_for_the_fleets_edge_model():
     heads = fleet().model_copy(update={"retraining": RetrainingConfig(trainable_blocks=(0,))})
     card = load_card()
     costs = [
@@ -98,7 +98,7 @@ def test_retraining_is_charged_for_the_fleets_edge_model():
     assert costs[0].prepare_gpu_s != costs[1].prepare_gpu_s
 
 
-def test_a_streams_objects_are_found_as_its_fleet_file_says(monkeypatch):
+def test_proposer_follows_the_fleet_file(monkeypatch):
     monkeypatch.setattr("ekya.pipeline.setup.open_detector_of", lambda spec, score: score)
     for asked, moving, every in (({}, True, 1), ({"find": "detector", "every": 3}, False, 3)):
         stream = StreamConfig.model_validate(

@@ -1,24 +1,19 @@
-"""Tests of speeds: measured in processes that work like jobs, kept by device, backend and model."""
+"""Tests of speeds: measured in processes that work like jobs."""
 
+import multiprocessing
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
-import ekya.pipeline.speed_jobs as jobs
 import ekya.pipeline.speed_probe as probing
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.speed import CoRun, KindSpeeds, ModelSpeeds, SpeedCurve
+from ekya.core.speed import CoRun, SpeedCurve
 from ekya.gpu.backends.cpu import CpuShares
-from ekya.pipeline.speed_file import SpeedKey, load_speeds, save_speeds, speeds_path
-from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
-from ekya.pipeline.speed_probe import measure_speeds
+from ekya.pipeline.speed_probe import ProbeSpec, Rate, measure_speeds, probes, rates_at
 
 SPEC = ProbeSpec("mobilenet_v3_small", 16, RetrainConfig(2, 8, 0, 1, 1.0), "cpu", 0.2)
 BENT = SpeedCurve(((0, 0.0), (500, 0.8), (1000, 1.0)))
-SPEEDS = ModelSpeeds(KindSpeeds(BENT, (CoRun(2, 1.2),)), KindSpeeds(BENT))
-KEY = SpeedKey("a GPU", "mps", "resnet18")
 
 
 @pytest.fixture(params=[1000])
@@ -40,7 +35,7 @@ def device(monkeypatch, request):
     monkeypatch.setattr(probing, "undisturbed", rates)
 
 
-def test_rates_become_curves_of_the_shares_that_were_granted(device):
+def test_measure_speeds_makes_curves_of_granted_shares(device):
     told = []
     speeds = measure_speeds(CpuShares(1), SPEC, (230, 500, 1000), (2, 4), lambda: told.append(1))
     for kind in (speeds.training, speeds.inference):
@@ -55,7 +50,7 @@ def test_rates_become_curves_of_the_shares_that_were_granted(device):
 @pytest.mark.parametrize(
     ("used", "granted", "busy"), [(1000, 1000, False), (455, 500, False), (440, 500, True)]
 )
-def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, granted, busy):
+def test_rate_below_its_share_says_the_device_is_busy(used, granted, busy):
     rate = Rate(1.0, used, granted)
     if not busy:
         rate.require_undisturbed()
@@ -65,7 +60,7 @@ def test_a_job_that_did_not_get_its_share_says_that_the_device_is_busy(used, gra
 
 
 @pytest.mark.live
-def test_real_processes_answer_and_are_gone_afterwards():
+def test_probes_real_processes_answer_and_end():
     """The rates depend on the load of this machine, so the test only checks that the processes work."""
     with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
         rates = rates_at([(trainer, 500), (predictor, 200)])
@@ -76,7 +71,7 @@ def test_real_processes_answer_and_are_gone_afterwards():
     assert alone.images_per_s / alone.batches_per_s == pytest.approx(6)
     assert alone.p99_ms >= alone.p50_ms > 0
     assert resting == Rate(0.0, 0, 0)
-    assert not jobs.multiprocessing.active_children()
+    assert not multiprocessing.active_children()
 
 
 class Refusing(CpuShares):
@@ -87,7 +82,7 @@ class Refusing(CpuShares):
 
 
 @pytest.mark.live
-def test_a_job_that_cannot_begin_says_why():
+def test_probes_job_that_cannot_begin_says_why():
     with (
         pytest.raises(UserError, match="inference: no daemon"),
         probes(Refusing(1), SPEC, ["inference"]),
@@ -96,47 +91,8 @@ def test_a_job_that_cannot_begin_says_why():
 
 
 @pytest.mark.parametrize("device", [900], indirect=True)
-def test_where_a_whole_gpu_is_never_granted_full_speed_is_the_most_that_is_reached(device):
+def test_measure_speeds_without_whole_gpu_takes_the_highest_rate(device):
     curve = measure_speeds(CpuShares(1), SPEC, (500, 1000), (2,)).training.alone
     assert [share for share, _ in curve.points] == [0, 500, 900, 1000]
     assert curve.speed(900) == 1.0
     assert curve.speed(500) == pytest.approx(0.8 / BENT.speed(900))
-
-
-def test_what_was_kept_is_found_by_its_key_alone(tmp_path):
-    path = tmp_path / "cache" / "speeds.json"
-    assert load_speeds(path, KEY) is None
-    save_speeds(path, KEY, SPEEDS)
-    other = replace(SPEEDS, inference=SPEEDS.training)
-    save_speeds(path, replace(KEY, model="resnet101"), other)
-    assert load_speeds(path, KEY) == SPEEDS
-    assert load_speeds(path, replace(KEY, model="resnet101")) == other
-    for change in ({"device": "another"}, {"backend": "cpu"}, {"model": "none"}):
-        assert load_speeds(path, replace(KEY, **change)) is None
-    save_speeds(path, KEY, other)
-    assert load_speeds(path, KEY) == other
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "{}",
-        "[1]",
-        '[{"device": "a GPU", "backend": "mps", "model": "resnet18"}]',
-        '[{"device": "a GPU", "backend": "mps", "model": "resnet18", "speeds": {"training": 1}}]',
-    ],
-)
-def test_a_damaged_file_is_named_with_its_remedy(text, tmp_path):
-    path = tmp_path / "speeds.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"speeds.json: holds no measured speeds .*; remove it and run `ekya"):
-        load_speeds(path, KEY)
-
-
-def test_they_are_kept_in_the_users_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert speeds_path() == tmp_path / "ekya" / "speeds.json"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert speeds_path() == tmp_path / ".cache" / "ekya" / "speeds.json"

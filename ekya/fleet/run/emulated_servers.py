@@ -15,7 +15,7 @@ from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import Server, Servers
-from ekya.pipeline.setup import with_classes
+from ekya.pipeline.classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated
 from ekya.system.memory import give_back_freed
 

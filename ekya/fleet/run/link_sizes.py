@@ -10,7 +10,8 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.base_model import base_model
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.setup import crop_side
 
 
 def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:

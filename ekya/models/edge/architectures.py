@@ -25,13 +25,20 @@ class Trunk:
     features: int
 
 
-def _cut(architecture: str) -> Trunk:
-    how = CUTS[architecture]
+def fresh_network(architecture: str) -> nn.Module:
+    """Returns torchvision's network of an architecture, or one with the same weights, freshly initialised."""
+    cut = CUTS[architecture]
     own = RESNETS.get(architecture)
-    net: Any = _of_torchvision(architecture, how) if own is None else own(**how.options)
-    if how.full_size is not None:
-        net.get_submodule(how.full_size).stride = (1, 1)
-    return Trunk({name: _together(net, paths) for name, paths in how.blocks.items()}, how.features)
+    return _of_torchvision(architecture, cut) if own is None else own(**cut.options)
+
+
+def trunk_of(network: nn.Module, architecture: str) -> Trunk:
+    """Cuts a network of ``fresh_network`` into the blocks of ``CUTS``."""
+    cut = CUTS[architecture]
+    if cut.full_size is not None:
+        halving: Any = network.get_submodule(cut.full_size)
+        halving.stride = (1, 1)
+    return Trunk({name: _together(network, paths) for name, paths in cut.blocks.items()}, cut.features)
 
 
 def _of_torchvision(architecture: str, how: Cut) -> nn.Module:
@@ -50,7 +57,11 @@ def _together(net: nn.Module, paths: tuple[str, ...]) -> nn.Module:
     return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
 
 
-EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_cut, name) for name in CUTS}
+def _fresh_trunk(architecture: str) -> Trunk:
+    return trunk_of(fresh_network(architecture), architecture)
+
+
+EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_fresh_trunk, name) for name in CUTS}
 """Builders of trunks with fresh weights, by name of the architecture."""
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import safetensors
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import EdgeModel
+from ekya.models.weights import differences, read_safetensors
 from ekya.system.files import write_bytes_atomic
 
 FORMAT = "ekya-edge-model"
@@ -55,12 +56,12 @@ def from_bytes(data: bytes, source: str = "the given bytes") -> EdgeModel:
         UserError: the bytes are truncated, foreign, or do not fit the model that they name.
     """
     try:
-        state = load(data)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        state, metadata = read_safetensors(data)
+    except ValueError as error:
         raise UserError(
             f"{source}: not a whole safetensors file ({error}); copy or train the model again"
         ) from error
-    return model_of(_metadata(data), state, source)
+    return model_of(metadata, state, source)
 
 
 def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: str) -> EdgeModel:
@@ -75,8 +76,13 @@ def model_of(identity: Mapping[str, str], state: Mapping[str, Tensor], source: s
         UserError: the identity is unknown or damaged, or the weights do not fit it.
     """
     model = _empty_model(identity, source)
-    _check_shapes(state, model, source)
-    model.load_state_dict({name: _as_in_model(tensor) for name, tensor in state.items()}, assign=True)
+    wrong = differences(state, model.state_dict())
+    if wrong:
+        raise UserError(f"{source}: {wrong[0]} in a {model.architecture}; train the model again")
+    in_32_bits = {
+        name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()
+    }
+    model.load_state_dict(in_32_bits, assign=True)
     return model.eval()
 
 
@@ -115,21 +121,6 @@ def is_edge_model(path: Path) -> bool:
         return path.suffix == ".safetensors"  # loading it reports what is wrong
 
 
-def read_metadata(path: Path) -> Mapping[str, str]:
-    """Returns the metadata of a model file: identity and the ``extra`` of ``save_model``."""
-    try:
-        return _metadata(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot read the model's metadata; give a model file of Ekya") from error
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    # A safetensors file begins with the length of its JSON header, 8 bytes, little endian.
-    length = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
-    return metadata
-
-
 def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
     if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
         raise UserError(
@@ -148,18 +139,3 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
     # Without memory: initialising weights only to replace them would take most of the time.
     with torch.device("meta"):
         return EdgeModel(architecture, classes, head_width)
-
-
-def _check_shapes(state: Mapping[str, Tensor], model: EdgeModel, source: str) -> None:
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise UserError(
-                f"{source}: weight '{name}' has shape {found.get(name, 'none')} where a {model.architecture} "
-                f"needs {expected.get(name, 'none')}; train the model again"
-            )
-
-
-def _as_in_model(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.is_floating_point() else tensor

@@ -104,15 +104,3 @@ CUTS: Mapping[str, Cut] = {
 def block_names(architecture: str) -> tuple[str, ...]:
     """Returns the names of an architecture's blocks, from the input on."""
     return tuple(CUTS[architecture].blocks)
-
-
-def places_of_torchvisions_modules(architecture: str) -> Mapping[str, str]:
-    """Returns the place among a trunk's blocks of each of torchvision's modules.
-
-    Both are prefixes of names of weights and end in a dot: ``features.3.`` is at ``2.1.``.
-    """
-    places = {}
-    for place, paths in enumerate(CUTS[architecture].blocks.values()):
-        for inner, path in enumerate(paths):
-            places[f"{path}."] = f"{place}.{inner}." if len(paths) > 1 else f"{place}."
-    return places

@@ -1,5 +1,8 @@
 """Estimates the memory of a training from the trainer's modules, without allocating any."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -9,11 +12,34 @@ from torch.nn.functional import cross_entropy
 from ekya.core.gpus import Footprint
 from ekya.core.profile import Family
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
-from ekya.models.edge.model import build_edge_model, split_at
+from ekya.models.edge.model import EdgeModel, Prefix, Suffix, build_edge_model, split_at
 from ekya.models.edge.predictor import FORWARD_BATCH
 
-_COUNTED_CROPS = 2
+COUNTED_CROPS = 2
 _COUNTED_CLASSES = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """A model cut for training, and a batch, without memory: counting needs shapes only."""
+
+    model: EdgeModel
+    prefix: Prefix
+    suffix: Suffix
+    images: Tensor
+    labels: Tensor
+
+
+def shapes_of(architecture: str, head_width: int, trainable_blocks: int, side: int) -> Shapes:
+    """Returns a model of a few classes and a batch of ``COUNTED_CROPS`` crops of this side in pixels."""
+    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
+    with torch.device("meta"):
+        model = build_edge_model(names, head_width, 0, architecture)
+        images = torch.zeros(COUNTED_CROPS, 3, side, side)
+        labels = torch.zeros(COUNTED_CROPS, dtype=torch.int64)
+    prefix, suffix = split_at(model, trainable_blocks)
+    prefix.requires_grad_(False)
+    return Shapes(model, prefix, suffix, images, labels)
 
 
 @lru_cache
@@ -22,44 +48,36 @@ def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITEC
 
     The workspace of libraries for convolutions is not included: it can only be measured on a GPU.
     """
-    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
-    with torch.device("meta"):  # counting needs shapes only
-        model = build_edge_model(names, family.head_width, 0, architecture)
-        images = torch.zeros(_COUNTED_CROPS, 3, side, side)
-        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
-    prefix, suffix = split_at(model, family.trainable_blocks)
-    prefix.requires_grad_(False)
-    passing = _Passing(model)
-    boundary: Tensor = prefix(images)
-    with torch.no_grad():
-        suffix(boundary)
-    passing.end()
+    parts = shapes_of(architecture, family.head_width, family.trainable_blocks, side)
+    model, suffix, images = parts.model, parts.suffix, parts.images
+    with _passing_bytes(model) as passed:
+        boundary: Tensor = parts.prefix(images)
+        with torch.no_grad():
+            suffix(boundary)
     return Footprint(
         model_bytes=sum(_bytes(tensor) for tensor in (*model.parameters(), *model.buffers())),
         trained_bytes=sum(_bytes(weight) for weight in suffix.parameters()),
-        input_bytes=_bytes(images) // _COUNTED_CROPS,
-        boundary_bytes=_bytes(boundary) // _COUNTED_CROPS,
-        passing_bytes=passing.most_bytes // _COUNTED_CROPS,
-        saved_bytes=_saved_bytes(suffix, boundary, labels) // _COUNTED_CROPS,
+        input_bytes=_bytes(images) // COUNTED_CROPS,
+        boundary_bytes=_bytes(boundary) // COUNTED_CROPS,
+        passing_bytes=max(passed) // COUNTED_CROPS,
+        saved_bytes=_saved_bytes(suffix, boundary, parts.labels) // COUNTED_CROPS,
         forward_crops=FORWARD_BATCH,
     )
 
 
-class _Passing:
-    """Measures the largest input and output of any one layer, in bytes."""
+@contextmanager
+def _passing_bytes(model: nn.Module) -> Iterator[list[int]]:
+    """Yields a list of the bytes of input and output of each layer that runs meanwhile."""
+    passed: list[int] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self.most_bytes = 0
-        leaves = [module for module in model.modules() if not list(module.children())]
-        self._hooks = [module.register_forward_hook(self._see) for module in leaves]
+    def see(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        passed.append(sum(map(_bytes, inputs)) + _bytes(output))
 
-    def _see(self, _module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.most_bytes = max(self.most_bytes, sum(map(_bytes, inputs)) + _bytes(output))
-
-    def end(self) -> None:
-        """Removes the hooks."""
-        for hook in self._hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if not list(module.children()):
+                hooks.callback(module.register_forward_hook(see).remove)
+        yield passed
 
 
 def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:

@@ -18,7 +18,7 @@ class ForwardWay:
             ``bfloat16`` (``models/edge/precision.py``); None computes in 32 bits.
         graphs: record a pass once per level and batch size as a CUDA graph, and replay it from then on
             (``models/edge/graphs.py``).
-        crops_at_once: maximum number of crops in one pass.
+        crops_a_pass: maximum number of crops in one pass.
         joining: how different blocks of several models in one call are joined (``models/edge/batched.py``);
             None runs these one after the other.
     """
@@ -27,7 +27,7 @@ class ForwardWay:
     packed_for: tuple[int, int] | None = None
     half: str | None = None
     graphs: bool = False
-    crops_at_once: int = 32
+    crops_a_pass: int = 32
     joining: str | None = None
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class ForwardWay:
             "packed kernels" if self.packed_for else "",
             self.half or "",
             "CUDA graphs" if self.graphs else "",
-            f"{self.crops_at_once} crops a pass" if self.crops_at_once != PLAIN.crops_at_once else "",
+            f"{self.crops_a_pass} crops a pass" if self.crops_a_pass != PLAIN.crops_a_pass else "",
             f"joined by {self.joining}" if self.joining else "",
         ]
         return ", ".join(part for part in parts if part) or "plain"

@@ -23,7 +23,7 @@ from ekya.models.training.labelled import LabelledCrops
 from ekya.system.arithmetic import MOST_ERROR
 
 FORWARD_BATCH = 32
-"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_at_once``."""
+"""Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_a_pass``."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ class Predictor:
         ready: as in ``prepared``.
 
     Attributes:
+        way: options of its forward passes.
         source: the model that was copied.
         model: the copy.
         dtype: type that the copy computes in.
@@ -64,10 +65,10 @@ class Predictor:
         recorder: GraphRecorder | None = None,
         ready: Mapping[int, nn.Module] | None = None,
     ) -> None:
-        self._way = way
+        self.way = way
         self._device = device
         self.source = model
-        self.model = prepared(model, device, self._way, ready)
+        self.model = prepared(model, device, self.way, ready)
         self.dtype = torch.float32
         self.classes = model.classes
         if way.half is not None:
@@ -76,7 +77,7 @@ class Predictor:
             self._lay_out(*way.packed_for)
         # Not ``self._pass``: a reference cycle would keep the weights until the next garbage collection.
         self._graphs: Work | None = None
-        if self._way.graphs:
+        if self.way.graphs:
             self._graphs = Graphs(self._pass, recorder or CudaRecorder(device))
 
     @torch.inference_mode()
@@ -101,24 +102,24 @@ class Predictor:
         return index.cpu().numpy(), best.cpu().numpy()
 
     @torch.inference_mode()
-    def look(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def embed(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Returns the confidences (N,) and the features (N, F) of crops at their own size."""
-        sure, seen = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
+        confidences, features_of = [np.zeros(0, np.float32)], [np.zeros((0, self.model.features), np.float32)]
         for part in self._parts(crops):
             features = self.model.embed(normalised(part).to(self.dtype))
-            sure.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
-            seen.append(features.float().cpu().numpy())
-        return np.concatenate(sure), np.concatenate(seen)
+            confidences.append(self.model.head(features).float().softmax(dim=1).amax(dim=1).cpu().numpy())
+            features_of.append(features.float().cpu().numpy())
+        return np.concatenate(confidences), np.concatenate(features_of)
 
     def _parts(self, crops: NDArray[np.uint8]) -> Iterator[Tensor]:
-        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_at_once`` at a time."""
-        for start in range(0, len(crops), self._way.crops_at_once):
-            yield on_device(crops[start : start + self._way.crops_at_once], self._device)
+        """Yields the crops as (n, S, S, 3) uint8 on the device, at most ``crops_a_pass`` at a time."""
+        for start in range(0, len(crops), self.way.crops_a_pass):
+            yield on_device(crops[start : start + self.way.crops_a_pass], self._device)
 
     def images(self, pixels: Tensor, resolution: int) -> Tensor:
         """Converts (n, S, S, 3) uint8 on the device to (n, 3, resolution, resolution) for the copy."""
         images = resized(normalised(pixels), resolution).to(self.dtype)
-        return images if self._way.channels_last else images.contiguous()
+        return images if self.way.channels_last else images.contiguous()
 
     def _pass(self, pixels: Tensor, resolution: int) -> Tensor:
         """Maps (n, S, S, 3) uint8 to scores (n, C) float32."""
@@ -131,7 +132,7 @@ class Predictor:
         self._pass(torch.zeros(crops, side, side, 3, dtype=torch.uint8, device=self._device), side)
 
     def _halve(self, model: EdgeModel, dtype: torch.dtype) -> None:
-        halved = prepared(model, self._device, replace(self._way, packed_for=None)).to(dtype)
+        halved = prepared(model, self._device, replace(self.way, packed_for=None)).to(dtype)
         error = half_error(halved, self.model)
         if error > MOST_ERROR:
             _LOG.warning("predicting in 32 bits: in %s the logits are off by %.2g", dtype, error)
@@ -190,14 +191,6 @@ def accuracy(
     if len(labelled) == 0:
         return 0.0
     return float(np.average(_right(model, labelled), weights=weights))
-
-
-def balanced_accuracy(model: EdgeModel | Classifies, labelled: LabelledCrops) -> float:
-    """Returns the mean over the classes that occur of the accuracy within each; 0.0 for no crops."""
-    if len(labelled) == 0:
-        return 0.0
-    right = _right(model, labelled)
-    return float(np.mean([right[labelled.classes == index].mean() for index in np.unique(labelled.classes)]))
 
 
 def fuse(model: _Module) -> _Module:

@@ -101,7 +101,7 @@ class _SelfTest:
             yield replace(self._way, graphs=True)
 
     def _batches(self) -> Iterator[ForwardWay]:
-        yield replace(self._way, crops_at_once=_FULL_PASS)
+        yield replace(self._way, crops_a_pass=_FULL_PASS)
 
     def _joinings(self) -> Iterator[ForwardWay]:
         if not self._on_cpu:
@@ -142,7 +142,7 @@ class _SelfTest:
         for way in candidates:
             try:
                 calls = passes(way)
-                wrong = _off_by([call() for call in calls], expected)
+                wrong = score_error([call() for call in calls], expected)
             except (RuntimeError, ValueError) as error:
                 self._tried.append(Tried(way, (), f"it failed: {str(error).splitlines()[0]}"))
                 continue
@@ -153,7 +153,7 @@ class _SelfTest:
                 able.append((way, calls))
         took = self._took([before, *(calls for _, calls in able)], _ROUNDS)
         compared = [(_parts(own, took[0]), way) for (way, _), own in zip(able, took[1:], strict=True)]
-        best = _best([parts for parts, _ in compared])
+        best = fastest([parts for parts, _ in compared])
         for place, (parts, way) in enumerate(compared):
             why = "" if place == best else "it is not the fastest"
             self._tried.append(Tried(way, tuple(round(part, 3) for part in parts), why))
@@ -188,7 +188,7 @@ def _parts(own: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / max(other, 1e-9) for one, other in zip(own, others, strict=True)]
 
 
-def _best(compared: Sequence[Sequence[float]]) -> int | None:
+def fastest(compared: Sequence[Sequence[float]]) -> int | None:
     """Returns the index of the fastest way, if clearly faster and nowhere slower; of equals the first."""
     best: int | None = None
     for place, parts in enumerate(compared):
@@ -199,7 +199,7 @@ def _best(compared: Sequence[Sequence[float]]) -> int | None:
     return best
 
 
-def _off_by(found: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> float:
+def score_error(found: Sequence[NDArray[np.float32]], expected: Sequence[NDArray[np.float32]]) -> float:
     """Returns the largest difference between scores, which lie in [0, 1]; infinite if one is not finite."""
     off = np.concatenate([np.abs(one - other) for one, other in zip(found, expected, strict=True)])
     return float(off.max()) if np.isfinite(off).all() else float("inf")

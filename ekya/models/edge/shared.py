@@ -11,7 +11,7 @@ from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import EdgeModel, split_at, to_input
 from ekya.models.edge.predictor import prepared, resized
 
-_AT_ONCE = 256
+_PASS_CROPS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class SharedTrunk:
         """
         prefix, _ = split_at(model, blocks_left)
         shared = prepared(prefix, device, PLAIN)
-        parts = [crops[start : start + _AT_ONCE] for start in range(0, max(len(crops), 1), _AT_ONCE)]
+        parts = [crops[start : start + _PASS_CROPS] for start in range(0, max(len(crops), 1), _PASS_CROPS)]
         with torch.inference_mode():
             passed = [shared(resized(to_input(part, device), resolution)) for part in parts]
         return SharedTrunk(torch.cat(passed), blocks_left)
@@ -51,7 +51,7 @@ class SharedTrunk:
             return self
         ready = self._prepared(whole)
         with torch.inference_mode():
-            passed = [ready(part).mean(dim=(2, 3)) for part in torch.split(self.activations, _AT_ONCE)]
+            passed = [ready(part).mean(dim=(2, 3)) for part in torch.split(self.activations, _PASS_CROPS)]
         return SharedTrunk(torch.cat(passed), 0)
 
     def take(self, rows: NDArray[np.int64]) -> "SharedTrunk":
@@ -63,7 +63,7 @@ class SharedTrunk:
         _, suffix = split_at(model, self.blocks_left)
         ready = self._prepared(suffix)
         with torch.inference_mode():
-            passed = [ready(part).argmax(dim=1) for part in torch.split(self.activations, _AT_ONCE)]
+            passed = [ready(part).argmax(dim=1) for part in torch.split(self.activations, _PASS_CROPS)]
         answers: NDArray[np.int64] = torch.cat(passed).cpu().numpy()
         return answers
 

@@ -1,4 +1,4 @@
-"""Suppression, matching and coverage of boxes.
+"""Suppression and coverage of boxes.
 
 Boxes are x0 y0 x1 y1 in pixels, as in ``ekya.core.objects``.
 """
@@ -37,29 +37,6 @@ def nms(
             kept.append(row)
             gone |= rivals[row]
     return np.asarray(kept, dtype=np.int64)
-
-
-def match(a: NDArray[np.float32], b: NDArray[np.float32], min_iou: float) -> NDArray[np.int64]:
-    """Pair boxes greedily, the best overlap first, each box at most once.
-
-    Args:
-        a: (N, 4).
-        b: (M, 4).
-        min_iou: minimum overlap of a pair.
-
-    Returns:
-        (N,) row of ``b`` for every box of ``a``, -1 if it has no partner.
-    """
-    partners = np.full(len(a), -1, dtype=np.int64)
-    overlap = iou_matrix(a, b)
-    rows, columns = np.nonzero(overlap >= min_iou)
-    taken = np.zeros(len(b), dtype=np.bool_)
-    for pair in np.argsort(-overlap[rows, columns], kind="stable").tolist():
-        row, column = rows[pair], columns[pair]
-        if partners[row] < 0 and not taken[column]:
-            partners[row] = column
-            taken[column] = True
-    return partners
 
 
 def covered_part(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:

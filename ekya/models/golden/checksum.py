@@ -1,4 +1,4 @@
-"""Verifies the checksums of weights."""
+"""Verifies that files of weights exist, and their checksums."""
 
 import hashlib
 import re
@@ -33,6 +33,19 @@ def verified(weights: Path, expected: str | None = None) -> Path:
                 f"{weights}: its sha256 is {held[:12]}... and {said_by} says {expected[:12]}...; it is "
                 "damaged or another file, so get it again, or correct the checksum."
             )
+    return weights
+
+
+def existing(name: str, weights: Path | None) -> Path:
+    """Returns the file of weights of a model without a download.
+
+    Raises:
+        UserError: no file is named, or there is none.
+    """
+    if weights is None:
+        raise UserError(f"{name} has no download; give its ONNX file under the key 'weights'.")
+    if not weights.is_file():
+        raise UserError(f"{weights}: no such file, named by the key 'weights'; correct the path.")
     return weights
 
 

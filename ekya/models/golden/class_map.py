@@ -40,7 +40,7 @@ def class_of_each(
             raise UserError(
                 f"{where}key 'classes': {model} knows no '{name}', and no class map says which of its "
                 f"classes count for it; list some under golden.class_map, or leave '{name}' out of the fleet "
-                f"({model} tells apart {_some(names)})."
+                f"({model} distinguishes {_some(names)})."
             )
         for member in members:
             if member not in place:

@@ -11,11 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.detections import FramePlace, Question
-from ekya.models.golden.resnext import ARCHITECTURE, load_resnext29
 from ekya.streams.ingest.crops import crop_objects
 
 _BATCH = 32
-_SMALL_SIDE = 32
 _LEAST = 1e-30
 
 
@@ -30,20 +28,12 @@ class GoldenClassifier:
             network: (N, 3, side, side) float RGB in [0, 1] to (N, classes) logits.
             side: of a crop, pixels.
         """
-        self._classes = classes
+        self.classes = classes
+        self.background = None
+        """None: every box is taken for an object."""
         self._network = network.eval()
         self._side = side
         self._operations_per_crop = 0
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The fleet's classes."""
-        return self._classes
-
-    @property
-    def background(self) -> None:
-        """None: every box is taken for an object."""
-        return None
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns the class of each box in each image."""
@@ -78,24 +68,6 @@ class GoldenClassifier:
             scores: Tensor = self._network(pictures)
         sure = scores.softmax(dim=1).amax(dim=1)
         return scores.argmax(dim=1).numpy().astype(np.int64), sure.numpy().astype(np.float32)
-
-
-def open_resnext29(weights: Path, classes: tuple[str, ...], class_map: Path | None) -> GoldenClassifier:
-    """Opens the small golden model of the synthetic city.
-
-    Args:
-        weights: see ``load_resnext29``.
-        classes: the fleet's; without a map exactly those of the weights, in their order.
-        class_map: file that maps the weights' classes to the fleet's.
-
-    Raises:
-        UserError: the weights or the map do not fit.
-    """
-    if class_map is None:
-        return GoldenClassifier(classes, load_resnext29(weights, classes)[0], _SMALL_SIDE)
-    network, names = load_resnext29(weights, None)
-    grouping = grouped(classes, names, class_map, ARCHITECTURE)
-    return GoldenClassifier(classes, ByFleetClass(network, grouping), _SMALL_SIDE)
 
 
 def grouped(classes: tuple[str, ...], names: tuple[str, ...], file: Path, model: str) -> Tensor:

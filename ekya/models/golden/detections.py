@@ -29,6 +29,11 @@ class Detections:
         return Detections(self.boxes[rows], self.classes[rows], self.scores[rows])
 
 
+def no_detections() -> Detections:
+    """Returns the detections in an empty image."""
+    return Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
     """Boxes of the objects of one image, not yet classified.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.boxes import nms
+from ekya.models.golden.checksum import existing
 from ekya.models.golden.coco import coco_names, listed_names
 from ekya.models.golden.detections import Detections
 
@@ -21,6 +22,15 @@ _BOX_CHANNELS = 5
 _OBJECTNESS_POWER = 0.6
 _MAX_IOU = 0.45
 _NAMES_FILE = "coco.names"
+
+
+def open_fastestdet(name: str, weights: Path | None, min_score: float) -> "FastestDet":
+    """Opens the detector.
+
+    Raises:
+        UserError: as ``FastestDet``, or no file is named.
+    """
+    return FastestDet(existing(name, weights), min_score)
 
 
 class FastestDet:
@@ -36,12 +46,11 @@ class FastestDet:
         Raises:
             UserError: the file is missing, damaged, or of another network.
         """
-        if not path.is_file():
-            raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
         self._path = path
         self._min_score = min_score
         beside = path.with_name(_NAMES_FILE)
-        self._names = listed_names(beside) if beside.is_file() else coco_names()
+        self.names = listed_names(beside) if beside.is_file() else coco_names()
+        """Names of its classes: those in ``coco.names`` beside the file, or COCO's 80."""
         self._operations = 0
         try:
             self._net = cv2.dnn.readNetFromONNX(str(path))
@@ -51,17 +60,12 @@ class FastestDet:
                 f"{path}: no ONNX network that OpenCV can run, named by the key 'weights' "
                 f"({_first_line(error)}); download it again."
             ) from error
-        channels = _BOX_CHANNELS + len(self._names)
+        channels = _BOX_CHANNELS + len(self.names)
         if len(shape) != 3 or shape[0] != channels or shape[1] != shape[2]:
             raise UserError(
                 f"{path}: answers {shape} where FastestDet answers ({channels}, n, n), named by the key "
                 "'weights'; give a FastestDet ONNX file."
             )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of its classes: those in ``coco.names`` beside the file, or COCO's 80."""
-        return self._names
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image; class-wise suppression at IoU 0.45."""

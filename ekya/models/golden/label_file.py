@@ -161,15 +161,6 @@ class LabelTable:
 _EMPTY = pa.table({name: pa.array([], kind) for name, kind in _COLUMNS.items()})
 
 
-def read_head(path: Path) -> LabelHead:
-    """Returns the head of a label file.
-
-    Raises:
-        UserError: there is no such file, or it holds no labels.
-    """
-    return _read(path, ())[1]
-
-
 def read_labels(path: Path, streams: Collection[StreamId] | None = None) -> LabelFile:
     """Returns the labels of some streams, or of all.
 
@@ -212,9 +203,9 @@ def _stream_table(path: Path, rows: pa.Table, index: Mapping[str, int]) -> Strea
     if wrong.any():
         raise _bad(path, f"frame {frames[named][wrong][0]} has a box or a confidence that is none")
     classes = np.array([index[name] for name in rows["class"].drop_null().to_pylist()], np.int64)
-    looked_at = np.unique(frames)
-    begins = np.searchsorted(frames[named], np.append(looked_at, np.iinfo(np.int64).max))
-    return StreamTable(looked_at, begins.astype(np.int64), Detections(boxes, classes, scores))
+    analysed = np.unique(frames)
+    begins = np.searchsorted(frames[named], np.append(analysed, np.iinfo(np.int64).max))
+    return StreamTable(analysed, begins.astype(np.int64), Detections(boxes, classes, scores))
 
 
 def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, LabelHead]:
@@ -244,8 +235,8 @@ def _read(path: Path, streams: Collection[StreamId] | None) -> tuple[pa.Table, L
 
 def _read_parquet(path: Path) -> tuple[pa.Table, LabelHead]:
     table = pq.ParquetFile(path).read()
-    told = (table.schema.metadata or {}).get(_HEAD.encode())
-    return table, LabelHead() if told is None else LabelHead.model_validate_json(told)
+    head = (table.schema.metadata or {}).get(_HEAD.encode())
+    return table, LabelHead() if head is None else LabelHead.model_validate_json(head)
 
 
 def _read_csv(path: Path) -> tuple[pa.Table, LabelHead]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.models.golden.boxes import nms
+from ekya.models.golden.checksum import existing
 from ekya.models.golden.coco import coco_names, listed_names
 from ekya.models.golden.detections import Detections, Detector
 from ekya.models.golden.fastestdet import FastestDet
@@ -79,14 +80,12 @@ class OnnxFile:
         return sum(_products(event.get("args", {})) for event in events)
 
 
-def open_onnx_file(path: Path) -> OnnxFile:
+def _open_file(path: Path) -> OnnxFile:
     """Load a network and read the shape of its input.
 
     Raises:
-        UserError: the file is missing or damaged, or its input is not one image.
+        UserError: the file is damaged, or its input is not one image.
     """
-    if not path.is_file():
-        raise UserError(f"{path}: no such file, named by the key 'weights'; correct the path.")
     try:
         session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions have no other common base.
@@ -97,9 +96,9 @@ def open_onnx_file(path: Path) -> OnnxFile:
     inputs = session.get_inputs()
     shape = list(inputs[0].shape) if len(inputs) == 1 else []
     if len(shape) != 4 or shape[1] != 3 or inputs[0].type not in _TYPES or shape[0] not in (1, *_open(shape)):
-        told = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+        taken = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
         raise UserError(
-            f"{path}: takes {told} where one picture of floats (1, 3, height, width) is expected, named "
+            f"{path}: takes {taken} where one picture of floats (1, 3, height, width) is expected, named "
             "by the key 'weights'; export it so."
         )
     height, width = (side if isinstance(side, int) else USUAL_SIDE for side in shape[2:])
@@ -120,14 +119,14 @@ def _options() -> Any:
     return options
 
 
-def _products(told: Mapping[str, Any]) -> int:
+def _products(layer: Mapping[str, Any]) -> int:
     """Returns the operations of one layer, from the shapes of its inputs and outputs."""
-    if told.get("op_name") not in _PRODUCTS or "output_type_shape" not in told:
+    if layer.get("op_name") not in _PRODUCTS or "output_type_shape" not in layer:
         return 0
-    left, right, *_ = [next(iter(one.values())) for one in told["input_type_shape"]]
-    given = next(iter(told["output_type_shape"][0].values()))
+    left, right, *_ = [next(iter(one.values())) for one in layer["input_type_shape"]]
+    given = next(iter(layer["output_type_shape"][0].values()))
     # Number of products per value of the output. A Gemm's left matrix may be transposed.
-    match told["op_name"]:
+    match layer["op_name"]:
         case "Conv":
             summed = int(np.prod(right[1:]))
         case "MatMul":
@@ -147,18 +146,20 @@ _Answer = NDArray[np.float32]
 _Decode = Callable[[_Answer], Detections]
 
 
-def open_onnx(path: Path, min_score: float = 0.6) -> Detector:
+def open_onnx(name: str, weights: Path | None, min_score: float) -> Detector:
     """Opens a detector from an ONNX file; its output layout is determined by running it once.
 
     Args:
-        path: the file. Its classes are those in its metadata under ``names``, or the lines of a ``.names``
+        name: of the detector, for errors.
+        weights: the file. Its classes are those in its metadata under ``names``, or the lines of a ``.names``
             file of the same name or of ``coco.names`` beside it, or COCO's.
         min_score: detections below are dropped.
 
     Raises:
         UserError: the file is missing, damaged, or has none of the layouts above.
     """
-    file = open_onnx_file(path)
+    path = existing(name, weights)
+    file = _open_file(path)
     try:
         answers = file.run(np.zeros((3, file.height, file.width), np.float32))
     except Exception as error:  # onnxruntime's exceptions have no other common base.

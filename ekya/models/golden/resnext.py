@@ -9,20 +9,46 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.models.golden.checksum import verified
+from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
+from ekya.models.weights import differences, read_safetensors
 
 ARCHITECTURE = "resnext29"
 """Name of the architecture in the metadata of weights."""
 
+_SHIPPED = "golden_models/synthetic_city_resnext29.safetensors"
+_SIDE = 32
 _CARDINALITY = 4
 _STEM = 32
 _STAGES = ((32, 64), (64, 128), (128, 256))
 _BLOCKS = 3
 _MEAN, _STD = 0.42, 0.24
 _REMEDY = "make it again with experiments/train_golden.py"
+
+
+def open_resnext29(
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None
+) -> GoldenClassifier:
+    """Opens the small golden model of the synthetic city.
+
+    Args:
+        name: of the model, for errors.
+        weights: see ``load_resnext29``; None for the shipped ones.
+        classes: the fleet's; without a map exactly those of the weights, in their order.
+        class_map: file that maps the weights' classes to the fleet's.
+
+    Raises:
+        UserError: the weights or the map do not fit.
+    """
+    file = weights or verified(shipped_path(_SHIPPED))
+    network, names = load_resnext29(file, classes if class_map is None else None)
+    if class_map is not None:
+        network = ByFleetClass(network, grouped(classes, names, class_map, name))
+    return GoldenClassifier(classes, network, _SIDE)
 
 
 class _Bottleneck(nn.Module):
@@ -103,24 +129,14 @@ def load_resnext29(path: Path, classes: tuple[str, ...] | None) -> tuple[nn.Modu
             have other shapes.
     """
     try:
-        with safe_open(path, framework="pt") as weights:
-            metadata = weights.metadata() or {}
-            held = _check_metadata(path, metadata, classes)
-            names = list(weights.keys())
-            tensors = {name: weights.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
+        tensors, metadata = read_safetensors(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read as safetensors ({error}); {_REMEDY}") from error
+    held = _check_metadata(path, metadata, classes)
     model = build_resnext29(len(held))
-    expected = model.state_dict()
-    if tensors.keys() != expected.keys():
-        odd = sorted(tensors.keys() ^ expected.keys())[0]
-        raise UserError(f"{path}: tensor {odd!r} is missing or too much for {ARCHITECTURE}; {_REMEDY}")
-    for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{path}: tensor {name!r} has shape {tuple(tensor.shape)} "
-                f"instead of {tuple(expected[name].shape)}; {_REMEDY}"
-            )
+    wrong = differences(tensors, model.state_dict())
+    if wrong:
+        raise UserError(f"{path}: {wrong[0]} in a {ARCHITECTURE}; {_REMEDY}")
     model.load_state_dict(tensors)
     return model.eval(), held
 
@@ -138,7 +154,7 @@ def _check_metadata(path: Path, metadata: dict[str, str], classes: tuple[str, ..
     expected = held if classes is None else list(classes)
     if not isinstance(held, list) or held != expected:
         raise UserError(
-            f"{path}: tells {held} apart, in this order, instead of {expected}; "
+            f"{path}: distinguishes {held}, in this order, instead of {expected}; "
             "change classes in the fleet file, or train a golden model for them"
         )
     return tuple(str(name) for name in held)

@@ -1,44 +1,11 @@
-"""Schema of the golden model in a fleet file, and the names of golden models and detectors."""
+"""Schema of the golden model in a fleet file."""
 
 import re
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-RESNEXT29 = "resnext29"
-"""The shipped golden model, for the synthetic city."""
-
-RESNEXT101S = ("resnext101_32x8d", "resnext101_64x4d")
-"""Classifiers with ImageNet weights, from torchvision."""
-
-CLASSIFIER_OPERATIONS = {
-    RESNEXT29: 37_456_896,
-    "resnext101_32x8d": 32_828_030_976,
-    "resnext101_64x4d": 30_920_540_160,
-}
-"""Multiplications and additions of a classifier for one object, for use before a model is loaded."""
-
-FILE = "file"
-"""Labels from a file."""
-
-FASTESTDET = "fastestdet"
-ONNX = "onnx"
-"""Any detector as an ONNX file, including FastestDet."""
-
-TORCHVISION_DETECTORS = (
-    "fasterrcnn_resnet50_fpn_v2",
-    "fasterrcnn_mobilenet_v3_large_320_fpn",
-    "ssdlite320_mobilenet_v3_large",
-    "retinanet_resnet50_fpn_v2",
-)
-"""Supported detection models of torchvision, with COCO weights."""
-
-DETECTOR_NAMES = (FASTESTDET, ONNX, *TORCHVISION_DETECTORS)
-"""Every detector."""
-
-GOLDEN_NAMES = (RESNEXT29, *RESNEXT101S, *DETECTOR_NAMES, FILE)
-"""Every golden model, including detectors."""
-
+from ekya.models.golden.registry import DETECTORS, GOLDEN_NAMES, ONNX, RESNEXT29
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -47,7 +14,12 @@ class GoldenSpec(BaseModel):
     """Golden model of a fleet file.
 
     Attributes:
-        model: one of ``GOLDEN_NAMES``.
+        model: the model that labels. ``resnext29`` (shipped, for the synthetic city), ``resnext101_32x8d``
+            and ``resnext101_64x4d`` (ImageNet weights of torchvision) classify given boxes. ``fastestdet``,
+            ``onnx`` (any detector as an ONNX file), ``fasterrcnn_resnet50_fpn_v2``,
+            ``fasterrcnn_mobilenet_v3_large_320_fpn``, ``ssdlite320_mobilenet_v3_large`` and
+            ``retinanet_resnet50_fpn_v2`` (COCO weights of torchvision) also find the objects. ``file`` takes
+            labels that ``ekya golden label`` made before.
         weights: a local file; None for the shipped weights or the model's own download. A file that ends in
             ``.onnx`` is opened as a detector even if ``model`` names another golden model. For ``file`` it
             is the label file.
@@ -55,7 +27,8 @@ class GoldenSpec(BaseModel):
         class_map: YAML file that maps the golden model's classes to the fleet's; None for the shipped maps.
         labels_per_window: maximum number of objects that are labelled per stream and window.
         gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for no limit.
-        policy: chooses the objects to label, a name in ``planning/profiling/label_policy.py``.
+        policy: how the objects to label are chosen. ``uniform``: all with equal probability; ``uncertain``:
+            every second one by the uncertainty of the serving model about it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,6 +64,6 @@ class GoldenSpec(BaseModel):
 
 def detector_of(spec: GoldenSpec) -> str | None:
     """Returns the name of the detector behind a golden model, None for other golden models."""
-    if spec.model in DETECTOR_NAMES:
+    if spec.model in DETECTORS:
         return spec.model
     return ONNX if spec.weights is not None and spec.weights.suffix.lower() == ".onnx" else None

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model, get_model_weights
 
+from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
 from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
 from ekya.models.golden.detections import Detections
-from ekya.models.golden.weights import read_state
+from ekya.models.weights import differences, read_state
 
 
 def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
@@ -31,19 +32,10 @@ def load_weights(model: nn.Module, name: str, path: Path | None) -> None:
         UserError: the file is missing, damaged or of another model, or the download fails.
     """
     state = read_state(path) if path is not None else _download(name)
-    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    given = {key: tuple(value.shape) for key, value in state.items()}
-    # Counters of batches are absent from some old files, and are not used in inference.
-    wrong = [
-        key
-        for key in sorted(expected.keys() | given.keys())
-        if expected.get(key) != given.get(key) and not key.endswith("num_batches_tracked")
-    ]
+    wrong = differences(state, model.state_dict(), counters=False)
     if wrong:
-        key = wrong[0]
         raise UserError(
-            f"{path}: does not fit {name}, named by the key 'weights' ('{key}' is "
-            f"{given.get(key, 'missing')} where {expected.get(key, 'nothing')} belongs, one of {len(wrong)} "
+            f"{path}: does not fit {name}, named by the key 'weights' ({wrong[0]}, one of {len(wrong)} "
             f"differences); give a file made from {name}."
         )
     model.load_state_dict(state, strict=False)
@@ -62,25 +54,26 @@ def _download(name: str) -> dict[str, Tensor]:
 
 
 _IMAGENET_SIDE = 224
+_IMAGENET_MAP = "golden_models/imagenet_to_fleet.yaml"
 
 
 def open_resnext101(
-    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path
+    name: str, weights: Path | None, classes: tuple[str, ...], class_map: Path | None
 ) -> GoldenClassifier:
     """Opens ResNeXt-101 with ImageNet weights, the paper's golden model.
 
     Args:
-        name: one of ``RESNEXT101S``.
+        name: of the model, torchvision's.
         weights: a local file, or None for torchvision's download.
         classes: the fleet's.
-        class_map: file that maps ImageNet's categories to the fleet's classes.
+        class_map: file that maps ImageNet's categories to the fleet's classes; None for the shipped one.
 
     Raises:
         UserError: the weights cannot be loaded or do not fit, or a class has no categories.
     """
     preset = get_model_weights(name).DEFAULT
     categories = tuple(str(category) for category in preset.meta["categories"])
-    grouping = grouped(classes, categories, class_map, name)
+    grouping = grouped(classes, categories, class_map or shipped_path(_IMAGENET_MAP), name)
     network = get_model(name, weights=None)
     load_weights(network, name, weights)
     mean, std = preset.transforms().mean, preset.transforms().std
@@ -109,16 +102,17 @@ class TorchvisionDetector:
         """Build the model and load its weights.
 
         Args:
-            name: one of ``names.TORCHVISION_DETECTORS``.
+            name: one of ``DETECTORS``.
             weights: a local file, or None for torchvision's download.
             min_score: detections below are dropped.
 
         Raises:
             UserError: the weights cannot be loaded or do not fit.
         """
-        self._names = coco_names()
+        self.names = coco_names()
+        """COCO's 80 classes."""
         # torchvision's labels include the background and numbers that COCO dropped; these become -1.
-        index = {name: row for row, name in enumerate(self._names)}
+        index = {name: row for row, name in enumerate(self.names)}
         self._class_of = np.asarray([index.get(name, -1) for name in COCO_CATEGORIES], dtype=np.int64)
         self._min_score = min_score
         self._operations: dict[tuple[int, int], int] = {}
@@ -127,11 +121,6 @@ class TorchvisionDetector:
         )
         load_weights(self._model, name, weights)
         self._model.eval()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """COCO's 80 classes."""
-        return self._names
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
         """Returns the objects in an (H, W, 3) uint8 BGR image."""

@@ -29,10 +29,9 @@ from ekya.models.training.labelled import LabelledCrops, concatenate
 from ekya.models.training.measured import few_of_each, folds_of_tracks, independent_crops, weights_now
 from ekya.models.training.operations import (
     RetrainingCost,
-    epoch_operations,
-    forward_operations,
-    preparation_operations,
+    TrainingCrops,
     retraining_cost,
+    training_cost,
 )
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 
@@ -48,7 +47,7 @@ SUBSET_MIN_CROPS = 16
 SUBSET_EPOCHS = 5
 """Epochs on a subset (paper §6.4)."""
 
-TELLING_CROPS = 100
+INFORMATIVE_CROPS = 100
 """Minimum number of validation crops for a short trial of blocks to be informative."""
 
 HEAD_EPOCHS = 6
@@ -90,7 +89,7 @@ def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int,
         return Trying.ON_A_SUBSET
     if not trainable_blocks:
         return Trying.ON_FOLDS
-    return Trying.ON_A_SUBSET if first or validation_crops >= TELLING_CROPS else Trying.FOR_ITS_TIME
+    return Trying.ON_A_SUBSET if first or validation_crops >= INFORMATIVE_CROPS else Trying.FOR_ITS_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +198,29 @@ class MicroProfile:
         """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
-        family, side, kind = self.family, self.training.side, self.start.architecture
         every = len(self._tried_in_folds())
-        return RetrainingCost(
-            preparation=every * forward_operations(side, family.head_width, kind),
-            epoch=epoch_operations(family, (FOLDS - 1) * every, every, side, kind),
-            steps=FOLDS * steps_in_epoch(self.subset_crops, family.batch_size),
-        )
+        passes = self._training_cost(TrainingCrops(every, (FOLDS - 1) * every, every))
+        return replace(passes, steps=FOLDS * steps_in_epoch(self.subset_crops, self.family.batch_size))
 
     def retraining_cost(self) -> RetrainingCost:
         """Returns the counted cost of a real retraining of this family on all labels."""
         fresh = len(self.training)
-        return self._retraining_of(
-            fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training)
-        )
+        return self._real_cost(fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training))
 
     def fixed_cost(self) -> RetrainingCost:
         """Returns the part of ``retraining_cost`` that does not depend on the number of labels used."""
-        return self._retraining_of(0, 0, 0)
+        return self._real_cost(0, 0, 0)
 
-    def _retraining_of(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
-        held, side, kind = len(self.validation), self.training.side, self.start.architecture
-        prepared = fresh_crops + self.exemplars + held
-        return RetrainingCost(
-            preparation_operations(
-                self.family, prepared, side, kind, passed_crops + self._passed_of(self.validation)
-            ),
-            epoch_operations(self.family, epoch_crops, held, side, kind),
-            steps_in_epoch(epoch_crops, self.family.batch_size),
+    def _real_cost(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
+        held = len(self.validation)
+        prepared, passed = (
+            fresh_crops + self.exemplars + held,
+            passed_crops + self._passed_of(self.validation),
         )
+        return self._training_cost(TrainingCrops(prepared, epoch_crops, held, passed))
+
+    def _training_cost(self, crops: TrainingCrops) -> RetrainingCost:
+        return training_cost(self.family, crops, self.training.side, self.start.architecture)
 
     def _passed_of(self, crops: LabelledCrops) -> int:
         """Returns the number of crops that a retraining need not pass through its frozen blocks again."""

@@ -11,55 +11,22 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
-from ekya.models.edge.model import build_edge_model, split_at
+from ekya.models.edge.footprint import COUNTED_CROPS, shapes_of
 from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.trainer import Retraining
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
 
-_COUNTED_CROPS = 2
-_COUNTED_CLASSES = 6
-
 
 def forward_operations(resolution: int, head_width: int = 0, architecture: str = DEFAULT_ARCHITECTURE) -> int:
     """Returns the operations to classify one crop of this side in pixels."""
     counts = _counts(architecture, head_width, 0, resolution)
     return counts.prefix + counts.suffix
-
-
-def preparation_operations(
-    config: RetrainConfig,
-    crops: int,
-    resolution: int,
-    architecture: str = DEFAULT_ARCHITECTURE,
-    passed_crops: int = 0,
-) -> int:
-    """Returns the operations of ``Retraining.prepare`` for its ``prepared_crops``.
-
-    Each crop passes the frozen blocks once, unless it has before (``passed_crops``), and then the end of the
-    start model (for distillation) or of the new model (for validation).
-    """
-    counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
-    whole = crops * forward_operations(resolution, config.head_width, architecture)
-    return whole - passed_crops * counts.prefix
-
-
-def epoch_operations(
-    config: RetrainConfig,
-    training_crops: int,
-    validation_crops: int,
-    resolution: int,
-    architecture: str = DEFAULT_ARCHITECTURE,
-) -> int:
-    """Returns the operations of ``Retraining.run_epoch`` for its ``epoch_crops`` and ``validation_crops``."""
-    counts = _counts(architecture, config.head_width, config.trainable_blocks, resolution)
-    return training_crops * counts.suffix_training + validation_crops * counts.suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +44,46 @@ class RetrainingCost:
     steps: int
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingCrops:
+    """Numbers of crops that a training passes through its model.
+
+    Attributes:
+        prepared: in the preparation: each passes the frozen blocks, and then the end of the start model (for
+            distillation) or of the new model (for validation).
+        epoch: trained on in an epoch.
+        validation: that the accuracy is measured on after each epoch.
+        passed: of the prepared ones, those that have passed the frozen blocks before.
+    """
+
+    prepared: int
+    epoch: int
+    validation: int
+    passed: int = 0
+
+
+def training_cost(
+    config: RetrainConfig, crops: TrainingCrops, side: int, architecture: str = DEFAULT_ARCHITECTURE
+) -> RetrainingCost:
+    """Returns the cost of a training with γ on crops of this side in pixels."""
+    counts = _counts(architecture, config.head_width, config.trainable_blocks, side)
+    whole = crops.prepared * forward_operations(side, config.head_width, architecture)
+    return RetrainingCost(
+        whole - crops.passed * counts.prefix,
+        crops.epoch * counts.suffix_training + crops.validation * counts.suffix,
+        steps_in_epoch(crops.epoch, config.batch_size),
+    )
+
+
 def retraining_cost(retraining: Retraining) -> RetrainingCost:
     """Returns the cost of a retraining, which need not be prepared yet."""
-    config, side, kind = retraining.config, retraining.side, retraining.architecture
-    return RetrainingCost(
-        preparation_operations(config, retraining.prepared_crops, side, kind, retraining.passed_crops),
-        epoch_operations(config, retraining.epoch_crops, retraining.validation_crops, side, kind),
-        steps_in_epoch(retraining.epoch_crops, config.batch_size),
+    crops = TrainingCrops(
+        retraining.prepared_crops,
+        retraining.epoch_crops,
+        retraining.validation_crops,
+        retraining.passed_crops,
     )
+    return training_cost(retraining.config, crops, retraining.side, retraining.architecture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +97,14 @@ class _Counts:
 
 @lru_cache
 def _counts(architecture: str, head_width: int, trainable_blocks: int, resolution: int) -> _Counts:
-    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
-    with torch.device("meta"):  # counting needs shapes only
-        prefix, suffix = split_at(build_edge_model(names, head_width, 0, architecture), trainable_blocks)
-        images = torch.zeros(_COUNTED_CROPS, 3, resolution, resolution)
-        labels = torch.zeros(_COUNTED_CROPS, dtype=torch.int64)
-    prefix.requires_grad_(False)
-
-    def frozen() -> Tensor:
-        with torch.no_grad():
-            activations: Tensor = prefix(images)
-            return activations
-
-    activations = frozen()
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            logits: Tensor = suffix(activations)
-            return logits
-
-    def training() -> None:
-        torch.autograd.backward(cross_entropy(suffix(activations), labels))
-
-    return _Counts(*(_count(run) for run in (frozen, forward, training)))
-
-
-def _count(run: Callable[[], object]) -> int:
-    with operations_counter() as counter:
-        run()
-    return int(counter.get_total_flops()) // _COUNTED_CROPS
+    parts = shapes_of(architecture, head_width, trainable_blocks, resolution)
+    with operations_counter() as frozen, torch.no_grad():
+        activations = parts.prefix(parts.images)
+    with operations_counter() as forward, torch.no_grad():
+        parts.suffix(activations)
+    with operations_counter() as training:
+        torch.autograd.backward(cross_entropy(parts.suffix(activations), parts.labels))
+    return _Counts(*(int(of.get_total_flops()) // COUNTED_CROPS for of in (frozen, forward, training)))
 
 
 def operations_counter() -> "FlopCounterMode":

@@ -1,16 +1,15 @@
 """Snapshots of a training between two epochs, from which another process can continue it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import safetensors
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
 from ekya.models.training.sgd import Sgd
 from ekya.models.training.trainee import Trainee
+from ekya.models.weights import differences, read_safetensors
 
 FORMAT = "ekya-training-snapshot"
 VERSION = "1"
@@ -46,13 +45,11 @@ class Snapshot:
             UserError: the bytes are truncated or foreign.
         """
         try:
-            tensors = load(data)
-            length = int.from_bytes(data[:8], "little")
-            metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+            tensors, metadata = read_safetensors(data)
             if (metadata["format"], metadata["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"format {metadata['format']}, version {metadata['version']}")
             epochs_done = int(metadata["epochs_done"])
-        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError) as error:
             raise UserError(
                 f"not a whole snapshot of a training, version {VERSION} ({error}); begin the training anew"
             ) from error
@@ -70,8 +67,7 @@ def restore_weights(snapshot: Snapshot, trainee: Trainee) -> None:
     Raises:
         UserError: the snapshot is of another model.
     """
-    there = {name: tuple(tensor.shape) for name, tensor in trainee.suffix.state_dict().items()}
-    if there != {name: tuple(tensor.shape) for name, tensor in snapshot.weights.items()}:
+    if differences(snapshot.weights, trainee.suffix.state_dict()):
         raise UserError("a snapshot of a training is of another model or head; begin the training anew")
     trainee.suffix.load_state_dict(dict(snapshot.weights))
 

@@ -218,8 +218,8 @@ class Retraining:
         self.epochs_done += 1
         accuracy = self._evaluate()
         # Read after the last step: reading a number from a device waits for it.
-        told = torch.stack(losses).cpu().numpy().astype(np.float64)
-        return EpochResult(self.epochs_done, accuracy, float(np.mean(told)))
+        means = torch.stack(losses).cpu().numpy().astype(np.float64)
+        return EpochResult(self.epochs_done, accuracy, float(np.mean(means)))
 
     def model(self) -> EdgeModel:
         """Returns the current model, as ``Trainee.model`` does."""

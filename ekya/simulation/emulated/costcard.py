@@ -19,16 +19,16 @@ from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
 from ekya.models.golden.detections import Question
-from ekya.models.golden.detectors import PROPOSAL_SCORE
-from ekya.models.golden.opening import open_detector_of, open_golden
+from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector_of, open_golden
 from ekya.models.golden.spec import detector_of
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import CostCard, EdgeRates
-from ekya.pipeline.self_testing import self_test
-from ekya.pipeline.setup import crop_side, fleet_classes
+from ekya.pipeline.host_costs import kept_self_test
+from ekya.pipeline.setup import crop_side
 
 _REPEATS = 15
 _HEAD_REPEATS = 60
@@ -58,7 +58,7 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
 
 def _edge_rates(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -> EdgeRates:
     side = crops.shape[1]
-    way = self_test(architecture, "cpu", fleet.inference.resolutions).way
+    way = kept_self_test(architecture, "cpu", fleet.inference.resolutions).way
     predictor = Predictor(build_edge_model(fleet_classes(fleet), 0, 0, architecture), "cpu", way)
     objects = round(TYPICAL_OBJECTS)
     operations = forward_operations(side, architecture=architecture)

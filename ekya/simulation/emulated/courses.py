@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, family_of
 from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.golden_model import Labels
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.labels import Labels
 
 
 @dataclass(frozen=True, slots=True)

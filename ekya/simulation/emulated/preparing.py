@@ -20,10 +20,11 @@ from ekya.core.weights import Compared
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.labels import Labels, StreamLabels
+from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
@@ -90,7 +91,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     selection = prepared.select()
     labels = prepared.label(selection)
     golden_s = golden_gpu_s(prepared.golden, card, selection.questions)
-    gpu_s = golden_s + card.forward_gpu_s(selection.looked_at, side)
+    gpu_s = golden_s + card.forward_gpu_s(selection.classified, side)
     gpu_s += card.forward_gpu_s(len(labels.validation.crops), side)
     compared = prepared.compare(labels)
     if compared is not None:
@@ -169,7 +170,7 @@ class PreparingWindows:
             self._golden,
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
-            look_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
+            crop_gpu_s=self._card.forward_gpu_s(1, camera.settings.side),
             passed=ActivationCache(),
         )
 

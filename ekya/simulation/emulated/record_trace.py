@@ -15,11 +15,12 @@ from ekya.core.profile import family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, seconds_to_us
-from ekya.models.golden.opening import GoldenModel, open_golden
+from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.reference import Referee
-from ekya.pipeline.setup import crop_side, fleet_classes, proposer_for, stream_setup, with_classes
+from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
 from ekya.simulation.emulated.courses import Common

@@ -371,7 +371,7 @@ class StreamRecorder:
             Classifier(model, self.settings.classes),
             self.common.golden,
             golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
-            look_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
+            crop_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
         )
 
     def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:

@@ -28,22 +28,21 @@ from ekya.core.view import WindowView
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Predictors
-from ekya.models.golden.opening import open_golden
+from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
+from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.inference import Classifier, FrameSteps
 from ekya.pipeline.record import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
     first_inference_options,
-    fleet_classes,
     loop_options,
     misfortunes,
     proposer_for,
     script_cues,
     stream_setup,
-    with_classes,
 )
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler

@@ -10,11 +10,12 @@ from ekya.core.shares import inference_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import Classifier
-from ekya.pipeline.labels import Labels, StreamLabels
+from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows

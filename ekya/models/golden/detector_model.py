@@ -1,0 +1,124 @@
+"""Golden model from detections: confirms proposed boxes or labels them as background."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND, iou_matrix
+from ekya.models.golden.class_map import class_of_each
+from ekya.models.golden.detections import Detections, Detector, FramePlace, Question, no_detections
+
+UNSURE = -1
+"""Label of a box with an unsure detection only: it is not used for training."""
+
+_SAME_OBJECT_IOU = 0.5
+
+
+class DetectionSource(Protocol):
+    """Source of the detections in an image: a detector, or a label file."""
+
+    def detections(self, item: Question) -> Detections | None:
+        """Returns the detections in the item's image; None if the image was never analysed."""
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the multiplications and additions for the detections of all items."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DetectionModel:
+    """``GoldenModel`` from detections.
+
+    Attributes:
+        classes: the fleet's.
+        background: index of ``background``; None if boxes are given and only classified.
+        source: of the detections, with unsure ones too, to distinguish their boxes from background.
+        class_of: the fleet's class of each of the source's classes, as ``class_of_each`` returns it.
+        sure_score: minimum score of a sure detection.
+    """
+
+    classes: tuple[str, ...]
+    background: int | None
+    source: DetectionSource
+    class_of: NDArray[np.int64]
+    sure_score: float
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """Returns the class of the sure detection that overlaps each box most, at IoU 0.5 or more.
+
+        Other boxes are ``UNSURE`` if an unsure detection of one of the fleet's classes overlaps them as much,
+        or the image was never analysed, else background.
+        """
+        return [self._label(item) for item in items]
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the multiplications and additions for all images with boxes and without detections."""
+        return self.source.operations([item for item in items if len(item.boxes)])
+
+    def detect(
+        self, image: NDArray[np.uint8], place: FramePlace | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        """Returns boxes (N, 4) and classes (N,) of sure detections of the fleet's classes."""
+        if self.background is None:
+            return None
+        item = Question(np.zeros((0, 4), np.float32), image, place=place)
+        found, classes, sure = self._of_fleet(self.source.detections(item) or no_detections())
+        return found.boxes[sure], classes[sure]
+
+    def _label(self, item: Question) -> NDArray[np.int64]:
+        labels = np.full(len(item.boxes), UNSURE, dtype=np.int64)
+        detections = self.source.detections(item) if len(item.boxes) else None
+        if detections is None:
+            return labels
+        found, classes, sure = self._of_fleet(detections)
+        overlap = iou_matrix(item.boxes, found.boxes)
+        if self.background is not None:
+            labels[np.all(overlap < _SAME_OBJECT_IOU, axis=1)] = self.background
+        if np.any(sure):
+            best = overlap[:, sure].argmax(axis=1)
+            there = overlap[:, sure].max(axis=1) >= _SAME_OBJECT_IOU
+            labels[there] = classes[sure][best[there]]
+        return labels
+
+    def _of_fleet(self, found: Detections) -> tuple[Detections, NDArray[np.int64], NDArray[np.bool_]]:
+        """Returns the detections of the fleet's classes, those classes, and which are sure."""
+        found = found.take(self.class_of[found.classes] >= 0)
+        return found, self.class_of[found.classes], found.scores >= self.sure_score
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _DetectorSource:
+    """Detections of a detector, or those that it made when it proposed the boxes."""
+
+    detector: Detector
+
+    def detections(self, item: Question) -> Detections:
+        return self.detector.detect(item.picture) if item.found is None else item.found
+
+    def operations(self, items: Sequence[Question]) -> int:
+        asked = [item.picture for item in items if item.found is None]
+        return sum(self.detector.operations_per_frame(image.shape) for image in asked)
+
+
+def detector_model(
+    classes: tuple[str, ...], detector: Detector, sure_score: float, class_map: Path | None = None
+) -> DetectionModel:
+    """Returns the golden model of a detector.
+
+    Args:
+        classes: the fleet's; the last is ``background``.
+        detector: any; with a lower minimum score, unsure boxes can be distinguished from background.
+        sure_score: minimum score of a sure detection.
+        class_map: file that maps the detector's classes to the fleet's, if their names differ.
+
+    Raises:
+        UserError: the last class is another, or the detector and the map do not know one of them.
+    """
+    if not classes or classes[-1] != BACKGROUND:
+        raise UserError(f"key 'classes': with a golden detector the last must be '{BACKGROUND}'; add it.")
+    class_of = class_of_each(classes[:-1], detector.names, class_map, "the golden detector")
+    return DetectionModel(classes, len(classes) - 1, _DetectorSource(detector), class_of, sure_score)

@@ -1,0 +1,146 @@
+"""Golden models: expensive, accurate models that label a small sample only (paper §2.2, §5)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.golden.checksum import verified
+from ekya.models.golden.coco import coco_names
+from ekya.models.golden.detections import Detector, FramePlace, Question
+from ekya.models.golden.detector_model import DetectionModel, detector_model
+from ekya.models.golden.label_file import read_labels
+from ekya.models.golden.label_file_model import label_file_model
+from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, FILE, ONNX, RESNEXT29, imported
+from ekya.models.golden.spec import GoldenSpec, detector_of
+
+if TYPE_CHECKING:
+    from ekya.models.golden.classifier import GoldenClassifier
+
+GOLDEN_SCORE = 0.6
+"""Minimum score of a detection that becomes a label."""
+
+PROPOSAL_SCORE = 0.4
+"""Minimum score of a detection whose box is proposed to the edge model."""
+
+_COCO_MAP = "golden_models/coco_to_fleet.yaml"
+
+
+class Labels(Protocol):
+    """The part of a golden model that labelling needs."""
+
+    @property
+    def background(self) -> int | None:
+        """Class of a box without an object, from a detector, whose cost is per image.
+
+        None from a classifier, which takes every box for an object, and whose cost is per box.
+        """
+
+    def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
+        """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
+
+    def operations(self, items: Sequence[Question]) -> int:
+        """Returns the multiplications and additions of labelling these items."""
+
+
+class GoldenModel(Labels, Protocol):
+    """Interface of golden models, which label objects as teachers of the edge models."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The fleet's classes, the index space of all labels."""
+
+    def detect(
+        self, image: NDArray[np.uint8], place: FramePlace | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
+        """Returns boxes (N, 4) and classes (N,) of an image as a reference; None from a classifier."""
+
+
+def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
+    """Opens the golden model that a fleet file names.
+
+    Args:
+        spec: golden model of the fleet file.
+        classes: the fleet's; for a detector the last is ``background``.
+
+    Raises:
+        UserError: the weights cannot be loaded, have another checksum or do not fit, or the model does not
+            know one of the classes.
+    """
+    if detector_of(spec) is not None:
+        detector = open_detector_of(spec, PROPOSAL_SCORE)
+        return detector_model(classes, detector, GOLDEN_SCORE, _class_map(spec, detector.names))
+    if spec.model == FILE:
+        return _from_labels(spec, classes)
+    return open_classifier_of(spec, classes)
+
+
+def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
+    """Opens the network of a golden detector, as ``detector_of`` names it.
+
+    Raises:
+        UserError: the golden model is no detector, or its weights cannot be loaded or have another checksum.
+    """
+    name = detector_of(spec)
+    if name is None:
+        raise UserError(f"key 'golden.model': {spec.model} finds no objects; use a detector, such as {ONNX}.")
+    return open_detector(name, _weights(spec), min_score)
+
+
+def open_detector(name: str, weights: Path | None, min_score: float = GOLDEN_SCORE) -> Detector:
+    """Opens a detector by name.
+
+    Raises:
+        UserError: no such name, or the weights cannot be loaded or do not fit.
+    """
+    if name not in DETECTORS:
+        raise UserError(f"key 'model': no detector is called '{name}'; use one of {', '.join(DETECTORS)}.")
+    detector: Detector = imported(DETECTORS[name])(name, weights, min_score)
+    return detector
+
+
+def open_classifier_of(spec: GoldenSpec, classes: tuple[str, ...]) -> "GoldenClassifier":
+    """Opens a golden model that classifies boxes with a confidence.
+
+    Raises:
+        UserError: as ``open_golden``, or the golden model is no classifier.
+    """
+    if spec.model not in CLASSIFIERS:
+        raise UserError(f"key 'golden.model': {spec.model} names no boxes; use {RESNEXT29} or another.")
+    opener = imported(CLASSIFIERS[spec.model].opener)
+    classifier: GoldenClassifier = opener(spec.model, _weights(spec), classes, spec.class_map)
+    return classifier
+
+
+def label_file_of(spec: GoldenSpec) -> Path:
+    """Returns the label file of a golden model ``file``, after verifying its checksum.
+
+    Raises:
+        UserError: no file is named, or it has another checksum.
+    """
+    path = _weights(spec)
+    if path is None:
+        raise UserError(
+            "key 'golden.weights': the golden model 'file' needs a file of labels; make one with "
+            "`ekya golden label` and name it."
+        )
+    return path
+
+
+def _from_labels(spec: GoldenSpec, classes: tuple[str, ...]) -> DetectionModel:
+    labels = read_labels(label_file_of(spec))
+    return label_file_model(classes, labels, GOLDEN_SCORE, _class_map(spec, labels.head.names))
+
+
+def _class_map(spec: GoldenSpec, names: tuple[str, ...]) -> Path | None:
+    """Returns the named class map; by default the shipped one for a model of COCO's classes."""
+    return spec.class_map or (shipped_path(_COCO_MAP) if names == coco_names() else None)
+
+
+def _weights(spec: GoldenSpec) -> Path | None:
+    """Returns the named local file, if any, after verifying its checksum."""
+    return None if spec.weights is None else verified(spec.weights, spec.sha256)

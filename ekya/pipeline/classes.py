@@ -1,0 +1,150 @@
+"""Classes of a fleet: those that its file names, or those that its cameras and videos show."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND
+from ekya.models.golden.detections import Detector
+from ekya.models.golden.golden_model import GOLDEN_SCORE, label_file_of, open_detector_of
+from ekya.models.golden.label_file import LabelFile, read_labels
+from ekya.models.golden.registry import FILE
+from ekya.models.golden.spec import detector_of
+from ekya.streams.ingest.feed import LiveSample
+from ekya.streams.ingest.frame import Frame, Truth
+from ekya.streams.ingest.process import SourceProcess
+
+_LOG = logging.getLogger(__name__)
+
+WATCHED_S = 10.0
+"""Seconds for which a live camera is watched to find the classes it shows."""
+
+_LEAST_PART = 0.02
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
+    """Returns the fleet's classes; ``auto`` must have been resolved before."""
+    if fleet.classes is None:
+        raise UserError("key 'classes': is auto, and the classes that occur are not known yet.")
+    return fleet.classes
+
+
+def with_classes(fleet: FleetConfig) -> FleetConfig:
+    """Returns the fleet with its classes complete.
+
+    A golden detector needs the class ``background``, last; if the file leaves the classes open, they are
+    those that the videos show, and the cameras within ``WATCHED_S``.
+
+    Raises:
+        UserError: there is no detector to find the classes, or the cameras show none.
+    """
+    if fleet.golden.model == FILE:
+        return _with_classes_of_file(fleet)
+    name = detector_of(fleet.golden)
+    if fleet.classes is not None:
+        if name is None or BACKGROUND in fleet.classes:
+            return fleet
+        return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
+    if name is None:
+        raise UserError("key 'classes': only a golden detector can find them; list the names.")
+    if fleet.golden.class_map is not None:
+        raise UserError("key 'classes': auto takes the detector's own; with golden.class_map list the names.")
+    with ExitStack() as stack:
+        sources: list[SourceProcess | LiveSample] = []
+        for stream in fleet.streams:
+            if stream.source.live:
+                sources.append(stack.enter_context(LiveSample(stream.source, WATCHED_S)))
+            else:
+                sources.append(stack.enter_context(SourceProcess(stream.first_pass, ())))
+        found = occurring_classes(open_detector_of(fleet.golden, GOLDEN_SCORE), *sources)
+    if found == (BACKGROUND,) and any(stream.source.live for stream in fleet.streams):
+        raise UserError(
+            f"key 'classes': the cameras showed nothing in {WATCHED_S:g} s that {name} knows; list the names."
+        )
+    _LOG.info("classes that occur: %s", ", ".join(found))
+    return fleet.model_copy(update={"classes": found})
+
+
+def _with_classes_of_file(fleet: FleetConfig) -> FleetConfig:
+    """Completes the classes from a label file; ``background`` is added if its objects were detected."""
+    path = label_file_of(fleet.golden)
+    labels = read_labels(path, [stream.id for stream in fleet.streams])
+    for stream in fleet.streams:
+        if stream.id not in labels.streams:
+            raise UserError(
+                f"{path}: holds no labels of {stream.id}; add them with `ekya golden label --resume`, or "
+                "leave the stream out of the fleet."
+            )
+    finds = labels.head.finds
+    if finds is None:
+        finds = not all(stream.source.gives_truth for stream in fleet.streams)
+    classes = fleet.classes if fleet.classes is not None else classes_in(labels, GOLDEN_SCORE)
+    if finds and BACKGROUND not in classes:
+        classes = (*classes, BACKGROUND)
+    return fleet.model_copy(update={"classes": classes})
+
+
+class _Readable(Protocol):
+    """A ``StreamSource``, or a ``SourceProcess`` around one."""
+
+    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields all frames in order."""
+
+
+def occurring_classes(detector: Detector, *sources: _Readable, sample_frames: int = 60) -> tuple[str, ...]:
+    """Returns the classes that a detector finds, and ``background``.
+
+    Args:
+        detector: the golden one.
+        sources: the fleet's cameras; a class found in one of them is the fleet's.
+        sample_frames: approximate number of analysed frames of each, evenly spread over all of it.
+
+    Returns:
+        Names in the detector's order, each at least a fiftieth of some camera's objects, and
+        ``background`` last.
+    """
+    found = (
+        [detector.detect(frame.image).classes for frame in _spread(source, sample_frames)]
+        for source in sources
+    )
+    return _often(detector.names, (np.concatenate([_NONE, *of]) for of in found))
+
+
+def classes_in(labels: LabelFile, sure_score: float) -> tuple[str, ...]:
+    """Returns ``occurring_classes`` of existing labels with at least this confidence."""
+    found = (of.found.classes[of.found.scores >= sure_score] for of in labels.streams.values())
+    return _often(labels.head.names, found)
+
+
+def _often(names: tuple[str, ...], cameras: Iterable[NDArray[np.int64]]) -> tuple[str, ...]:
+    """Returns the names that are at least a fiftieth of some camera's objects, and ``background``."""
+    occurs = np.zeros(len(names), dtype=np.bool_)
+    for classes in cameras:
+        counts = np.bincount(classes, minlength=len(names))
+        occurs |= (counts > 0) & (counts >= _LEAST_PART * counts.sum())
+    return (*(name for name, here in zip(names, occurs, strict=True) if here), BACKGROUND)
+
+
+def _spread(source: _Readable, count: int) -> list[Frame]:
+    """Returns between ``count`` and twice as many frames at equal distances; all if there are fewer.
+
+    The number of frames is only certain at the end, since a file's own count is a hint. So every frame is
+    kept at first, then every second, every fourth, and so on.
+    """
+    kept: list[Frame] = []
+    stride = 1
+    for at, (frame, _) in enumerate(source.frames()):
+        if at % stride:
+            continue
+        kept.append(frame)
+        if len(kept) > 2 * count:
+            kept = kept[::2]
+            stride *= 2
+    return kept
