@@ -39,9 +39,7 @@ def compared(fleet: FleetConfig, labels: int, seed: int, root: Path) -> list[dic
         name = plain_name(f"{policy}-{labels}-seed{seed}")
         folders[policy] = RunFolder.create(root, name)
         chosen = with_golden(fleet, policy=policy, labels_per_window=labels)
-        summaries[policy] = emulate(
-            folders[policy], chosen, fleet.scheduler, seed, lambda batch, turn: None
-        ).summary
+        summaries[policy] = emulate(folders[policy], chosen, fleet.scheduler, seed, lambda batch, step: None)
     left_out = {stream.id: labelled_in_any(folders.values(), stream.id) for stream in fleet.streams}
     rows = []
     for policy, folder in folders.items():

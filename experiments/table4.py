@@ -38,7 +38,7 @@ from recipe import (
 )
 
 from ekya.core.units import seconds_to_us
-from ekya.planning.schedulers.network import CELLULAR, CELLULAR_TWICE, SATELLITE, LinkOrder, Network
+from ekya.planning.schedulers.network import CELLULAR, LinkOrder, Network
 from ekya.results.report.panels import LIGHT
 from ekya.simulation.trace.generate import DEFAULT_PARAMETERS
 from ekya.simulation.trace.simulate import Conditions
@@ -62,8 +62,8 @@ class Link:
 
 LINKS = {
     "cellular": Link(CELLULAR, 0.685, 10.2, 3.8),
-    "satellite": Link(SATELLITE, 0.692, 5.9, 4.4),
-    "cellular (2x)": Link(CELLULAR_TWICE, 0.712, 5.1, 1.9),
+    "satellite": Link(Network(8.5, 15.0), 0.692, 5.9, 4.4),
+    "cellular (2x)": Link(Network(10.2, 35.0), 0.712, 5.1, 1.9),
 }
 ORDERS = {LinkOrder.SHARED: "all at once", LinkOrder.IN_TURN: "in turn"}
 PAPER_STREAMS, PAPER_EKYA = 8, 0.778

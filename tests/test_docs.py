@@ -22,7 +22,7 @@ from ekya.fleet.servers_file import ServersSpec
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.health import Health, WindowHealth
 from ekya.results.metrics.run_history import WindowOutcome, summarize
-from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
+from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -210,7 +210,6 @@ def an_eventful_summary() -> dict[str, object]:
         seed=0,
         gpus=1,
         window_s=16,
-        streams=(StreamFacts(cam),),
         history=summarize([]),
         health={cam: (WindowHealth(0, Health()),)},
         warnings={"text": ("scheduler",)},

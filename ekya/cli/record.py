@@ -153,7 +153,9 @@ class _Session:
         """
         stop = threading.Event()
         _LOG.info("looking for %d cameras", len(self.recorders))
-        silent = {stream: why for stream, one in self.recorders.items() if (why := one.look()) is not None}
+        silent = {
+            stream: why for stream, one in self.recorders.items() if (why := one.wait_picture()) is not None
+        }
         if len(silent) == len(self.recorders):
             raise UserError(f"no camera gives a picture: {_told(silent)}")
         started_ns = time.monotonic_ns() + round(_TO_BEGIN_S * 1e9)

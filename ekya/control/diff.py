@@ -1,21 +1,14 @@
 """Computes the fewest commands that change the running state into the plan, and their immediate effects."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import itemgetter
 
 from ekya.core import commands as cmd
 from ekya.core.plan import Assignment
-from ekya.core.speed import SpeedCurve
-from ekya.core.state import FleetState, RetrainJob, Status, StreamState
+from ekya.core.state import FleetState, RetrainJob, Status
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    rank: int
-    command: cmd.Command
-
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
 
@@ -32,40 +25,39 @@ def diff(
     commands that need more. What already matches the plan is unchanged, so the same plan twice gives no
     commands.
     """
-    ranked = [_Ranked(_PREPARE, preparation) for preparation in preparations]
+    ranked: list[tuple[int, cmd.Command]] = [(_PREPARE, preparation) for preparation in preparations]
     next_job = state.next_job
     views = {stream.stream: stream for stream in view.streams}
     for assignment in assignments:
         stream = state.stream(assignment.stream)
         if stream.status is not Status.SERVING:
             continue
-        ranked.extend(_inference(assignment, stream))
-        if stream.job is not None:
-            ranked.extend(_resize(assignment, stream))
-        elif assignment.retrain is not None and (assignment.retrain_share_milli > 0 or assignment.elsewhere):
-            option = _option(views[assignment.stream], assignment)
-            start = _start(assignment, option, next_job, state.window, view.training_speed)
-            ranked.append(_Ranked(_START, start))
+        share, job = assignment.inference_share_milli, stream.job
+        if (stream.inference, stream.inference_share_milli) != (assignment.inference, share):
+            rank = _SHRINK if share <= stream.inference_share_milli else _GROW
+            ranked.append((rank, cmd.SetInference(stream.stream, assignment.inference, share)))
+        share = assignment.retrain_share_milli
+        if job is not None and job.share_milli != share:
+            rank = _SHRINK if share < job.share_milli else _GROW
+            ranked.append((rank, cmd.ResizeRetraining(stream.stream, job.job, share)))
+        elif job is None and assignment.retrain is not None and (share > 0 or assignment.elsewhere):
+            option = _option(views[stream.stream], assignment)
+            start = cmd.StartRetraining(
+                stream=stream.stream,
+                job=next_job,
+                window=state.window,
+                config=option.config,
+                share_milli=share,
+                expected_accuracy=option.accuracy_after,
+                expected_gpu_s=option.gpu_s,
+                elsewhere=assignment.elsewhere,
+                early_part=option.early_part,
+                training_speed=view.training_speed,
+            )
+            ranked.append((_START, start))
             next_job = JobId(next_job + 1)
-    ranked.sort(key=lambda item: item.rank)
-    return tuple(item.command for item in ranked)
-
-
-def _inference(assignment: Assignment, stream: StreamState) -> list[_Ranked]:
-    share = assignment.inference_share_milli
-    if (stream.inference, stream.inference_share_milli) == (assignment.inference, share):
-        return []
-    rank = _SHRINK if share <= stream.inference_share_milli else _GROW
-    return [_Ranked(rank, cmd.SetInference(assignment.stream, assignment.inference, share))]
-
-
-def _resize(assignment: Assignment, stream: StreamState) -> list[_Ranked]:
-    job = stream.job
-    share = assignment.retrain_share_milli
-    if job is None or job.share_milli == share:
-        return []
-    rank = _SHRINK if share < job.share_milli else _GROW
-    return [_Ranked(rank, cmd.ResizeRetraining(assignment.stream, job.job, share))]
+    ranked.sort(key=itemgetter(0))
+    return tuple(command for _, command in ranked)
 
 
 def _option(stream: StreamView, assignment: Assignment) -> RetrainOption:
@@ -79,23 +71,6 @@ def _option(stream: StreamView, assignment: Assignment) -> RetrainOption:
             if option.config == assignment.retrain:
                 return option
     raise ValueError(f"the plan gives {assignment.stream} a retraining that it was not offered")
-
-
-def _start(
-    assignment: Assignment, option: RetrainOption, job: JobId, window: int, speed: SpeedCurve
-) -> cmd.StartRetraining:
-    return cmd.StartRetraining(
-        stream=assignment.stream,
-        job=job,
-        window=window,
-        config=option.config,
-        share_milli=assignment.retrain_share_milli,
-        expected_accuracy=option.accuracy_after,
-        expected_gpu_s=option.gpu_s,
-        elsewhere=assignment.elsewhere,
-        early_part=option.early_part,
-        training_speed=speed,
-    )
 
 
 def after_command(state: FleetState, command: cmd.Command) -> FleetState:

@@ -27,14 +27,14 @@ def run_loop(
     observe: Observer,
     state: LoopState | None = None,
 ) -> LoopState:
-    """Runs windows until the last has closed, and returns the final state; arguments as in ``turns``."""
+    """Runs windows until the last has closed, and returns the final state; arguments as in ``steps``."""
     known = first_state() if state is None else state
-    for after in turns(executor, journal, planner, needs, options, observe, state):
+    for after in steps(executor, journal, planner, needs, options, observe, state):
         known = after
     return known
 
 
-def turns(
+def steps(
     executor: Executor,
     journal: Journal,
     planner: Planner,
@@ -54,11 +54,11 @@ def turns(
         came = executor.wait(until_us)
         batch = Batch(came.now_us, (*came.events, *due(fleet, came.now_us, options)))
         journal.batch(batch)
-        turn = step(state, batch, options, needs, planner)
-        journal.decision(batch.now_us, turn.plan, turn.commands)
-        executor.execute(turn.commands)
-        observe(batch, turn)
-        state = turn.state
+        result = step(state, batch, options, needs, planner)
+        journal.decision(batch.now_us, result.plan, result.commands)
+        executor.execute(result.commands)
+        observe(batch, result)
+        state = result.state
         yield state
         if closes_run(batch):
             return

@@ -12,7 +12,7 @@ from ekya.core.weights import Elsewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class RemoteRetraining:
     """A retraining on other servers, as in the plan of its stream's server.
 
     Attributes:
@@ -26,15 +26,15 @@ class Away:
     reason: str
 
 
-def plan_beside(view: WindowView, planner: Planner, away: Mapping[StreamId, Away]) -> Plan:
+def plan_beside(view: WindowView, planner: Planner, remote: Mapping[StreamId, RemoteRetraining]) -> Plan:
     """Returns the plan of a scheduler that knows no other server, with remote retrainings inserted."""
     own = own_part(view)
-    for stream in away:
+    for stream in remote:
         own = without_retraining(own, stream)
     plan = planner(own)
 
     def changed(assignment: Assignment) -> Assignment:
-        found = away.get(assignment.stream)
+        found = remote.get(assignment.stream)
         if found is None:
             return assignment
         return replace(assignment, retrain=found.config, elsewhere=found.elsewhere, reason=found.reason)
@@ -44,19 +44,21 @@ def plan_beside(view: WindowView, planner: Planner, away: Mapping[StreamId, Away
     )
 
 
-def away_in(plan: Plan) -> dict[StreamId, Away]:
+def remote_retrainings(plan: Plan) -> dict[StreamId, RemoteRetraining]:
     """Returns the remote retrainings of an existing plan."""
     return {
-        one.stream: Away(one.retrain, one.elsewhere, one.reason)
+        one.stream: RemoteRetraining(one.retrain, one.elsewhere, one.reason)
         for one in plan.phases[0].assignments
         if one.retrain is not None and one.elsewhere is not None
     }
 
 
-def running_away(view: WindowView) -> dict[StreamId, Away]:
+def running_remotely(view: WindowView) -> dict[StreamId, RemoteRetraining]:
     """Returns the remote retrainings in progress."""
     return {
-        stream.stream: Away(running.option.config, running.elsewhere, "retrains on another server")
+        stream.stream: RemoteRetraining(
+            running.option.config, running.elsewhere, "retrains on another server"
+        )
         for stream in view.streams
         if (running := stream.running) is not None and running.elsewhere is not None
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
-from ekya.control.remote_plan import away_in, plan_beside
+from ekya.control.remote_plan import plan_beside, remote_retrainings
 from ekya.control.step import LoopState, step
 from ekya.core.commands import Command, of_plan
 from ekya.core.step_record import StepRecord
@@ -31,7 +31,7 @@ class Replayed:
 
 
 def replay(
-    turns: Iterable[StepRecord], options: LoopOptions, needs: Needs, planner: Planner
+    steps: Iterable[StepRecord], options: LoopOptions, needs: Needs, planner: Planner
 ) -> Iterator[Replayed]:
     """Decides the recorded steps again from the recorded events alone.
 
@@ -41,16 +41,16 @@ def replay(
     commands, and are meaningless for a loop that issued others.
     """
     state = first_state()
-    for recorded in turns:
+    for recorded in steps:
         asked = _as_agreed(planner, recorded) if not needs.elsewhere else planner
-        turn = step(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
-        state = turn.state
-        replayed = Replayed(recorded, turn.commands, state)
+        result = step(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
+        state = result.state
+        replayed = Replayed(recorded, result.commands, state)
         yield replayed
         if not replayed.same:
             return
 
 
 def _as_agreed(planner: Planner, recorded: StepRecord) -> Planner:
-    away = {} if recorded.plan is None else away_in(recorded.plan)
-    return (lambda view: plan_beside(view, planner, away)) if away else planner
+    remote = {} if recorded.plan is None else remote_retrainings(recorded.plan)
+    return (lambda view: plan_beside(view, planner, remote)) if remote else planner

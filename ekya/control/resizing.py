@@ -1,7 +1,7 @@
 """Ledger of shares: holders shrink first, then others grow into the share that is confirmed free.
 
 Plans are carried out in sequence, each under its number (its epoch), independent of their cause. The ledger
-neither waits nor reads a clock: callers pass the time, receive orders, and report their results.
+neither waits nor reads a clock: callers pass the time, receive commands, and report their results.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,16 +11,16 @@ from ekya.core.shares import ShareHolder, Work
 
 
 @dataclass(frozen=True, slots=True)
-class ShareOrder:
-    """Order to a holder to change to a share, at its next batch boundary.
+class ShareCommand:
+    """Command to a holder to change to a share, at its next batch boundary.
 
     Attributes:
-        holder: recipient of the order.
+        holder: recipient of the command.
         epoch: number of its plan.
-        serial: number of the order; of two orders to one holder only the higher one is valid.
+        serial: number of the command; of two to one holder only the higher one is valid.
         share_milli: the new share.
         leaves: the holder is to end and release its share.
-        changes: the share differs from that of the previous order.
+        changes: the share differs from that of the previous command.
     """
 
     holder: ShareHolder
@@ -33,7 +33,7 @@ class ShareOrder:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A holder that missed its time limit; ``waited_us`` counts from the first order to shrink."""
+    """A holder that missed its time limit; ``waited_us`` counts from the first command to shrink."""
 
     holder: ShareHolder
     epoch: int
@@ -41,7 +41,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Time limits for holders.
 
     Attributes:
@@ -60,16 +60,16 @@ class _Held:
     Attributes:
         target_milli: share in the newest plan.
         held_milli: upper bound of its use now.
-        turn: position in the order in which growing holders are served.
-        order: last order to it.
-        asked_us: time of the oldest unconfirmed order to shrink; None without one.
+        rank: growing holders are served in the order of their ranks.
+        command: last command to it.
+        asked_us: time of the oldest unconfirmed command to shrink; None without one.
     """
 
     pool: int
     target_milli: int = 0
     held_milli: int = 0
-    turn: int = 0
-    order: ShareOrder | None = None
+    rank: int = 0
+    command: ShareCommand | None = None
     asked_us: int | None = None
     leaving: bool = False
     overdue: bool = False
@@ -80,11 +80,11 @@ class _Held:
 
 
 class ShareLedger:
-    """Tracks the share that each holder may be using, and issues orders.
+    """Tracks the share that each holder may be using, and issues commands.
 
     In every pool the sum of shares in use never exceeds the capacity, at any instant: a share that a holder
     gives up counts as used until the holder has confirmed or is gone, and a share that it gets counts from
-    the order on. A late reply to a superseded order changes nothing. Holders whose shares fit get their
+    the command on. A late reply to a superseded command changes nothing. Holders whose shares fit get their
     planned shares once all have replied.
     """
 
@@ -92,7 +92,7 @@ class ShareLedger:
         self,
         pools_milli: Sequence[int],
         pool_of: Callable[[ShareHolder], int],
-        patience: Patience,
+        timeouts: Timeouts,
         step_milli: int = 1,
     ) -> None:
         """Starts without holders.
@@ -100,16 +100,16 @@ class ShareLedger:
         Args:
             pools_milli: capacity of each GPU, or of all cores together.
             pool_of: index of a holder's pool; constant for a holder.
-            patience: time limits.
+            timeouts: time limits.
             step_milli: the smallest difference between two shares.
         """
         self._pools_milli = tuple(pools_milli)
         self._pool_of = pool_of
-        self._patience = patience
+        self._timeouts = timeouts
         self._step_milli = step_milli
         self._holders: dict[ShareHolder, _Held] = {}
         self._epoch = 0
-        self._turns = 0
+        self._ranks = 0
         self._serials = 0
 
     @property
@@ -126,8 +126,8 @@ class ShareLedger:
         held = sum(one.held_milli for one in self._holders.values() if one.pool == pool)
         return self._pools_milli[pool] - held
 
-    def aim(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int) -> list[ShareOrder]:
-        """Sets a holder's planned share; returns the orders to it and to others that can grow now.
+    def aim(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int) -> list[ShareCommand]:
+        """Sets a holder's planned share; returns the commands to it and to others that can grow now.
 
         Args:
             holder: the holder.
@@ -137,45 +137,45 @@ class ShareLedger:
         """
         self._epoch = max(self._epoch, epoch)
         one = self._holders.setdefault(holder, _Held(self._pool_of(holder)))
-        self._turns += 1
-        one.target_milli, one.turn = share_milli, self._turns
-        orders = []
+        self._ranks += 1
+        one.target_milli, one.rank = share_milli, self._ranks
+        commands = []
         if share_milli < one.held_milli:
-            orders.append(self._let_go(holder, one, now_us))
+            commands.append(self._shrink(holder, one, now_us))
         else:
             one.asked_us = None
-            if self._is_to_be_told(holder, one):
-                orders.append(self._order(holder, one, one.held_milli))
-        return [*orders, *self._grow(now_us)]
+            if self._needs_command(holder, one):
+                commands.append(self._command(holder, one, one.held_milli))
+        return [*commands, *self._grow(now_us)]
 
-    def leave(self, holder: ShareHolder, now_us: int) -> list[ShareOrder]:
-        """Ends a holder; one without any order is removed immediately."""
+    def leave(self, holder: ShareHolder, now_us: int) -> list[ShareCommand]:
+        """Ends a holder; one without any command is removed immediately."""
         one = self._holders.get(holder)
         if one is None or one.leaving:
             return []
         one.target_milli, one.leaving = 0, True
-        if one.order is None:
+        if one.command is None:
             return self.gone([holder], now_us)
-        return [self._let_go(holder, one, now_us), *self._grow(now_us)]
+        return [self._shrink(holder, one, now_us), *self._grow(now_us)]
 
-    def answer(self, order: ShareOrder, now_us: int) -> list[ShareOrder]:
-        """Confirms that a holder has carried out an order; ignored for a superseded order."""
-        one = self._holders.get(order.holder)
-        if one is None or one.asked_us is None or one.order is None or one.order.serial != order.serial:
+    def answer(self, command: ShareCommand, now_us: int) -> list[ShareCommand]:
+        """Confirms that a holder has carried out a command; ignored for a superseded one."""
+        one = self._holders.get(command.holder)
+        if one is None or one.asked_us is None or one.command is None or one.command.serial != command.serial:
             return []
-        one.held_milli, one.asked_us = order.share_milli, None
+        one.held_milli, one.asked_us = command.share_milli, None
         if one.leaving:
-            del self._holders[order.holder]
+            del self._holders[command.holder]
         return self._grow(now_us)
 
-    def gone(self, holders: Iterable[ShareHolder], now_us: int) -> list[ShareOrder]:
+    def gone(self, holders: Iterable[ShareHolder], now_us: int) -> list[ShareCommand]:
         """Removes holders whose process has ended, so that they no longer use any share."""
         for holder in holders:
             self._holders.pop(holder, None)
         return self._grow(now_us)
 
-    def pass_time(self, now_us: int) -> tuple[list[Overdue], list[ShareOrder]]:
-        """Returns holders that missed their limit, each once, and orders to those that waited for them.
+    def pass_time(self, now_us: int) -> tuple[list[Overdue], list[ShareCommand]]:
+        """Returns holders that missed their limit, each once, and commands to those that waited for them.
 
         An overdue holder's share counts as used until it is gone or replies after all.
         """
@@ -194,31 +194,31 @@ class ShareLedger:
     def _marks_us(self) -> Iterator[int]:
         for holder, one in self._holders.items():
             if one.asked_us is not None and not one.overdue:
-                yield one.asked_us + self._patience.growers_us
+                yield one.asked_us + self._timeouts.growers_us
                 yield self._limit_us(holder, one)
 
     def _limit_us(self, holder: ShareHolder, one: _Held) -> int:
-        return (one.asked_us or 0) + self._patience.limits_us[holder.work]
+        return (one.asked_us or 0) + self._timeouts.limits_us[holder.work]
 
-    def _is_to_be_told(self, holder: ShareHolder, one: _Held) -> bool:
-        """Returns whether a holder needs an order although its share stays.
+    def _needs_command(self, holder: ShareHolder, one: _Held) -> bool:
+        """Returns whether a holder needs a command although its share stays.
 
-        Either an earlier order to shrink is revoked, or it is an inference, whose λ may have changed.
+        Either an earlier command to shrink is revoked, or it is an inference, whose λ may have changed.
         """
-        if one.order is not None and one.order.share_milli != one.held_milli:
+        if one.command is not None and one.command.share_milli != one.held_milli:
             return True
         return holder.work is Work.INFERENCE and one.target_milli == one.held_milli
 
-    def _let_go(self, holder: ShareHolder, one: _Held, now_us: int) -> ShareOrder:
-        # A new order does not extend the time limit of an unconfirmed one.
+    def _shrink(self, holder: ShareHolder, one: _Held, now_us: int) -> ShareCommand:
+        # A new command does not extend the time limit of an unconfirmed one.
         one.asked_us = now_us if one.asked_us is None else one.asked_us
-        return self._order(holder, one, one.target_milli)
+        return self._command(holder, one, one.target_milli)
 
-    def _grow(self, now_us: int) -> list[ShareOrder]:
-        """Returns orders to the holders that can grow now, in the order of planning."""
-        orders = []
+    def _grow(self, now_us: int) -> list[ShareCommand]:
+        """Returns commands to the holders that can grow now, in the order of planning."""
+        commands = []
         growing = [(holder, one) for holder, one in self._holders.items() if one.grows]
-        for holder, one in sorted(growing, key=lambda item: item[1].turn):
+        for holder, one in sorted(growing, key=lambda item: item[1].rank):
             wanted, free = one.target_milli - one.held_milli, self.free_milli(one.pool)
             if wanted > free:
                 if self._is_awaited(one.pool, now_us):
@@ -226,19 +226,19 @@ class ShareLedger:
                 wanted = max(free, 0) // self._step_milli * self._step_milli
             if wanted > 0:
                 one.held_milli += wanted
-                orders.append(self._order(holder, one, one.held_milli))
-        return orders
+                commands.append(self._command(holder, one, one.held_milli))
+        return commands
 
     def _is_awaited(self, pool: int, now_us: int) -> bool:
-        """Returns whether a holder may still shrink in time, so that one order suffices instead of two."""
+        """Returns whether a holder may still shrink in time, so that one command suffices instead of two."""
         return any(
-            one.asked_us is not None and not one.overdue and now_us < one.asked_us + self._patience.growers_us
+            one.asked_us is not None and not one.overdue and now_us < one.asked_us + self._timeouts.growers_us
             for one in self._holders.values()
             if one.pool == pool
         )
 
-    def _order(self, holder: ShareHolder, one: _Held, share_milli: int) -> ShareOrder:
+    def _command(self, holder: ShareHolder, one: _Held, share_milli: int) -> ShareCommand:
         self._serials += 1
-        changes = one.order is None or one.order.share_milli != share_milli or one.leaving
-        one.order = ShareOrder(holder, self._epoch, self._serials, share_milli, one.leaving, changes)
-        return one.order
+        changes = one.command is None or one.command.share_milli != share_milli or one.leaving
+        one.command = ShareCommand(holder, self._epoch, self._serials, share_milli, one.leaving, changes)
+        return one.command

@@ -1,42 +1,33 @@
 """One step of the loop as a pure function: replaying its inputs reproduces its outputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.checkpointing import gpu_s_left, worth_serving
 from ekya.control.diff import after_command, diff
+from ekya.control.granting import at_granted_shares
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     Histories,
     falls_behind,
-    held_milli,
     history_of,
     retrain_options,
-    rooms_at_home,
     window_view,
 )
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.gpus import GpuGroups
 from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
-from ekya.core.shares import Job, Work
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState, RetrainJob, Status, StreamState, apply
 from ekya.core.units import StreamId, us_to_seconds
-from ekya.core.view import WindowView
-from ekya.planning.placement.homes import AtHome, Grants
-from ekya.planning.placement.pack import pack
-from ekya.planning.placement.rounding import Steps
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import Observation
-from ekya.planning.profiling.preparation_steps import Waiting, in_turn
+from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.speed_curves import refined
-from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
-from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
@@ -47,6 +38,23 @@ NEARLY_OVER_PART = 0.02
 
 ESTIMATE_EVERY_EPOCHS = 2
 """Epochs between two estimates of a running retraining's result (paper §5: every few epochs)."""
+
+
+PLANNED_AGAIN_AFTER = (
+    ev.WindowOpened,
+    ev.StreamAdded,
+    ev.PreparationEnded,
+    ev.RetrainFinished,
+    ev.RetrainFailed,
+    ev.WorkerDied,
+    ev.WorkerBack,
+    ev.ProfilerBack,
+    ev.StreamLost,
+    ev.StreamBack,
+    ev.StreamEnded,
+    ev.CapacityLent,
+)
+"""Events that always require a new plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     for event in ev.in_order(batch.events):
         before = state
         state = _learn(before, event, options, needs)
-        matters = _matters(event)
+        matters = isinstance(event, PLANNED_AGAIN_AFTER)
         for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command))
@@ -104,7 +112,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return StepResult(state, None, tuple(commands))
-    granted = _at_granted_shares(view, planner(view), state.fleet, options, needs)
+    granted = at_granted_shares(view, planner(view), state.fleet, options, needs)
     plan = replace(granted, epoch=state.epoch + 1)
     state = replace(state, phases=plan.phases, epoch=plan.epoch)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
@@ -132,54 +140,6 @@ def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
     if state.training_speed is None:
         return options
     return replace(options, training_speed=state.training_speed)
-
-
-def _at_granted_shares(
-    view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
-) -> Plan:
-    """Returns the plan at shares that can be enforced."""
-    shares = shares_of(plan.phases[0])
-    if not needs.fixed_shares:
-        shares = _with_floors(view, shares, fleet, options)
-    return regrant(view, plan, _grants(shares, fleet, options), needs)
-
-
-def _with_floors(
-    view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
-) -> dict[Job, int]:
-    """Raises shares to the inference floors, so that no plan starves inference; per GPU with home GPUs."""
-    floors = inference_floors(view)
-    if not options.homes:
-        return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
-    homes = {one.stream: one.gpu for one in options.homes}
-    lifted: dict[Job, int] = {}
-    for gpu, room_milli in enumerate(rooms_at_home(fleet, options)):
-        here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
-        lifted |= with_floors(here, floors, room_milli, view.quantum_milli)
-    return {job: lifted[job] for job in shares}
-
-
-def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
-    def groups_of(job: Job) -> GpuGroups | None:
-        return options.training_groups if job.work is Work.RETRAINING else None
-
-    steps = Steps(options.share_step_milli, groups_of)
-    if options.homes:
-        homes = {one.stream: one.gpu for one in options.homes}
-        return AtHome(
-            options.packing,
-            shares,
-            lambda job: homes[job.stream],
-            rooms_at_home(fleet, options),
-            steps,
-        )
-    return pack(
-        options.packing,
-        shares,
-        capacity_milli=options.capacity_milli,
-        held_milli=held_milli(fleet, options),
-        steps=steps,
-    )
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
@@ -210,27 +170,6 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
         began_us = max(state.window_open_us, state.profiler_back_us)
         return min(began_us + options.preparation_us, state.window_end_us)
     return state.window_end_us
-
-
-def _matters(event: ev.Event) -> bool:
-    match event:
-        case (
-            ev.WindowOpened()
-            | ev.StreamAdded()
-            | ev.PreparationEnded()
-            | ev.RetrainFinished()
-            | ev.RetrainFailed()
-            | ev.WorkerDied()
-            | ev.WorkerBack()
-            | ev.ProfilerBack()
-            | ev.StreamLost()
-            | ev.StreamBack()
-            | ev.StreamEnded()
-            | ev.CapacityLent()
-        ):
-            return True
-        case _:
-            return False
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
@@ -379,8 +318,7 @@ def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.Be
     ]
 
     if options.prepared_streams is not None and options.prepared_streams < len(serving):
-        waiting = [Waiting(of.stream, of.prepared_in, of.accuracy) for of in serving]
-        serving = [state.fleet.stream(one) for one in in_turn(waiting, options.prepared_streams)]
+        serving = [state.fleet.stream(one) for one in next_prepared(serving, options.prepared_streams)]
 
     def profiles_inference(stream: StreamState) -> bool:
         last = stream.inference_profiled_in

@@ -11,7 +11,7 @@ from ekya.core.state import FleetState, Status, StreamState
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
-from ekya.planning.placement.pack import rooms_milli
+from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import objects_shown, served_after
 from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.history import ProfileHistory
@@ -77,27 +77,27 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
 
     These are those of the preparation, of jobs of streams that do not serve, and of other servers' jobs.
     """
-    away = tuple(
+    not_serving = tuple(
         stream.job.share_milli
         for stream in state.streams
         if stream.job is not None and stream.status is not Status.SERVING
     )
     prepares = (options.preparation_share_milli,) if state.preparing else ()
     lent = (state.lent_milli,) if state.lent_milli else ()
-    return (*prepares, *away, *lent)
+    return (*prepares, *not_serving, *lent)
 
 
-def rooms_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
+def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     """Returns the share that ``held_milli`` leaves on each GPU, where every job has a home GPU."""
     homes = {one.stream: one.gpu for one in options.homes}
-    rooms = list(rooms_milli(options.capacity_milli, ()))
+    free = list(free_milli_by_gpu(options.capacity_milli, ()))
     if state.preparing:
-        rooms[PREPARATION_GPU] -= options.preparation_share_milli
-    rooms[guests_gpu(options.capacity_milli)] -= state.lent_milli
+        free[PREPARATION_GPU] -= options.preparation_share_milli
+    free[guests_gpu(options.capacity_milli)] -= state.lent_milli
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:
-            rooms[homes[stream.stream]] -= stream.job.share_milli
-    return tuple(max(room, 0) for room in rooms)
+            free[homes[stream.stream]] -= stream.job.share_milli
+    return tuple(max(milli, 0) for milli in free)
 
 
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
@@ -115,7 +115,7 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
     gpu = guests_gpu(options.capacity_milli)
     at_home = {one.stream for one in options.homes if one.gpu == gpu}
     there_milli = (
-        rooms_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli
+        free_milli_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli
     )
     if gpu == PREPARATION_GPU:
         there_milli -= prepares_milli

@@ -6,6 +6,7 @@ frames are in one array, and ``offsets[i]:offsets[i + 1]`` are those of row i.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,22 +96,12 @@ class PredictionColumns:
     @staticmethod
     def of(rows: Sequence[FramePrediction]) -> "PredictionColumns":
         """Returns columns of rows, which must be in rising order of ``frame``."""
-        return PredictionColumns(
-            frame=np.array([row.frame for row in rows], np.int64),
-            t_us=np.array([row.t_us for row in rows], np.int64),
-            window=np.array([row.window for row in rows], np.int32),
-            analysed=np.array([row.analysed for row in rows], np.bool_),
-            answered_by=np.array([row.answered_by for row in rows], np.int64),
-            model_version=np.array([row.model_version for row in rows], np.int32),
-            every=np.array([row.every for row in rows], np.int16),
-            resolution=np.array([row.resolution for row in rows], np.int16),
-            offsets=_offsets([len(row.classes) for row in rows]),
-            boxes=_stack_boxes([row.boxes for row in rows]),
-            classes=np.concatenate([np.empty(0, np.int16), *(row.classes for row in rows)], dtype=np.int16),
-            confidence=np.concatenate(
-                [np.empty(0, np.float32), *(row.confidence for row in rows)], dtype=np.float32
-            ),
-        )
+        large = _frame_columns(rows, np.int64, "frame", "t_us", "answered_by")
+        small = _frame_columns(rows, np.int32, "window", "model_version")
+        sides = _frame_columns(rows, np.int16, "every", "resolution")
+        analysed = _frame_columns(rows, np.bool_, "analysed")
+        objects = _object_columns(rows, classes=np.int16, confidence=np.float32)
+        return PredictionColumns(**large, **small, **sides, **analysed, **objects)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,12 +141,8 @@ class ReferenceColumns:
     def of(rows: Sequence[FrameReference]) -> "ReferenceColumns":
         """Returns columns of rows, which must be in rising order of ``frame``."""
         return ReferenceColumns(
-            frame=np.array([row.frame for row in rows], np.int64),
-            t_us=np.array([row.t_us for row in rows], np.int64),
-            offsets=_offsets([len(row.classes) for row in rows]),
-            boxes=_stack_boxes([row.boxes for row in rows]),
-            classes=np.concatenate([np.empty(0, np.int16), *(row.classes for row in rows)], dtype=np.int16),
-            tracks=np.concatenate([np.empty(0, np.int64), *(row.tracks for row in rows)], dtype=np.int64),
+            **_frame_columns(rows, np.int64, "frame", "t_us"),
+            **_object_columns(rows, classes=np.int16, tracks=np.int64),
         )
 
 
@@ -184,11 +171,24 @@ NO_LABELS = LabelledBoxes(np.empty(0, np.int64), np.empty((0, 4), np.float32))
 """Value for a stream without labels."""
 
 
-def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(np.array(counts, np.int64))]).astype(np.int64)
+_Rows = Sequence[FramePrediction] | Sequence[FrameReference]
 
 
-def _stack_boxes(boxes: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    return np.concatenate(
-        [np.empty((0, 4), np.float32), *(b.reshape(-1, 4) for b in boxes)], dtype=np.float32
-    )
+def _frame_columns(rows: _Rows, kind: type[np.generic], *names: str) -> dict[str, NDArray[Any]]:
+    """Returns fields with one value per frame."""
+    return {name: np.array([getattr(row, name) for row in rows], kind) for name in names}
+
+
+def _object_columns(rows: _Rows, **kinds: type[np.generic]) -> dict[str, NDArray[Any]]:
+    """Returns the offsets of the frames' objects, their boxes, and fields with one value per object."""
+    counts = np.array([len(row.classes) for row in rows], np.int64)
+    boxes = [np.empty((0, 4), np.float32), *(row.boxes.reshape(-1, 4) for row in rows)]
+    values = {
+        name: np.concatenate([np.empty(0, kind), *(getattr(row, name) for row in rows)], dtype=kind)
+        for name, kind in kinds.items()
+    }
+    return {
+        "offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        "boxes": np.concatenate(boxes, dtype=np.float32),
+        **values,
+    }

@@ -76,6 +76,10 @@ class Origin:
         """Returns a distance of two models: windows between their trainings, then whether families differ."""
         return abs(self.trained_in - other.trained_in), self.family != other.family
 
+    def rank(self, other: "Origin") -> tuple[int, bool, int]:
+        """Returns a key that sorts models by distance, of two equally near ones the younger first."""
+        return (*self.distance(other), -other.trained_in)
+
 
 BASE = Origin(BASE_WINDOW)
 """Origin of the base model."""
@@ -231,23 +235,12 @@ class StreamWindow:
         None where none was recorded. Of two equally near ones, the one from the younger model.
         """
         fitting = [training for training in self.trainings if training.has(config)]
-        return min(
-            fitting,
-            key=lambda training: (
-                *origin.distance(training.started_from),
-                -training.started_from.trained_in,
-            ),
-            default=None,
-        )
+        return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
 
     def best_trial(self, family: Family, origin: Origin) -> Trial | None:
         """Returns a family's trial on a model near that origin, chosen like trainings; None without one."""
         fitting = [trial for trial in self.trials if trial.family == family]
-        return min(
-            fitting,
-            key=lambda trial: (*origin.distance(trial.started_from), -trial.started_from.trained_in),
-            default=None,
-        )
+        return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
 
 
 @dataclass(frozen=True, slots=True)

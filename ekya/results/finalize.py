@@ -3,15 +3,14 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
-from ekya.core.step_record import StepRecord
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.units import StreamId
 from ekya.models.golden.opening import GoldenModel, open_golden
 from ekya.pipeline.record import merge_frames
 from ekya.pipeline.reference import write_reference
@@ -21,14 +20,13 @@ from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
 from ekya.results.metrics.run_history import RunHistory, outcomes, profile_rows, summarize, warnings_of
-from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, StreamFacts, build_summary
-from ekya.results.metrics.timeline import Curve, RunTimeline, StreamCurves
+from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
 from ekya.results.report.figures import draw_timeline
 from ekya.results.report.html import ReportFigure, render_report
-from ekya.results.report.panels import DARK, LIGHT
+from ekya.results.report.panels import DARK, LIGHT, RunTimeline, StreamCurves
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_state import StateStore, StreamRow
+from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference, write_profiles
 from ekya.system.files import write_bytes_atomic, write_text_atomic
 
@@ -37,86 +35,73 @@ _LOG = logging.getLogger(__name__)
 Scores = Mapping[StreamId, StreamScore]
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """Facts of a run that are not in its folder."""
+def finish_run(
+    folder: RunFolder, fleet: FleetConfig, world: str, seed: int, host: HostFacts | None = None
+) -> dict[str, Any]:
+    """Scores a run and writes its summary, figures and report; returns the summary. May be called again.
 
-    world: str
-    seed: int
-    host: HostFacts = field(default_factory=HostFacts)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Finished:
-    """Result of a finished run.
-
-    Attributes:
-        summary: the content of ``summary.json``.
+    Args:
+        folder, fleet: of the run.
+        world: ``live`` or ``emulated``.
+        seed: of the run.
+        host: measurements by the host's clock.
     """
-
-    summary: dict[str, Any]
-
-
-def finish_run(folder: RunFolder, fleet: FleetConfig, end: RunEnd) -> Finished:
-    """Scores a run and writes its summary, figures and report. May be called again."""
-    streams = [stream.id for stream in fleet.streams]
-    merge_frames(folder, streams)
+    merge_frames(folder, [stream.id for stream in fleet.streams])
     scheduler, options, steps = read_journal(folder.journal)
     history = summarize(steps)
     with StateStore(folder.state) as store:
         for window in history.windows:
             store.put_window(window.index, window.start_us, window.end_us)
+        rows = {row.stream: row for row in store.streams()}
     _complete_references(folder, fleet, history)
     scores = score_run(folder, fleet)
     shadows = score_shadows(folder, fleet)
+    host = host or HostFacts()
+    if world == "live":
+        # Only there run time is the host's clock.
+        gpus = gpu_facts(steps, job_places(fleet, options.capacity_milli))
+        host = replace(
+            host,
+            swap_delay_ms=tuple(delay_us / 1000 for delay_us in history.swap_delays_us),
+            others={**host.others, **({"gpus": gpus} if gpus else {})},
+        )
+    budget_gpu_s = fleet.golden.gpu_s_per_window
+    facts = RunFacts(
+        world=world,
+        scheduler=scheduler,
+        seed=seed,
+        gpus=fleet.gpus,
+        window_s=fleet.window_s,
+        history=history,
+        label_budget_gpu_s=None if budget_gpu_s is None else budget_gpu_s * history.labellings,
+        damaged={stream: row.damaged for stream, row in rows.items()},
+        set_aside={
+            **dict(history.set_aside),
+            **{stream: row.set_aside for stream, row in rows.items() if row.set_aside},
+        },
+        host=host,
+        health=health_of(
+            steps,
+            {stream: counted_frames(read_predictions(folder.predictions(stream))) for stream in scores},
+        ),
+        warnings=warnings_of(steps),
+    )
     sampled = {
         stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
         for stream, shadow in shadows.items()
     }
-    gpus = gpu_facts(steps, job_places(fleet, options.capacity_milli))
-    summary = summarise(folder, fleet, scheduler, end, steps, history, scores, sampled, gpus)
+    summary = build_summary(facts, outcomes(steps, history), scores, sampled)
     write_text_atomic(folder.summary, dump_summary(summary))
     write_profiles(folder.profiles, profile_rows(history))
-    _draw(folder, fleet, summary, history, scores, shadows, options.capacity_milli)
-    return Finished(summary)
+    curves = tuple(StreamCurves(stream, score, shadows[stream].base) for stream, score in scores.items())
+    if history.windows:
+        _draw(folder, fleet, summary, RunTimeline(history, curves, options.capacity_milli))
+    return summary
 
 
 def dump_summary(summary: Mapping[str, Any]) -> str:
     """Returns the text of ``summary.json``."""
     return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-
-
-def summarise(
-    folder: RunFolder,
-    fleet: FleetConfig,
-    scheduler: str,
-    end: RunEnd,
-    steps: list[StepRecord],
-    history: RunHistory,
-    scores: Scores,
-    sampled: Mapping[StreamId, SampledAccuracy],
-    gpus: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Builds the summary of a run from its steps, its scores and the measured use of its GPUs."""
-    with StateStore(folder.state) as store:
-        rows = {row.stream: row for row in store.streams()}
-    frames = {
-        stream.id: counted_frames(read_predictions(folder.predictions(stream.id))) for stream in fleet.streams
-    }
-    facts = RunFacts(
-        world=end.world,
-        scheduler=scheduler,
-        seed=end.seed,
-        gpus=fleet.gpus,
-        window_s=fleet.window_s,
-        streams=tuple(_stream_facts(stream.id, rows, history) for stream in fleet.streams),
-        history=history,
-        label_budget_gpu_s=_label_budget_gpu_s(fleet, history),
-        host=_host_facts(end, history, gpus),
-        health=health_of(steps, frames),
-        warnings=warnings_of(steps),
-    )
-    return build_summary(facts, outcomes(steps, history), scores, sampled)
 
 
 def score_run(
@@ -186,29 +171,7 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHist
             write_reference(folder, stream, golden, until_us)
 
 
-def _draw(
-    folder: RunFolder,
-    fleet: FleetConfig,
-    summary: dict[str, Any],
-    history: RunHistory,
-    scores: Scores,
-    shadows: Mapping[StreamId, Shadow],
-    capacity_milli: int,
-) -> None:
-    timeline = RunTimeline(
-        windows=history.windows,
-        streams=tuple(
-            StreamCurves(stream, _curve(score), _curve(shadows[stream].base))
-            for stream, score in scores.items()
-        ),
-        shares=history.shares,
-        retrainings=history.retrainings,
-        swaps=history.swaps,
-        capacity_milli=capacity_milli,
-        preparations=history.preparations,
-    )
-    if not timeline.windows:
-        return
+def _draw(folder: RunFolder, fleet: FleetConfig, summary: dict[str, Any], timeline: RunTimeline) -> None:
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
     write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
     # The page has its own heading above the figure, so these have no title.
@@ -217,40 +180,8 @@ def _draw(
         "Accuracy of every stream over time, and which job held which share. Without retraining: the base "
         "model on the frames that were sampled for labelling."
     )
-    page = render_report(
-        folder.name,
-        summary,
-        [ReportFigure("Accuracy and shares over time", caption, light, dark)],
-    )
-    write_text_atomic(folder.report, page)
-
-
-def _label_budget_gpu_s(fleet: FleetConfig, history: RunHistory) -> float | None:
-    """Returns the golden model's budget over all labellings, one per window and stream; None if unlimited."""
-    one_gpu_s = fleet.golden.gpu_s_per_window
-    return None if one_gpu_s is None else one_gpu_s * history.labellings
-
-
-def _host_facts(end: RunEnd, history: RunHistory, gpus: Mapping[str, Any]) -> HostFacts:
-    """Adds hot swap delays and GPU use in a live world, where run time is the host's clock."""
-    if end.world != "live":
-        return end.host
-    return replace(
-        end.host,
-        swap_delay_ms=tuple(delay_us / 1000 for delay_us in history.swap_delays_us),
-        others={**end.host.others, **({"gpus": dict(gpus)} if gpus else {})},
-    )
-
-
-def _curve(score: StreamScore) -> Curve:
-    return Curve(score.series, score.accuracy)
-
-
-def _stream_facts(stream: StreamId, rows: Mapping[StreamId, StreamRow], history: RunHistory) -> StreamFacts:
-    row = rows.get(stream, StreamRow(stream))
-    lost_us = sum(span.end_us - span.start_us for span in history.lost if span.stream == stream)
-    set_aside = row.set_aside or dict(history.set_aside).get(stream)
-    return StreamFacts(stream, row.damaged, set_aside, us_to_seconds(lost_us))
+    figure = ReportFigure("Accuracy and shares over time", caption, light, dark)
+    write_text_atomic(folder.report, render_report(folder.name, summary, [figure]))
 
 
 def _decoded(folder: RunFolder, stream: StreamId) -> int:

@@ -198,4 +198,3 @@ PREPARATION = ActorKind(
         "poll",
     ),
 )
-SCHEDULER = ActorKind("ekya.runtime.planning", "SchedulerActor", ("ready", "plan"))

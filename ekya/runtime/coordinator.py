@@ -18,7 +18,7 @@ LEAD_NS = 500_000_000
 class Exchange(Protocol):
     """Interface for remote retrainings: the material that they need and the weights that come back.
 
-    ``RayExecutor`` implements it.
+    ``RemoteRetrainings`` implements it.
     """
 
     def material(self, stream: StreamId) -> MaterialToFetch:
@@ -63,7 +63,7 @@ class Coordinator(Protocol):
     def planner(self, plan: Planner) -> Planner:
         """Returns the planner that the loop uses in front of the scheduler."""
 
-    def observe(self, batch: Batch, turn: StepResult) -> None:
+    def observe(self, batch: Batch, result: StepResult) -> None:
         """Called after each step of the loop, when its commands have been given."""
 
 
@@ -82,5 +82,5 @@ class NullCoordinator:
         """Returns ``plan`` unchanged."""
         return plan
 
-    def observe(self, batch: Batch, turn: StepResult) -> None:
+    def observe(self, batch: Batch, result: StepResult) -> None:
         """Does nothing."""

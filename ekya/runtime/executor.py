@@ -26,8 +26,6 @@ from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.remote_retrainings import (
-    MaterialToFetch,
-    RemoteCheckpoint,
     RemoteRetrainings,
     RetrainInputs,
 )
@@ -66,6 +64,7 @@ class RayExecutor:
 
     Attributes:
         busy_s: time that the loop has spent between two waits.
+        remote: retrainings on other servers.
     """
 
     def __init__(
@@ -99,9 +98,8 @@ class RayExecutor:
         self._inputs = RetrainInputs(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
         self._profiler_starts: set[Any] = set()
-        # ServeModel for a job of an interrupted run is ignored: only the loop still has that job.
         self._started: set[JobId] = set()
-        self._remote = RemoteRetrainings(actors.streams, self._inputs, self._now_us, self._emit)
+        self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._follow(actors.preparation)
         for stream, own in actors.streams.items():
             for role in ev.Role:
@@ -136,23 +134,6 @@ class RayExecutor:
         for command in commands:
             self._execute(command)
 
-    def material(self, stream: StreamId) -> MaterialToFetch:
-        """Returns references to the inputs of a retraining that would begin now; does not block."""
-        return self._inputs.of(stream)
-
-    def bring(
-        self,
-        command: cmd.StartRetraining,
-        accuracies: Sequence[float],
-        best: Callable[[], RemoteCheckpoint],
-        over: bool,
-    ) -> None:
-        """Reports the progress of a remote retraining; see ``coordinator.Exchange.bring``."""
-        self._started.add(command.job)
-        self._remote.bring(command, accuracies, best)
-        if over:
-            self._receive(command.stream, command.job)
-
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
@@ -176,11 +157,12 @@ class RayExecutor:
                 self._shares.resize(holder, command.share_milli, command.plan_epoch)
             case cmd.StopRetraining():
                 self._shares.leave(retraining_holder(command.stream, command.job))
-                self._receive(command.stream, command.job)
+                self.remote.send(command.stream, command.job)
             case cmd.ServeModel():
-                if command.job in self._started:
+                # A job of an interrupted run is ignored: only the loop still has it.
+                if command.job in self._started or self.remote.has(command.job):
                     # Remote weights are sent to inference after the stream's trainer has received them.
-                    after = self._receive(command.stream, command.job)
+                    after = self.remote.send(command.stream, command.job)
                     self._weights.send(command.stream, command.job, after)
                     self._make_known(command.stream)
             case cmd.RollBack():
@@ -241,15 +223,6 @@ class RayExecutor:
         return own.retraining.start.remote(
             command.stream, at_share, own.newest_weights, labels, activations, serial
         )
-
-    # Weights
-
-    def _receive(self, stream: StreamId, job: JobId) -> list[Any]:
-        """Sends the best remote weights of a job to the stream's trainer; returns the calls."""
-        received = self._remote.send(stream, job)
-        for call in received:
-            self._calls.add(call, partial(log_failure, "receive"))
-        return received
 
     def _make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""

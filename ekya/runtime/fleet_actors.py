@@ -25,7 +25,6 @@ from ekya.runtime.actor_kinds import (
     INFERENCE,
     PREPARATION,
     RETRAINING,
-    SCHEDULER,
     SPARE,
     ActorConfig,
     ActorKind,
@@ -46,7 +45,6 @@ ALONE_AFTER_S = DEATHS_WITHIN_US / US_PER_S
 attributed to one of its streams."""
 
 _MICRO_PROFILER = "micro-profiler"
-_SCHEDULER = "scheduler"
 _SPARE = "inference/spare"
 
 _SPARE_BYTES = 2 << 30
@@ -103,18 +101,15 @@ class FleetActors:
 
     Args:
         config: common to all actors.
-        scheduler: its name.
         weights: bytes and version of the weights that serve first, by stream; None for the base model.
     """
 
     def __init__(
         self,
         config: ActorConfig,
-        scheduler: str,
         weights: Mapping[StreamId, tuple[bytes, ModelVersion]] | None = None,
     ) -> None:
         self._config = config
-        self._scheduler_name = scheduler
         self._names: Counter[str] = Counter()
         self._processes: dict[Any, _Process] = {}
         self._died_s: dict[str, float] = {}
@@ -122,7 +117,6 @@ class FleetActors:
         # By GPU: a spare inference process, and the reference of its warm-up.
         self._spares: dict[int, tuple[Any, Any]] = {}
         self._has_weights = weights is not None
-        self.scheduler = self.make_scheduler()
         self.preparation: Any = None
         self.streams: dict[StreamId, StreamActors] = {}
         for place, stream in enumerate(config.fleet.streams):
@@ -137,8 +131,8 @@ class FleetActors:
     def wait_ready(self) -> dict[StreamId, Ready]:
         """Waits until all streams can be analysed, and restarts an actor that dies meanwhile.
 
-        Window 0 needs inference and the scheduler. The other actors are made when these are ready, and load
-        while it goes on: on a small machine they would delay the cameras.
+        Window 0 needs inference alone. The other actors are made when it is ready, and load while the window
+        goes on: on a small machine they would delay the cameras.
 
         Raises:
             UserError: an actor rejected its input (``unwrapping_user_error``), a process died too often, or
@@ -147,13 +141,13 @@ class FleetActors:
         deaths: Counter[str] = Counter()
         if not self._has_weights:
             self._load_base(deaths)
-        loading = {self._load(actor): actor for actor in (self.scheduler, *self.inferences)}
+        loading = {self._load(actor): actor for actor in self.inferences}
         known: dict[StreamId, Ready] = {}
         while loading:
             (reply,), _ = ray.wait(list(loading), num_returns=1)
             actor = loading.pop(reply)
             try:
-                known |= ray.get(reply) or {}
+                known |= ray.get(reply)
             except RayActorError as error:
                 made = self._replace(actor, error, deaths)
                 loading[self._load(made)] = made
@@ -193,21 +187,19 @@ class FleetActors:
             own.weights = own.newest_weights = weights
 
     def _load(self, actor: Any) -> Any:
-        """Has an actor load its models; returns the reference of its reply."""
-        if actor is self.scheduler:
-            return actor.ready.remote()
+        """Has an inference process load its models; returns the reference of its reply."""
         inside = [self.streams[stream].weights for stream in self._processes[actor].streams]
         served = list(dict.fromkeys(inside))
         return actor.load.remote(tuple(served.index(weights) for weights in inside), *served)
 
     def _replace(self, dead: Any, error: RayError, deaths: Counter[str]) -> Any:
-        """Replaces an actor that died before the run began.
+        """Replaces an inference process that died before the run began.
 
         Raises:
             UserError: it has died too often.
         """
-        process = self._processes.pop(dead, None)
-        name = _SCHEDULER if process is None else self._process_name(process.role, process.streams[0])
+        process = self._processes.pop(dead)
+        name = self._process_name(process.role, process.streams[0])
         deaths[name] += 1
         if deaths[name] > START_DEATHS_ALLOWED:
             raise UserError(
@@ -217,10 +209,7 @@ class FleetActors:
         _LOG.warning(
             "%s: its process died while the run started (%s) and is made again", name, in_words(error)
         )
-        if process is not None:
-            return self._make_process(process.role, process.streams)
-        self.scheduler = self.make_scheduler()
-        return self.scheduler
+        return self._make_process(process.role, process.streams)
 
     def load_serving(self, ready: Mapping[StreamId, Ready]) -> None:
         """Waits until the micro-profiler has loaded the models that serve, which its first window needs."""
@@ -324,7 +313,7 @@ class FleetActors:
 
     def close(self) -> None:
         """Ends all actors; no process is left when this returns."""
-        for actor in (self.scheduler, *self._processes):
+        for actor in self._processes:
             ray.kill(actor)
         wait_ended([process.pid for process in self._processes.values() if process.pid is not None])
         self._processes.clear()
@@ -361,11 +350,6 @@ class FleetActors:
         return spare
 
     # Making one actor
-
-    def make_scheduler(self) -> Any:
-        """Makes the scheduler's actor; also used to restart it."""
-        name = self._free_name(_SCHEDULER)
-        return make_actor(SCHEDULER.actor_class(name), name, {}, 0.0, self._scheduler_name)
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.control.protocols import Batch, Executor
@@ -16,9 +15,10 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.gpus import DidNotFit, Footprint, GpuUse
+from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family, family_of
 from ekya.core.units import JobId, StreamId
+from ekya.gpu.window_meter import GpuMeter
 from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.promised_memory import Claim, MemoryBook
@@ -33,13 +33,6 @@ from ekya.results.metrics.energy import JobPlaces
 
 _LOG = logging.getLogger(__name__)
 _PREPARATION = "preparation"
-
-
-class FreeMemory(Protocol):
-    """Source of the free GPU memory."""
-
-    def free_bytes(self, gpu: int) -> int | None:
-        """Returns the free bytes of the GPU at this position; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,7 @@ class BudgetedExecutor:
         sizes: of jobs.
     """
 
-    def __init__(self, executor: Executor, memory: FreeMemory, places: JobPlaces, sizes: JobSizes) -> None:
+    def __init__(self, executor: Executor, memory: GpuMeter, places: JobPlaces, sizes: JobSizes) -> None:
         self._executor = executor
         self._memory = memory
         self._places = places
@@ -86,7 +79,7 @@ class BudgetedExecutor:
         self._crops: dict[StreamId, JobCrops] = {}
         self._begun: dict[JobId, tuple[Family, int]] = {}
         self._newest: dict[StreamId, JobId] = {}
-        self._have_context: set[StreamId] = set()
+        self._with_context: set[StreamId] = set()
         self._now_us = 0
         self._refusals: list[ev.Event] = []
 
@@ -95,47 +88,42 @@ class BudgetedExecutor:
         batch = self._executor.wait(self._now_us if self._refusals else until_us)
         self._now_us = batch.now_us
         for event in batch.events:
-            self._hear(event)
+            self._follow(event)
         refusals, self._refusals = self._refusals, []
         return Batch(batch.now_us, (*refusals, *batch.events))
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Passes commands on, except for jobs that do not fit."""
         for command in commands:
-            allowed = self._allowed(command)
-            if allowed is not None:
-                self._executor.execute([allowed])
+            match command:
+                case cmd.StartRetraining() if command.elsewhere is None and not self._fits(command):
+                    continue
+                case cmd.BeginPreparation():
+                    self._executor.execute([self._families_that_fit(command)])
+                    continue
+                case cmd.EndPreparation():
+                    self._book = self._book.without(_PREPARATION)
+                case cmd.StopRetraining():
+                    self._book = self._book.without(command.job)
+            self._executor.execute([command])
 
-    def _allowed(self, command: cmd.Command) -> cmd.Command | None:
-        match command:
-            case cmd.StartRetraining() if command.elsewhere is None:
-                return command if self._let_in(command) else None
-            case cmd.BeginPreparation():
-                return self._what_can_be_tried(command)
-            case cmd.EndPreparation():
-                self._book = self._book.without(_PREPARATION)
-            case cmd.StopRetraining():
-                self._book = self._book.without(command.job)
-        return command
-
-    def _let_in(self, command: cmd.StartRetraining) -> bool:
+    def _fits(self, command: cmd.StartRetraining) -> bool:
         stream, family = command.stream, family_of(command.config)
         gpu = self._places.streams[stream]
         counted = self._sizes.retraining(command.config, self._crops.get(stream, JobCrops(0, 0)))
         needed = self._marks.refined(family, counted)
-        needed += 0 if stream in self._have_context else CONTEXT_BYTES
+        needed += 0 if stream in self._with_context else CONTEXT_BYTES
         free = self._memory.free_bytes(gpu)
         if free is None or self._book.fits(gpu, needed, free):
             self._book = self._book.with_claim(Claim(command.job, gpu, needed))
             self._begun[command.job], self._newest[stream] = (family, counted), command.job
             return True
-        reason = f"retraining ({command.config.name}) {self._too_much(gpu, needed, free)}"
-        what = DidNotFit.of(command.config)
-        self._refuse(ev.MemoryShort(self._now_us, stream, command.window, what, reason, needed, free))
+        what, job = DidNotFit.of(command.config), f"retraining ({command.config.name})"
+        reason = self._refuse(stream, command.window, what, job, gpu, needed, free)
         self._refusals.append(ev.RetrainFailed(self._now_us, stream, command.job, reason))
         return False
 
-    def _what_can_be_tried(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
+    def _families_that_fit(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
         """Removes families that do not fit, and claims memory for the largest: trials run one by one."""
         gpu = self._places.preparation
         free = self._memory.free_bytes(gpu)
@@ -149,7 +137,10 @@ class BudgetedExecutor:
         for asked in command.streams:
             for family in asked.families:
                 if family not in fitting:
-                    self._refuse_trial(asked.stream, command.window, family, needed[family], free)
+                    what = DidNotFit(family, 0.0)
+                    self._refuse(
+                        asked.stream, command.window, what, "a micro-profile", gpu, needed[family], free
+                    )
         largest = max((needed[family] for family in fitting), default=0)
         self._book = self._book.with_claim(Claim(_PREPARATION, gpu, largest))
         streams = tuple(
@@ -158,30 +149,27 @@ class BudgetedExecutor:
         )
         return replace(command, streams=streams)
 
-    def _refuse_trial(self, stream: StreamId, window: int, family: Family, needed: int, free: int) -> None:
-        reason = f"a micro-profile {self._too_much(self._places.preparation, needed, free)}"
-        what = DidNotFit(family, 0.0)
-        self._refuse(ev.MemoryShort(self._now_us, stream, window, what, reason, needed, free))
-
-    def _refuse(self, short: ev.MemoryShort) -> None:
-        _LOG.warning("%s: %s", short.stream, short.reason)
-        self._refusals.append(short)
-
-    def _too_much(self, gpu: int, needed: int, free: int) -> str:
+    def _refuse(
+        self, stream: StreamId, window: int, what: DidNotFit, job: str, gpu: int, needed: int, free: int
+    ) -> str:
+        """Reports a job that does not fit; returns the reason."""
         promised = self._book.promised_bytes(gpu)
         others = f", {in_mib(promised)} of them promised to jobs that have just begun" if promised else ""
-        return f"needs about {in_mib(needed)}, and {in_mib(free)} of GPU {gpu} are free{others}"
+        reason = f"{job} needs about {in_mib(needed)}, and {in_mib(free)} of GPU {gpu} are free{others}"
+        _LOG.warning("%s: %s", stream, reason)
+        self._refusals.append(ev.MemoryShort(self._now_us, stream, window, what, reason, needed, free))
+        return reason
 
-    def _hear(self, event: ev.Event) -> None:
+    def _follow(self, event: ev.Event) -> None:
         match event:
             case ev.LabelsReady():
-                remembered = self._sizes.exemplars if event.stream in self._have_context else 0
+                remembered = self._sizes.exemplars if event.stream in self._with_context else 0
                 self._crops[event.stream] = JobCrops(event.training_crops, event.validation_crops, remembered)
             case ev.PreparationEnded():
                 self._book = self._book.without(_PREPARATION)
             case ev.RetrainProgress():
                 # After its first epoch the driver's figures include all memory that it will ever hold.
-                self._have_context.add(event.stream)
+                self._with_context.add(event.stream)
                 self._book = self._book.without(event.job)
             case ev.RetrainFinished() | ev.RetrainFailed():
                 self._book = self._book.without(event.job)
@@ -189,15 +177,8 @@ class BudgetedExecutor:
                 family, counted = self._begun.pop(event.job)
                 self._marks = self._marks.with_mark(family, counted, event.peak_bytes)
             case ev.WorkerDied(role=ev.Role.RETRAINING):
-                self._have_context.discard(event.stream)
+                self._with_context.discard(event.stream)
                 self._book = self._book.without(self._newest.get(event.stream))
-
-
-class Meter(Protocol):
-    """Sums up GPU use."""
-
-    def take(self) -> tuple[GpuUse, ...]:
-        """Returns GPU use since the last call; empty if no GPU can be read."""
 
 
 class MeteredExecutor:
@@ -210,7 +191,7 @@ class MeteredExecutor:
         from_us: run time at which this process began to measure; a resumed run begins in a later window.
     """
 
-    def __init__(self, executor: Executor, meter: Meter, window_us: int, from_us: int = 0) -> None:
+    def __init__(self, executor: Executor, meter: GpuMeter, window_us: int, from_us: int = 0) -> None:
         self._executor = executor
         self._meter = meter
         self._window_us = window_us
@@ -257,9 +238,7 @@ def job_sizes(fleet: FleetConfig) -> JobSizes:
     )
 
 
-def require_inference(
-    fleet: FleetConfig, processes: Processes, places: JobPlaces, memory: FreeMemory
-) -> None:
+def require_inference(fleet: FleetConfig, processes: Processes, places: JobPlaces, memory: GpuMeter) -> None:
     """Checks that the inference processes, with a model for each stream, and the micro-profiler fit.
 
     Raises:
@@ -268,14 +247,14 @@ def require_inference(
     from ekya.models.edge.footprint import footprint_of
 
     footprint = footprint_of(_ANY_FAMILY, crop_side(fleet), fleet.edge.model)
-    lent = fleet.hand_over == "cuda-ipc"
+    over_ipc = fleet.hand_over == "cuda-ipc"
     each_by_itself = processes is Processes.STREAM
     for gpu in sorted({*places.streams.values(), places.preparation}):
         streams = sum(place == gpu for place in places.streams.values())
         # The micro-profiler holds a model of every stream.
         profiler = CONTEXT_BYTES + len(places.streams) * footprint.model_bytes
         there = streams if each_by_itself else min(streams, 1)
-        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint, lent)
+        needed = there * CONTEXT_BYTES + streams * inference_bytes(footprint, over_ipc)
         needed += profiler if gpu == places.preparation else 0
         free = memory.free_bytes(gpu)
         if free is not None and needed > free:

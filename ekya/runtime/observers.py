@@ -1,4 +1,4 @@
-"""Observers of the loop: metrics for Ray's dashboard, rows of models that served, measurements of a run."""
+"""Observers of the loop: metrics for Ray's dashboard, and measurements of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,18 +7,14 @@ from ray.util.metrics import Counter, Gauge
 
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.gpus import GpuUse
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import StreamState
 from ekya.core.step_record import StepRecord
-from ekya.core.units import JobId, StreamId
-from ekya.pipeline.record import ModelRecord
+from ekya.core.units import StreamId
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.health_follower import HealthFollower
-from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_state import StateStore
 
 _STREAM = ("stream",)
 _GPU = ("gpu", "uuid")
@@ -99,29 +95,6 @@ class RunMetrics:
             self._accuracy.set(stream.accuracy, tags)
         self._inference.set(stream.inference_share_milli, tags)
         self._retraining.set(0 if stream.job is None else stream.job.share_milli, tags)
-
-
-class ModelKeeper:
-    """Observer of the loop that records each hot swap and roll-back; the weights are in the run folder."""
-
-    def __init__(self, folder: RunFolder, store: StateStore) -> None:
-        self._folder, self._store = folder, store
-        self._started: dict[JobId, cmd.StartRetraining] = {}
-
-    def __call__(self, batch: Batch, result: StepResult) -> None:
-        """Records the model changes of a step."""
-        for command in result.commands:
-            if isinstance(command, cmd.StartRetraining):
-                self._started[command.job] = command
-        for event in batch.events:
-            if not isinstance(event, ev.RolledBack | ev.ModelSwapped):
-                continue
-            record = ModelRecord(self._folder, self._store, event.stream)
-            if isinstance(event, ev.RolledBack):
-                record.serve_again(event.version, event.of, event.t_us)
-            elif started := self._started.get(event.job):
-                accuracy = event.validation_accuracy
-                record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)
 
 
 @dataclass(slots=True, eq=False)

@@ -118,7 +118,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     else:
         folder = RunFolder.open(options.resume)
         resumed = resume(folder)
-        options = replace(options, scheduler=resumed.scheduler, seed=resumed.seed)
+        options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)
         _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
     _LOG.info("forward passes: %s", host.self_test.way)
@@ -144,15 +144,14 @@ def _constants(
         chosen.capability.capacity_milli,
         chosen.capability.groups,
     )
-    # A resumed run keeps its speeds: later measurements apply to the next run.
-    speeds = kept_speeds(chosen, fleet.edge.model)
+    if resumed is not None:
+        # Later measurements apply to the next run.
+        trains, infers = resumed.options.training_speed, resumed.options.inference_speed
+    else:
+        speeds = kept_speeds(chosen, fleet.edge.model)
+        trains, infers = training_speed(speeds), inference_speed(speeds)
     at_home: tuple[StreamHome, ...] = ()
     if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
         gpus = deal(len(fleet.streams), constants.capacity_milli)
         at_home = tuple(StreamHome(stream.id, gpu) for stream, gpu in zip(fleet.streams, gpus, strict=True))
-    return replace(
-        constants,
-        homes=at_home,
-        training_speed=resumed.training_speed if resumed else training_speed(speeds),
-        inference_speed=resumed.inference_speed if resumed else inference_speed(speeds),
-    )
+    return replace(constants, homes=at_home, training_speed=trains, inference_speed=infers)

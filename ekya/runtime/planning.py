@@ -1,4 +1,4 @@
-"""Plans windows in the scheduler's actor, and in the run's own process while that one restarts."""
+"""Plans windows in the scheduler's actor, and in the run's own process while that one starts."""
 
 import logging
 import time
@@ -11,8 +11,8 @@ from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.runtime.actor_errors import in_words
-from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.actor_errors import in_words, reporting_user_errors
+from ekya.runtime.actor_processes import make_actor
 from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
@@ -22,28 +22,33 @@ _DEATHS_ALLOWED = 2
 
 
 class ActorPlanner:
-    """Requests each plan from the scheduler's actor.
+    """Has each plan made by the scheduler's actor, and by this process while the actor starts.
 
     Equal views give equal plans in every process. So a window is still planned in time after the scheduler
     died, and before the streams' time for preparation is over.
 
     Args:
-        actors: include the scheduler's.
+        name: of the scheduler.
         scheduler: the same scheduler in this process.
+        server: name of the server, where several share a Ray namespace.
     """
 
-    def __init__(self, actors: FleetActors, scheduler: Scheduler) -> None:
-        self._actors = actors
+    def __init__(self, name: str, scheduler: Scheduler, server: str = "") -> None:
+        self._name = name
         self._scheduler = scheduler
-        self._starting: Any = None
+        self._actor_name = f"{server}/scheduler" if server else "scheduler"
         self._deaths = 0
+        self._restarts = 0
         self.planning_ms: list[float] = []
+        self._actor: Any = None
+        self._starting: Any = None
+        self._start(self._actor_name)
 
     def plan(self, view: WindowView) -> Plan:
         """Returns the plan for a view."""
         if not self._is_starting() and self._deaths <= _DEATHS_ALLOWED:
             try:
-                plan, took_ms = ray.get(self._actors.scheduler.plan.remote(view))
+                plan, took_ms = ray.get(self._actor.plan.remote(view))
                 self._deaths = 0
                 self.planning_ms.append(took_ms)
                 answer: Plan = plan
@@ -55,22 +60,28 @@ class ActorPlanner:
         self.planning_ms.append((time.perf_counter() - began_s) * 1000)
         return plan
 
+    def close(self) -> None:
+        """Ends the actor."""
+        ray.kill(self._actor)
+
     def _is_starting(self) -> bool:
-        """Returns True while a restarted actor is not ready."""
-        if self._starting is not None:
-            done, _ = ray.wait([self._starting], timeout=0)
-            if done:
-                self._starting = None
+        if self._starting is not None and ray.wait([self._starting], timeout=0)[0]:
+            self._starting = None
         return self._starting is not None
 
     def _start_again(self, reason: str) -> None:
         self._deaths += 1
+        self._restarts += 1
         if self._deaths > _DEATHS_ALLOWED:
             _LOG.warning("the scheduler died again (%s); the run's own process plans from now on", reason)
             return
         _LOG.warning("the scheduler died (%s) and is started again", reason)
-        self._actors.scheduler = self._actors.make_scheduler()
-        self._starting = self._actors.scheduler.ready.remote()
+        self._start(f"{self._actor_name} (restart {self._restarts})")
+
+    def _start(self, name: str) -> None:
+        actor_class = reporting_user_errors(SchedulerActor, name)
+        self._actor = make_actor(actor_class, name, {}, 0.0, self._name)
+        self._starting = self._actor.ready.remote()
 
 
 class SchedulerActor:

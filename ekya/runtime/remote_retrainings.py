@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -16,6 +17,7 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.fleet_actors import FleetActors, StreamActors
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
 
 if TYPE_CHECKING:
     from ekya.models.training.exemplars import ExemplarMemory
@@ -156,11 +158,12 @@ class _Remote:
 
 
 class RemoteRetrainings:
-    """Holds the newest remote retraining of each stream; the one before it is over.
+    """An ``Exchange`` that holds the newest remote retraining of each stream; the one before it is over.
 
     Args:
         streams: actors of the streams.
-        inputs: the labels that each stream's trainer learns from.
+        inputs: of their retrainings.
+        calls: calls in flight.
         now_us: returns run time.
         emit: callback for progress and end events.
     """
@@ -169,20 +172,32 @@ class RemoteRetrainings:
         self,
         streams: Mapping[StreamId, StreamActors],
         inputs: RetrainInputs,
+        calls: RemoteCalls,
         now_us: Callable[[], int],
         emit: Callable[[ev.Event], None],
     ) -> None:
-        self._streams, self._inputs, self._now_us, self._emit = streams, inputs, now_us, emit
+        self._streams, self._inputs, self._calls = streams, inputs, calls
+        self._now_us, self._emit = now_us, emit
         self._newest: dict[StreamId, _Remote] = {}
+        self._jobs: set[JobId] = set()
+
+    def material(self, stream: StreamId) -> MaterialToFetch:
+        """Returns references to the inputs of a retraining that would begin now; does not block."""
+        return self._inputs.of(stream)
 
     def bring(
-        self, command: StartRetraining, accuracies: Sequence[float], best: Callable[[], RemoteCheckpoint]
+        self,
+        command: StartRetraining,
+        accuracies: Sequence[float],
+        best: Callable[[], RemoteCheckpoint],
+        over: bool,
     ) -> None:
-        """Records progress; see ``coordinator.Exchange.bring``."""
+        """Reports the progress of a remote retraining; see ``Exchange.bring``."""
         stream, job = command.stream, command.job
         remote = self._newest.get(stream)
         if remote is None or remote.command.job != job:
             remote = self._newest[stream] = _Remote(command, best)
+            self._jobs.add(job)
         remote.best = best
         now_us = self._now_us()
         for epoch in range(len(remote.accuracies) + 1, len(accuracies) + 1):
@@ -193,6 +208,12 @@ class RemoteRetrainings:
         remote.accuracies = tuple(accuracies)
         if ends:
             self._emit(ev.RetrainFinished(now_us, stream, job, 0.0))
+        if over:
+            self.send(stream, job)
+
+    def has(self, job: JobId) -> bool:
+        """Returns whether a job is a remote one that has reported progress."""
+        return job in self._jobs
 
     def send(self, stream: StreamId, job: JobId) -> list[Any]:
         """Sends the best weights to the stream's trainer, unless it has them; returns the Ray reference.
@@ -207,4 +228,5 @@ class RemoteRetrainings:
             receive = self._streams[stream].retraining.receive
             remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, labels)
             remote.sent_epoch = best.epoch
+            self._calls.add(remote.sent, partial(log_failure, "receive"))
         return [remote.sent]

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.control.loop import closes_run
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
 from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.errors import UserError
-from ekya.core.speed import SpeedCurve
 from ekya.core.state import OVER, FleetState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
@@ -31,18 +33,20 @@ class Resumed:
 
     Attributes:
         state: of the loop.
-        scheduler, seed, training_speed, inference_speed: of the run.
-        from_us: run time.
+        scheduler: its name.
+        options: constants of the loop as the run began.
         events: effects of the interruption, to be sent to the loop.
     """
 
     state: LoopState
     scheduler: str
-    seed: int
-    from_us: int
+    options: LoopOptions
     events: tuple[ev.Event, ...]
-    training_speed: SpeedCurve
-    inference_speed: SpeedCurve
+
+    @property
+    def from_us(self) -> int:
+        """Run time at which it continues."""
+        return self.state.fleet.window_end_us
 
 
 def resume(folder: RunFolder) -> Resumed:
@@ -51,13 +55,13 @@ def resume(folder: RunFolder) -> Resumed:
     Raises:
         UserError: the run is complete, or was interrupted before its second window.
     """
-    scheduler, options, turns = read_journal(folder.journal)
-    if turns and _closes_run(turns[-1]):
-        raise UserError(f"{folder.path}: this run is complete; there is nothing to go on with.")
-    opened = [at for at, turn in enumerate(turns) if _opens_window(turn)]
+    scheduler, options, steps = read_journal(folder.journal)
+    if steps and closes_run(Batch(steps[-1].now_us, steps[-1].events)):
+        raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
+    opened = [at for at, step in enumerate(steps) if _opens_window(step)]
     if len(opened) < 2:
         raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
-    kept = turns[: opened[-1]]
+    kept = steps[: opened[-1]]
     scheduled = make_scheduler(scheduler)
     state = None
     for replayed in replay(kept, options, scheduled.needs, scheduled.plan):
@@ -65,17 +69,8 @@ def resume(folder: RunFolder) -> Resumed:
     if state is None:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
     cut_journal(folder.journal, len(kept))
-    from_us = state.fleet.window_end_us
-    events = tuple(_interruption(state.fleet, from_us))
-    return Resumed(
-        state,
-        scheduler,
-        options.seed,
-        from_us,
-        events,
-        options.training_speed,
-        options.inference_speed,
-    )
+    events = tuple(_interruption(state.fleet, state.fleet.window_end_us))
+    return Resumed(state, scheduler, options, events)
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
@@ -104,10 +99,5 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
     return newest
 
 
-def _opens_window(turn: StepRecord) -> bool:
-    return any(isinstance(event, ev.WindowOpened) for event in turn.events)
-
-
-def _closes_run(turn: StepRecord) -> bool:
-    closes = any(isinstance(event, ev.WindowClosed) for event in turn.events)
-    return closes and not _opens_window(turn)
+def _opens_window(step: StepRecord) -> bool:
+    return any(isinstance(event, ev.WindowOpened) for event in step.events)

@@ -22,7 +22,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import ModelRecord
+from ekya.pipeline.record import ModelObserver, ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
@@ -39,7 +39,7 @@ from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
+from ekya.runtime.observers import LoopFacts, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planning import ActorPlanner
 from ekya.runtime.resuming import newest_weights
@@ -91,7 +91,9 @@ class RunSession:
             store = stack.enter_context(StateStore(opened.folder.state))
             journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
             stack.callback(journal.close)
-            actors = FleetActors(self._actor_config(), opened.options.scheduler, self._first_weights(store))
+            planner = ActorPlanner(opened.options.scheduler, scheduler, self.server)
+            stack.callback(planner.close)
+            actors = FleetActors(self._actor_config(), self._first_weights(store))
             stack.callback(actors.close)
             with console.status("starting the actors"):
                 ready = self._wait_ready(actors)
@@ -109,8 +111,7 @@ class RunSession:
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
             )
-            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray, clock)
-            planner = ActorPlanner(actors, scheduler)
+            executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
             with open_screen(console) as screen:
                 observe = self._observer(screen, store, facts)
@@ -203,7 +204,7 @@ class RunSession:
             lambda batch, _: warnings(batch),
             ProgressObserver(screen, self.opened.constants, self.note),
             RunMetrics(),
-            ModelKeeper(self.opened.folder, store),
+            ModelObserver(self.opened.folder, store),
             facts,
             self.coordinator.observe,
         )
@@ -217,14 +218,14 @@ class RunSession:
     def _report(self, facts: LoopFacts) -> Path:
         """Scores the run, writes its report, and returns its folder."""
         # The figure libraries are loaded after the run, since loading them would delay its start.
-        from ekya.results.finalize import RunEnd, finish_run
+        from ekya.results.finalize import finish_run
 
         opened = self.opened
         others = {**facts.summary(), **opened.host.summary(), "gave_up": list(opened.gave_up)}
         host = HostFacts(tuple(facts.planning_ms), tuple(facts.stalls_ms), others=others)
-        finished = finish_run(opened.folder, opened.fleet, RunEnd("live", opened.options.seed, host))
+        summary = finish_run(opened.folder, opened.fleet, "live", opened.options.seed, host)
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
-        _LOG.info("mean accuracy %s, in %s", finished.summary["mean_accuracy"], opened.folder.path)
+        _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
 
 

@@ -1,30 +1,31 @@
-"""Carries out share changes through actor calls, in the order of the ledger, and returns replies to it."""
+"""Carries out share changes through actor calls, in the command of the ledger, and returns replies to it."""
 
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.options import LoopOptions
-from ekya.control.resizing import Overdue, Patience, ShareLedger, ShareOrder
+from ekya.control.resizing import Overdue, ShareCommand, ShareLedger, Timeouts
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import ShareHolder, Work, inference_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.planning.placement.pack import rooms_milli
+from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.mailbox import RunClock
 from ekya.runtime.remote_calls import RemoteCalls
 
 _LOG = logging.getLogger(__name__)
 
-TIMEOUTS = Patience(
+TIMEOUTS = Timeouts(
     growers_us=1 * US_PER_S,
     limits_us={
         Work.INFERENCE: 10 * US_PER_S,
@@ -40,7 +41,7 @@ _TIMEOUT_BATCHES = 100
 losing a retraining is expensive."""
 
 
-def release_timeouts(batch_s: float) -> Patience:
+def release_timeouts(batch_s: float) -> Timeouts:
     """Returns the timeouts for releasing a share, where the longest batch takes ``batch_s`` seconds alone."""
     batches_us = int(_TIMEOUT_BATCHES * batch_s * US_PER_S)
     limits_us = {work: limit_us + batches_us for work, limit_us in TIMEOUTS.limits_us.items()}
@@ -48,14 +49,7 @@ def release_timeouts(batch_s: float) -> Patience:
 
 
 Begin = Callable[[int, int], Any]
-"""Begins a job at a share, with the order's serial number; returns the reference of its reply."""
-
-
-class Clock(Protocol):
-    """Run time."""
-
-    def now_us(self) -> int:
-        """Returns microseconds since the run began."""
+"""Begins a job at a share, with the command's serial number; returns the reference of its reply."""
 
 
 def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
@@ -73,12 +67,12 @@ def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
     def gpu_of(holder: ShareHolder) -> int:
         return PREPARATION_GPU if holder.stream is None else homes[holder.stream]
 
-    pools_milli = rooms_milli(options.capacity_milli, ())
+    pools_milli = free_milli_by_gpu(options.capacity_milli, ())
     return ShareLedger(pools_milli, gpu_of, limits, step_milli)
 
 
 class ShareChanges:
-    """Sends share orders to the actors. No method blocks.
+    """Sends share commands to the actors. No method blocks.
 
     Args:
         actors: those that hold shares.
@@ -93,7 +87,7 @@ class ShareChanges:
         self,
         actors: FleetActors,
         ledger: ShareLedger,
-        clock: Clock,
+        clock: RunClock,
         calls: RemoteCalls,
         emit: Callable[[ev.Event], None],
         end: Callable[[ShareHolder], None],
@@ -146,10 +140,10 @@ class ShareChanges:
 
     def pass_time(self) -> None:
         """Ends holders that exceed their timeout, and gives free shares to those that wait for them."""
-        overdue, orders = self._ledger.pass_time(self._clock.now_us())
+        overdue, commands = self._ledger.pass_time(self._clock.now_us())
         for one in overdue:
             self._end_overdue(one)
-        self._send(orders)
+        self._send(commands)
 
     def _end_overdue(self, one: Overdue) -> None:
         holder = one.holder
@@ -162,43 +156,45 @@ class ShareChanges:
         self._emit(ev.ShareOverdue(max(self._clock.now_us(), 0), holder, one.epoch, one.waited_us))
         self._end(holder)
 
-    def _send(self, orders: list[ShareOrder]) -> None:
-        for order in orders:
-            self._calls.add(self._call(order), partial(self._replied, order))
+    def _send(self, commands: list[ShareCommand]) -> None:
+        for command in commands:
+            self._calls.add(self._call(command), partial(self._replied, command))
 
-    def _replied(self, order: ShareOrder, resized: Resized | None, error: RayError | None) -> None:
-        holder, now_us = order.holder, max(self._clock.now_us(), 0)
+    def _replied(self, command: ShareCommand, resized: Resized | None, error: RayError | None) -> None:
+        holder, now_us = command.holder, max(self._clock.now_us(), 0)
         # The death of a worker is handled elsewhere.
         if error is not None and not isinstance(error, RayActorError):
             _LOG.error("%s of %s could not change its share: %s", holder.work, holder.stream or "all", error)
         if resized is None:
             return
-        if order.changes:
+        if command.changes:
             self._emit(
                 ev.ShareResized(
-                    now_us, holder, order.epoch, resized.share_milli, resized.took_us, resized.note
+                    now_us, holder, command.epoch, resized.share_milli, resized.took_us, resized.note
                 )
             )
-        self._send(self._ledger.answer(order, now_us))
+        self._send(self._ledger.answer(command, now_us))
 
-    def _call(self, order: ShareOrder) -> Any:
-        """Sends an order to the actor of its holder."""
-        holder, begin = order.holder, self._begin.pop(order.holder, None)
+    def _call(self, command: ShareCommand) -> Any:
+        """Sends an command to the actor of its holder."""
+        holder, begin = command.holder, self._begin.pop(command.holder, None)
         if begin is not None:
-            return begin(order.share_milli, order.serial)
+            return begin(command.share_milli, command.serial)
         if holder.stream is None:
             preparation = self._actors.preparation
-            if order.leaves:
+            if command.leaves:
                 return _in_group(preparation.end).remote(holder.number)
-            return _in_group(preparation.resize).remote(holder.number, order.share_milli, order.serial)
+            return _in_group(preparation.resize).remote(holder.number, command.share_milli, command.serial)
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
             configure, config = _in_group(own.inference.configure), self._lambdas[holder.stream]
-            return configure.remote(holder.stream, config, order.share_milli, order.serial)
+            return configure.remote(holder.stream, config, command.share_milli, command.serial)
         job = JobId(holder.number)
-        if order.leaves:
+        if command.leaves:
             return _in_group(own.retraining.stop).remote(holder.stream, job)
-        return _in_group(own.retraining.resize).remote(holder.stream, job, order.share_milli, order.serial)
+        return _in_group(own.retraining.resize).remote(
+            holder.stream, job, command.share_milli, command.serial
+        )
 
 
 def _in_group(method: Any) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ekya.control.resizing import Patience, ShareLedger, ShareOrder
+from ekya.control.resizing import ShareCommand, ShareLedger, Timeouts
 from ekya.core.commands import BeginPreparation, ResizeRetraining, SetInference, StartRetraining
 from ekya.core.events import ShareResized
 from ekya.core.shares import ShareHolder, Work
@@ -65,7 +65,7 @@ class ShareWork:
         self._since_us = max(self._since_us, now_us)
 
 
-_IN_NO_TIME = Patience(0, dict.fromkeys(Work, 0))
+_IN_NO_TIME = Timeouts(0, dict.fromkeys(Work, 0))
 
 ShareCommandT = TypeVar("ShareCommandT", BeginPreparation, SetInference, StartRetraining, ResizeRetraining)
 """Command that gives a job a share."""
@@ -130,7 +130,7 @@ class InstantShares:
         told, self._told = tuple(self._told), []
         return told
 
-    def _carry_out(self, orders: list[ShareOrder], now_us: int) -> None:
+    def _carry_out(self, orders: list[ShareCommand], now_us: int) -> None:
         for order in orders:
             # Emit before the change: a job without work ends immediately and emits its own event.
             if order.changes:

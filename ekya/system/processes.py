@@ -27,11 +27,7 @@ def still_runs(process: psutil.Process) -> bool:
 
 
 def started_s(process: psutil.Process) -> float:
-    """Returns its start in seconds since boot, which, unlike a time of day, never changes afterwards.
-
-    Raises:
-        psutil.NoSuchProcess: it is gone.
-    """
+    """Returns its start in seconds since boot, which, unlike a time of day, never changes afterwards."""
     return round(float(process.create_time() - psutil.boot_time()), 2)
 
 

@@ -10,7 +10,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.plan import Assignment
 from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.core.view import RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.planning.schedulers.checkpoint_gain import going_on
+from ekya.planning.schedulers.checkpoint_gain import bend_of, early_part_left, mean_part
 from ekya.planning.schedulers.objective import evaluate, score
 from ekya.planning.schedulers.scheduler import Scheduler
 
@@ -85,3 +85,20 @@ def _after(
 
 def _offered(stream: StreamView, config: RetrainConfig | None) -> RetrainOption | None:
     return next((option for option in stream.retrain_options if option.config == config), None)
+
+
+def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple[RetrainOption, float]:
+    """Returns the rest of a γ after some of its work, and the accuracy that serves then.
+
+    Args:
+        option: γ with all its work.
+        accuracy: accuracy before any of its work.
+        done_gpu_s: work done.
+    """
+    left = replace(option, gpu_s=max(option.gpu_s - done_gpu_s, 0.0))
+    gain = option.accuracy_after - accuracy
+    if option.early_part <= 0.0 or gain <= 0.0 or option.gpu_s <= 0.0:
+        return left, accuracy
+    part = min(done_gpu_s / option.gpu_s, 1.0)
+    reached = accuracy + gain * mean_part(bend_of(option.early_part), part, part)
+    return replace(left, early_part=early_part_left(option.early_part, 1.0 - part)), reached

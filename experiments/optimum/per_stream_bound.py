@@ -3,6 +3,7 @@
 Unit of work: GPU-seconds over the rest of the window, so that work w takes the time w on a whole GPU.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,7 +13,7 @@ import numpy as np
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
 from ekya.planning.schedulers.allocation import largest_share_milli
-from ekya.planning.schedulers.checkpoint_gain import steps_above
+from ekya.planning.schedulers.checkpoint_gain import bend_of, mean_part
 from ekya.planning.schedulers.objective import DONE_GPU_S, analysed_part
 from ekya.planning.schedulers.tables import Floats, Ints, floor_quanta
 
@@ -186,6 +187,18 @@ def _rising_steps(option: RetrainOption, work: float) -> Iterator[_Step]:
         paid = at[step] - at[step - 1] if step else 0.0
         mass = reached[step + 1] - reached[step]
         yield _Step(step == 0, mass, option.accuracy_after, paid * work, at[step] * work)
+
+
+def steps_above(early_part: float, count: int) -> tuple[list[float], list[float]]:
+    """Returns parts of the work from 0 to 1, and f there: (count + 1,) each.
+
+    They lie closer where f is steep, so that the steps from each to the next exceed f least in total.
+    """
+    bend = bend_of(early_part)
+    # At equal parts of the integral of √f'; f' is an exponential, and so is its root.
+    last = -math.expm1(-bend / 2.0)
+    at = [-2.0 * math.log1p(-last * step / count) / bend for step in range(count)] + [1.0]
+    return at, [mean_part(bend, part, part) for part in at]
 
 
 def _rising_floors(

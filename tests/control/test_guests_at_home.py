@@ -13,7 +13,7 @@ from ekya.core import events as ev
 from ekya.core.state import Faults, FleetState, RetrainJob, Status, StreamState
 from ekya.core.units import StreamId
 from ekya.planning.placement.homes import PREPARATION_GPU, deal, guests_gpu
-from ekya.planning.placement.pack import Packing, rooms_milli
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu
 
 STREAMS = tuple(StreamId(f"cam-{number}") for number in range(7))
 TWO_GPUS = replace(OPTIONS, preparation_share_milli=300)
@@ -97,7 +97,7 @@ class Town:
     def look(self):
         """Asserts that no GPU gives more than it has to jobs here, the preparation and guests together."""
         fleet, options = self.hand.state.fleet, self.hand.options
-        held = [0] * len(rooms_milli(options.capacity_milli, ()))
+        held = [0] * len(free_milli_by_gpu(options.capacity_milli, ()))
         held[guests_gpu(options.capacity_milli)] += sum((*self.lent, *self.lent_for_this_window))
         held[PREPARATION_GPU] += options.preparation_share_milli if fleet.preparing else 0
         of_plan = {one.stream: one for one in self.hand.state.phases[0].assignments}
@@ -107,7 +107,7 @@ class Town:
                 held[gpu] += of_plan[stream].retrain_share_milli + of_plan[stream].inference_share_milli
             elif state.job is not None:
                 held[gpu] += state.job.share_milli
-        for gpu, room in enumerate(rooms_milli(options.capacity_milli, ())):
+        for gpu, room in enumerate(free_milli_by_gpu(options.capacity_milli, ())):
             assert held[gpu] <= room
 
     def open_window(self):

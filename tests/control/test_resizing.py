@@ -4,13 +4,13 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ekya.control.resizing import Overdue, Patience, ShareLedger
+from ekya.control.resizing import Overdue, ShareLedger, Timeouts
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.core.units import JobId, StreamId
 
 A, B = StreamId("a"), StreamId("b")
 JOB_1, JOB_2 = JobId(1), JobId(2)
-PATIENCE = Patience(100, {Work.INFERENCE: 1000, Work.RETRAINING: 1000, Work.PREPARATION: 3000})
+PATIENCE = Timeouts(100, {Work.INFERENCE: 1000, Work.RETRAINING: 1000, Work.PREPARATION: 3000})
 
 
 def one_pool(capacity_milli=1000, step_milli=1):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optimum.executed import going_on
+from optimum.per_stream_bound import steps_above
 from views import GAMMAS
 
 from ekya.core.view import RetrainOption
@@ -14,11 +16,9 @@ from ekya.planning.schedulers.checkpoint_gain import (
     bend_of,
     bends_of,
     early_part_left,
-    going_on,
     mean_part,
     mean_parts,
     part_in_steps,
-    steps_above,
 )
 
 early_parts = st.floats(0.002, 0.998)

@@ -39,7 +39,7 @@ def test_inference_has_room_for_the_model_that_comes_next():
 
 
 def test_weights_that_are_lent_on_the_gpu_stay_there_as_they_came():
-    assert inference_bytes(FOOTPRINT, lent=True) == 4000 + 2 * (20 + 20)
+    assert inference_bytes(FOOTPRINT, shared=True) == 4000 + 2 * (20 + 20)
 
 
 gammas = st.builds(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.core.gpus import GpuGroups
 from ekya.planning.placement.homes import AtHome
-from ekya.planning.placement.pack import Packing, pack, rooms_milli
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack
 from ekya.planning.placement.rounding import Steps
 
 GPUS = st.sampled_from([GpuGroups(8, 132), GpuGroups(2, 132), GpuGroups(2, 108)])
@@ -35,7 +35,7 @@ def test_grants_are_whole_groups_never_above_what_was_asked_or_is_there(
     assert_whole_groups(gpu, grants, asked)
     assert all(0 <= grants.share_milli(job) <= asked[job] for job in asked)
     assert sum(grants.share_milli(job) for job in asked) + grants.spare_milli <= capacity_milli
-    for place, room in enumerate(rooms_milli(capacity_milli, held)):
+    for place, room in enumerate(free_milli_by_gpu(capacity_milli, held)):
         there = [job for job, where in grants.gpus.items() if where == place]
         assert sum(grants.share_milli(job) for job in there) <= room
         # They pay for no more multiprocessors than the GPU has.

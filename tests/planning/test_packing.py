@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.planning.placement.best_fit import BestFit
 from ekya.planning.placement.halving import LAST_LEVEL, Halves, share_of_level
-from ekya.planning.placement.pack import Packing, pack, rooms_milli
+from ekya.planning.placement.pack import Packing, free_milli_by_gpu, pack
 from ekya.planning.placement.rounding import Steps, round_down
 
 every_packing = pytest.mark.parametrize("packing", list(Packing))
@@ -30,7 +30,7 @@ def assert_in_place(grants, packing, asked, capacity, held, step):
         assert grants.gpus == {}
         return
     assert set(grants.gpus) == {job for job, share in granted.items() if share > 0}
-    for gpu, room in enumerate(rooms_milli(capacity, held)):
+    for gpu, room in enumerate(free_milli_by_gpu(capacity, held)):
         assert sum(granted[job] for job, where in grants.gpus.items() if where == gpu) <= room
     assert sum(granted.values()) + grants.spare_milli <= capacity
     if packing is Packing.QUANTISED:
@@ -159,10 +159,10 @@ def test_no_job_stands_on_two_gpus():
 
 
 def test_what_is_held_leaves_the_other_gpus_whole():
-    assert rooms_milli(2500, (400,)) == (1000, 1000, 100)
-    assert rooms_milli(2500, (600,)) == (1000, 400, 500)
-    assert rooms_milli(2000, (1500, 200)) == (300, 0)
-    assert rooms_milli(500, (900,)) == (0,)
+    assert free_milli_by_gpu(2500, (400,)) == (1000, 1000, 100)
+    assert free_milli_by_gpu(2500, (600,)) == (1000, 400, 500)
+    assert free_milli_by_gpu(2000, (1500, 200)) == (300, 0)
+    assert free_milli_by_gpu(500, (900,)) == (0,)
 
 
 def test_the_largest_give_way():

@@ -35,17 +35,17 @@ few = settings(max_examples=60)
 def test_a_course_is_worth_what_the_objective_says_of_its_plan(view, worths):
     if not view.streams or view.window_end_us <= view.now_us:
         return
-    board = window_arrays_of(view)
+    arrays = window_arrays_of(view)
     count = len(view.streams)
-    states = np.array([[len(known) - 1 for known in board.options]])
-    course = simulate_schedule(board, states, np.array([worths[:count]]), board.weight)
-    found = evaluate(view, plan_of_course(view, board, course).phases)
+    states = np.array([[len(known) - 1 for known in arrays.options]])
+    course = simulate_schedule(arrays, states, np.array([worths[:count]]), arrays.weight)
+    found = evaluate(view, plan_of_course(view, arrays, course).phases)
     np.testing.assert_allclose(course.values[0], [value for _, value in found.per_stream], atol=1e-9)
     done = {stream: at - view.now_us for stream, at in found.completions_us if at < view.window_end_us}
     played = {
         stream.stream: at
-        for stream, at in zip(board.streams, course.done_us[0], strict=True)
-        if at < board.left_us
+        for stream, at in zip(arrays.streams, course.done_us[0], strict=True)
+        if at < arrays.left_us
     }
     assert played == done
 
@@ -121,10 +121,10 @@ def test_what_waits_says_for_how_long():
 
 def test_settling_makes_every_completion_worth_its_time():
     view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), stream("c", 0.2, 80), gpus=1)
-    board = window_arrays_of(view)
+    arrays = window_arrays_of(view)
     states, worths = np.ones((1, 3), np.intp), np.array([[0.02, 0.01, 0.005]])
     for _ in range(6):
-        course = simulate_schedule(board, states, worths, board.weight)
+        course = simulate_schedule(arrays, states, worths, arrays.weight)
         worths = settled_worths(course)
     end = course.stretches[-1].serving[0]
     for stretch in course.stretches:

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from ekya.core.commands import PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.profile import Family
+from ekya.core.state import StreamState
 from ekya.core.units import StreamId
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
     TrialStep,
-    Waiting,
-    in_turn,
+    next_prepared,
     preparation_steps,
 )
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
@@ -21,6 +21,10 @@ from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 A, B, C = StreamId("a"), StreamId("b"), StreamId("c")
 LAMBDAS = (InferenceConfig(1, 32), InferenceConfig(2, 32))
 CHEAP, DEEP = Family(0, 0, 16), Family(2, 0, 16)
+
+
+def waiting_stream(name, prepared_in, accuracy):
+    return StreamState(name, (), prepared_in=prepared_in, accuracy=accuracy)
 
 
 def asked(stream, inference=LAMBDAS, families=(CHEAP, DEEP)):
@@ -86,8 +90,8 @@ def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
     prepared, accuracy = dict.fromkeys(names), dict.fromkeys(names)
     longest = -(-count // -(-places // 2))
     for window in range(1, 3 * longest + 1):
-        waiting = [Waiting(name, prepared[name], accuracy[name]) for name in names]
-        chosen = in_turn(waiting, places)
+        waiting = [waiting_stream(name, prepared[name], accuracy[name]) for name in names]
+        chosen = next_prepared(waiting, places)
         assert len(set(chosen)) == len(chosen) == min(places, count)
         for name in chosen:
             prepared[name], accuracy[name] = window, draw.random()
@@ -97,12 +101,12 @@ def test_every_stream_has_its_turn_whatever_they_do(count, places, draw):
 
 def test_half_of_the_places_go_to_the_worst_of_those_that_need_it():
     waiting = [
-        Waiting(A, 1, 0.9),
-        Waiting(B, 2, 0.5),
-        Waiting(C, 3, 0.4),
-        Waiting(StreamId("d"), 3, ENOUGH_ACCURACY),
+        waiting_stream(A, 1, 0.9),
+        waiting_stream(B, 2, 0.5),
+        waiting_stream(C, 3, 0.4),
+        waiting_stream(StreamId("d"), 3, ENOUGH_ACCURACY),
     ]
-    assert in_turn(waiting, 1) == (A,)
-    assert in_turn(waiting, 2) == (A, C)
-    assert in_turn(waiting, 4) == (A, B, C, StreamId("d"))
-    assert in_turn([*waiting, Waiting(StreamId("new"), None, None)], 2) == (StreamId("new"), C)
+    assert next_prepared(waiting, 1) == (A,)
+    assert next_prepared(waiting, 2) == (A, C)
+    assert next_prepared(waiting, 4) == (A, B, C, StreamId("d"))
+    assert next_prepared([*waiting, waiting_stream(StreamId("new"), None, None)], 2) == (StreamId("new"), C)

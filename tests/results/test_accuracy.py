@@ -71,7 +71,7 @@ NEAR = (3.0, 0.0, 13.0, 10.0)  # 7 / 13
 FAR = (50.0, 0.0, 60.0, 10.0)
 
 
-def test_a_skipped_frame_costs_moved_new_and_gone_objects() -> None:
+def test_score_skipped_frame_loses_moved_new_and_gone_objects() -> None:
     result = score(
         [seen(0, [(LEFT, 0)]), seen(1, [], by=0), seen(2, [], by=0), seen(3, [], by=0)],
         [
@@ -88,7 +88,7 @@ def test_a_skipped_frame_costs_moved_new_and_gone_objects() -> None:
     assert result.series.correct.tolist() == [2, 0]
 
 
-def test_before_the_first_analysed_frame_everything_is_wrong() -> None:
+def test_score_before_first_analysed_frame_is_zero() -> None:
     result = score(
         [seen(0, [], by=NOT_ANSWERED), seen(1, [(LEFT, 0)])],
         [true(0, [(LEFT, 0)], [1]), true(1, [(LEFT, 0)], [1])],
@@ -96,7 +96,7 @@ def test_before_the_first_analysed_frame_everything_is_wrong() -> None:
     assert result.accuracy == 0.5
 
 
-def test_the_class_must_be_right_but_one_of_several_boxes_is_enough() -> None:
+def test_score_several_boxes_one_right_class_suffices() -> None:
     result = score(
         [seen(0, [(LEFT, 1), (NEAR, 0)]), seen(1, [(LEFT, 1)])],
         [true(0, [(LEFT, 0)], [1]), true(1, [(LEFT, 0)], [1])],
@@ -104,7 +104,7 @@ def test_the_class_must_be_right_but_one_of_several_boxes_is_enough() -> None:
     assert (result.windows[0].counted, result.windows[0].correct) == (2, 1)
 
 
-def test_a_labelled_object_counts_in_no_window() -> None:
+def test_score_labelled_object_counts_in_no_window() -> None:
     labelled = LabelledBoxes(np.array([1, 7]), np.array([NEAR, LEFT], np.float32))
     result = score(
         [seen(0, [(FAR, 1)]), seen(1, [(LEFT, 0)]), seen(2, [(FAR, 1)], window=1)],
@@ -119,14 +119,14 @@ def test_a_labelled_object_counts_in_no_window() -> None:
     assert result.excluded_objects == 3
 
 
-def test_a_label_excludes_the_object_it_overlaps_best() -> None:
+def test_score_label_excludes_best_overlapping_object() -> None:
     box = (1.0, 0.0, 11.0, 10.0)
     labelled = LabelledBoxes(np.array([0]), np.array([box], np.float32))
     result = score([seen(0, [(LEFT, 0)])], [true(0, [(LEFT, 0), (NEAR, 1)], [1, 2])], labelled)
     assert result.windows[0].counted_by_class == (0, 1, 0)
 
 
-def test_balanced_accuracy_weighs_the_classes_that_occur_alike() -> None:
+def test_balanced_accuracy_weighs_occurring_classes_equally() -> None:
     frames = 19
     result = score(
         [seen(i, [(LEFT, 0)]) for i in range(frames + 1)],
@@ -136,7 +136,7 @@ def test_balanced_accuracy_weighs_the_classes_that_occur_alike() -> None:
     assert result.balanced_accuracy == 0.5
 
 
-def test_a_lost_frame_is_counted_and_its_objects_are_wrong() -> None:
+def test_score_lost_frame_is_counted_as_wrong() -> None:
     result = score(
         [seen(0, [(LEFT, 0)]), seen(2, [(LEFT, 0)], window=1)],
         [true(i, [(LEFT, 0)], [1]) for i in range(9)],
@@ -146,7 +146,7 @@ def test_a_lost_frame_is_counted_and_its_objects_are_wrong() -> None:
     assert [(w.index, w.counted, w.correct) for w in result.windows] == [(0, 2, 1), (1, 2, 1)]
 
 
-def test_a_window_without_objects_has_no_accuracy_and_does_not_lower_the_mean() -> None:
+def test_score_empty_window_is_left_out_of_mean() -> None:
     result = score(
         [seen(0, [(LEFT, 0)]), seen(1, [], window=1)], [true(0, [(LEFT, 0)], [1]), true(1, [], [])]
     )
@@ -156,7 +156,7 @@ def test_a_window_without_objects_has_no_accuracy_and_does_not_lower_the_mean() 
     assert (nothing.accuracy, nothing.balanced_accuracy, nothing.frames.lost) == (None, None, 3)
 
 
-def test_false_alarms_are_boxes_on_nothing_that_were_called_something() -> None:
+def test_false_alarms_are_named_boxes_without_object() -> None:
     result = score(
         [seen(0, [(LEFT, 1), (FAR, 1), (FAR, BACKGROUND)]), seen(1, [], by=0)],
         [true(0, [(LEFT, 0)], [1]), true(1, [], [])],
@@ -164,7 +164,7 @@ def test_false_alarms_are_boxes_on_nothing_that_were_called_something() -> None:
     assert (result.called_objects, result.false_alarms) == (3, 1)
 
 
-def test_answers_from_the_future_and_rows_in_disorder_are_refused() -> None:
+def test_score_future_answers_or_disorder_raises() -> None:
     with pytest.raises(ValueError, match="later"):
         score([seen(0, [], by=1), seen(1, [])], [])
     with pytest.raises(ValueError, match="rise"):
@@ -254,7 +254,7 @@ def streams(
 
 @given(streams())
 @settings(max_examples=60, deadline=None)
-def test_it_is_the_definition(
+def test_score_random_stream_equals_definition(
     drawn: tuple[list[FramePrediction], list[FrameReference], LabelledBoxes, int],
 ) -> None:
     predictions, reference, labelled, decoded = drawn
@@ -270,7 +270,7 @@ def test_it_is_the_definition(
     assert result.series.correct.sum() == sum(w.correct for w in result.windows)
 
 
-def test_a_long_stream_is_scored_in_seconds() -> None:
+def test_score_long_stream_takes_seconds() -> None:
     frames, objects = 20_000, 8
     rng = np.random.default_rng(0)
     corners = rng.uniform(0, 600, (frames * objects, 2)).astype(np.float32)

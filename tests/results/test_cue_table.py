@@ -19,13 +19,13 @@ NIGHT = CueTold(Cue(12 * S, B, Happening.NIGHT, 18 * S), 12 * S, {B: (0, 300)}, 
 JOINS = CueTold(Cue(5 * S, B, Happening.JOINS), 5 * S, {A: (0, 400)}, {A: (0, 300), B: (0, 100)})
 
 
-def test_a_line_says_when_to_whom_what_and_who_holds_more_or_less():
+def test_cue_line_names_time_stream_event_and_share_changes():
     assert cue_line(LOST) == "10.2 s: a is lost for 4 s; a 500 → 100, b 300 → 700"
     assert cue_line(NIGHT) == "12.0 s: b has night for 6 s; shares stay"
     assert cue_line(JOINS) == "5.0 s: b joins; a 400 → 300, b 0 → 100"
 
 
-def test_the_table_has_a_row_for_each():
+def test_cue_table_has_one_row_for_each_cue():
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(cue_table([JOINS, LOST, NIGHT]))
     text = console.export_text()

@@ -33,7 +33,7 @@ TURNS = [
 ]
 
 
-def test_each_comes_when_the_loop_is_told_or_its_time_has_come():
+def test_cues_occur_with_their_event_or_at_their_time():
     told = list(told_cues([AGAIN, BACK, NIGHT, LOST], TURNS))
     assert [(one.cue, one.t_us) for one in told] == [
         (LOST, 10_200_000),
@@ -43,7 +43,7 @@ def test_each_comes_when_the_loop_is_told_or_its_time_has_come():
     ]
 
 
-def test_shares_are_those_before_and_after_the_turn():
+def test_cue_shares_are_those_before_and_after_the_step():
     told = {one.cue: one for one in told_cues([AGAIN, BACK, NIGHT, LOST], TURNS)}
     assert told[LOST].before == {A: (0, 400), B: (0, 300)}
     assert told[LOST].after == {A: (0, 0), B: (0, 700)}
@@ -51,17 +51,17 @@ def test_shares_are_those_before_and_after_the_turn():
     assert told[BACK].after == {A: (0, 400), B: (0, 300)}
 
 
-def test_what_never_came_is_not_told():
+def test_cues_that_never_occur_are_left_out():
     joins = Cue(5 * S, B, Happening.JOINS)
     assert list(told_cues([joins], TURNS)) == []
 
 
-def test_a_stream_that_is_there_from_the_beginning_has_not_joined():
+def test_cues_stream_from_the_beginning_does_not_join():
     follower = CueFollower([Cue(5 * S, B, Happening.JOINS)])
     assert follower.follow(turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ()))) == []
 
 
-def test_its_values_are_json():
+def test_cue_values_are_json():
     (told,) = told_cues([LOST], TURNS)
     assert told.values() == {
         "at_s": 10.2,

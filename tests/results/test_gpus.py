@@ -34,7 +34,7 @@ def turns(*events):
     return [StepRecord(event.t_us, (event,), None, ()) for event in events]
 
 
-def test_what_is_above_idle_is_shared_out_by_the_gpu_time_that_was_used():
+def test_energy_above_idle_is_divided_by_used_gpu_time():
     """600 J of 1500 J are idle; of 9 GPU-seconds inference used 2 and 1, retraining 4, labelling 2."""
     (energy,) = modelled_energy(
         turns(
@@ -60,7 +60,7 @@ def test_what_is_above_idle_is_shared_out_by_the_gpu_time_that_was_used():
     )
 
 
-def test_each_window_counts_what_was_told_in_it():
+def test_energy_counts_uses_of_its_own_window_only():
     first, second = modelled_energy(
         turns(
             ev.StreamAdded(0, A, ()),
@@ -78,7 +78,7 @@ def test_each_window_counts_what_was_told_in_it():
     )
 
 
-def test_gpus_are_charged_for_their_own_jobs():
+def test_energy_two_gpus_charge_their_own_jobs():
     second = replace(USE, gpu=1, uuid="GPU-2")
     energies = modelled_energy(
         turns(used(10, A, 500), used(10, B, 100), labels(10, A, 1.0), measured(0, USE, second)),
@@ -90,13 +90,13 @@ def test_gpus_are_charged_for_their_own_jobs():
     ]
 
 
-def test_energy_that_no_job_explains_is_named():
+def test_energy_without_jobs_is_unexplained():
     (energy,) = modelled_energy(turns(used(10, A, 0), measured(0, USE)), PLACES)
     assert (energy.idle_j, energy.jobs_j, energy.unexplained_j) == (600.0, {}, 900.0)
 
 
 @pytest.mark.parametrize("lacking", [{"energy_j": None}, {"least_power_w": None}])
-def test_without_energy_or_power_there_is_no_model(lacking):
+def test_energy_without_measured_power_is_not_modelled(lacking):
     assert modelled_energy(turns(used(10, A, 500), measured(0, replace(USE, **lacking))), PLACES) == ()
 
 
@@ -105,7 +105,7 @@ def test_without_energy_or_power_there_is_no_model(lacking):
     st.floats(0, 5000),
     st.floats(0, 300),
 )
-def test_the_parts_are_the_whole(shares, energy_j, least_power_w):
+def test_energy_parts_add_up_to_the_whole(shares, energy_j, least_power_w):
     gpu = replace(USE, energy_j=energy_j, least_power_w=least_power_w)
     events = [used(1 + at, stream, milli, role) for at, (stream, role, milli) in enumerate(shares)]
     (energy,) = modelled_energy(turns(*events, measured(0, gpu)), PLACES)
@@ -114,7 +114,7 @@ def test_the_parts_are_the_whole(shares, energy_j, least_power_w):
     assert min(parts) >= 0.0
 
 
-def test_the_summary_adds_windows_up():
+def test_gpu_facts_add_up_windows():
     later = replace(
         USE, covered_us=30 * S, memory_peak_bytes=700, sm_activity=0.1, power_w=110.0, energy_j=3300.0
     )
@@ -140,7 +140,7 @@ def test_the_summary_adds_windows_up():
     }
 
 
-def test_what_was_not_measured_is_null():
+def test_gpu_facts_unmeasured_values_are_null():
     bare = replace(USE, sm_activity=None, sm_from="", power_w=None, energy_j=None, energy_from="")
     facts = gpu_facts(turns(measured(0, bare)), PLACES)["0"]
     assert {name for name, value in facts.items() if value is None} == {
@@ -153,10 +153,10 @@ def test_what_was_not_measured_is_null():
     }
 
 
-def test_ways_that_differ_between_windows_are_both_named():
+def test_gpu_facts_different_ways_are_both_named():
     facts = gpu_facts(turns(measured(0, USE), measured(1, replace(USE, energy_from="power"))), PLACES)
     assert facts["0"]["energy_from"] == "counter and power"
 
 
-def test_a_run_without_a_gpu_has_nothing_to_say():
+def test_gpu_facts_without_gpu_are_empty():
     assert gpu_facts(turns(used(10, A, 500)), PLACES) == {}

@@ -94,11 +94,11 @@ def states(*turns, frames=None):
     return {index: str(one.state) for index, one in healths(*turns, frames=frames).items()}
 
 
-def test_a_stream_that_gets_what_it_needs_is_ok():
+def test_health_stream_with_all_it_needs_is_ok():
     assert states(border(1), labelled(1), prepared(1), end(1)) == {0: "ok", 1: "ok"}
 
 
-def test_behind_is_who_lacks_more_than_a_tenth_of_the_frames_that_lambda_intends():
+def test_health_over_a_tenth_of_frames_dropped_is_behind():
     run = (border(1), labelled(1), prepared(1), end(1))
     assert states(*run, frames={1: FrameCount(200, 180)})[1] == "ok"
     behind = healths(*run, frames={1: FrameCount(200, 179)})[1]
@@ -109,7 +109,7 @@ def test_behind_is_who_lacks_more_than_a_tenth_of_the_frames_that_lambda_intends
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
-def test_more_analysed_frames_never_make_a_stream_fall_behind(due, analysed):
+def test_health_more_analysed_frames_never_turn_behind(due, analysed):
     assert not (is_behind(FrameCount(due, analysed + 1)) and not is_behind(FrameCount(due, analysed)))
     assert not is_behind(FrameCount(due, due))
 
@@ -136,7 +136,7 @@ def predictions(rows):
     )
 
 
-def test_frames_that_lambda_skips_are_not_dropped():
+def test_frame_count_frames_skipped_by_lambda_are_not_due():
     every_third = [(frame, 0, 3, frame % 3 == 1) for frame in range(30)]
     all_of_them = [(frame, 1, 1, frame % 2 == 0) for frame in range(30, 50)]
     counts = counted_frames(predictions(every_third + all_of_them))
@@ -144,7 +144,7 @@ def test_frames_that_lambda_skips_are_not_dropped():
     assert counted_frames(predictions([])) == {}
 
 
-def test_unlabelled_is_whose_labels_did_not_come_or_came_too_late():
+def test_health_missing_or_late_labels_is_unlabelled():
     missing = healths(border(1), prepared(1), end(1))[1]
     assert missing.state is HealthState.UNLABELLED
     assert "did not come" in missing.reason
@@ -153,24 +153,24 @@ def test_unlabelled_is_whose_labels_did_not_come_or_came_too_late():
     assert "too late" in late.reason
 
 
-def test_a_window_that_is_prepared_once_more_has_its_labels_in_time():
+def test_health_labels_of_second_preparation_are_in_time():
     again = turn(24, ev.ProfilerBack(24 * S), cmd.BeginPreparation(1, 500, (cmd.PrepareStream(A, (), ()),)))
     first = (border(1), prepared(1, at_s=0.1), again)
     assert states(*first, labelled(1, at_s=5.0), prepared(1, at_s=6.0), end(1))[1] == "ok"
     assert states(*first, prepared(1, at_s=6.0), end(1))[1] == "unlabelled"
 
 
-def test_whose_turn_it_is_not_is_not_unlabelled():
+def test_health_stream_not_chosen_for_labels_is_not_unlabelled():
     assert states(border(1, asked=()), prepared(1), end(1))[1] == "ok"
 
 
-def test_a_stream_that_was_away_when_labels_were_asked_for_goes_without():
+def test_health_lost_stream_without_labels_is_unlabelled():
     lost = turn(19.5, ev.StreamLost(int(19.5 * S), A, "no signal"))
     back = turn(20.5, ev.StreamBack(int(20.5 * S), A))
     assert states(lost, border(1, asked=()), back, prepared(1), end(1))[1] == "unlabelled"
 
 
-def test_a_scheduler_that_needs_no_labels_leaves_no_stream_unlabelled():
+def test_health_scheduler_without_labels_is_never_unlabelled():
     at_us = WINDOW_S * S
     bare = turn(WINDOW_S, ev.WindowClosed(at_us, 0), ev.WindowOpened(at_us, 1, 2 * at_us))
     assert states(bare, end(1)) == {0: "ok", 1: "ok"}
@@ -184,14 +184,14 @@ def test_a_scheduler_that_needs_no_labels_leaves_no_stream_unlabelled():
         ((), "no epoch"),
     ],
 )
-def test_stale_is_whose_retraining_broke_or_reached_nothing(turns, words):
+def test_health_failed_or_unfinished_retraining_is_stale(turns, words):
     run = (border(1), labelled(1), prepared(1, start(1, 1)), *turns, end(1))
     stale = healths(*run)[1]
     assert stale.state is HealthState.STALE
     assert words in stale.reason
 
 
-def test_stale_is_whom_a_trial_has_promised_much_and_who_was_not_retrained():
+def test_health_promising_trial_without_retraining_is_stale():
     promised = (border(1), labelled(1), curve(22, 1, 0.5, 0.55, 0.62))
     stale = healths(*promised, prepared(1), end(1))[1]
     assert stale.state is HealthState.STALE
@@ -203,7 +203,7 @@ def test_stale_is_whom_a_trial_has_promised_much_and_who_was_not_retrained():
     assert states(*promised, prepared(1), turn(30))[1] == "ok", "the window was cut off: it could still begin"
 
 
-def test_lost_is_whose_camera_or_inference_is_away_for_more_than_a_tenth_of_the_window():
+def test_health_over_a_tenth_without_answers_is_lost():
     lost = turn(5, ev.StreamLost(5 * S, A, "no signal"))
     for back_s, state in ((6.5, "ok"), (8, "lost")):
         back = turn(back_s, ev.StreamBack(round(back_s * S), A))
@@ -215,7 +215,7 @@ def test_lost_is_whose_camera_or_inference_is_away_for_more_than_a_tenth_of_the_
     assert "4.0 s (killed)" in away.reason
 
 
-def test_a_stream_stays_lost_over_borders_and_when_it_is_set_aside():
+def test_health_lost_stream_stays_lost_in_next_window():
     lost = turn(5, ev.StreamLost(5 * S, A, "no signal"))
     assert states(lost, border(1, asked=()), border(2, asked=()), end(2)) == dict.fromkeys(range(3), "lost")
     aside = turn(5, cmd.SetAside(A, "its workers died 3 times"))
@@ -224,14 +224,14 @@ def test_a_stream_stays_lost_over_borders_and_when_it_is_set_aside():
     assert "3 times" in health.reason
 
 
-def test_a_stream_that_has_ended_is_judged_no_more_and_one_that_broke_off_is_lost():
+def test_health_ended_stream_is_not_judged_broken_off_is_lost():
     ended = turn(15, ev.StreamEnded(15 * S, A))
     assert states(ended, border(1, asked=()), end(1)) == {0: "ok"}
     broke = turn(15, ev.StreamLost(15 * S, A, "decoder died"), ev.StreamEnded(15 * S, A))
     assert states(broke, border(1, asked=()), end(1)) == {0: "lost", 1: "lost"}
 
 
-def test_what_is_known_while_the_run_goes_on():
+def test_health_during_a_run_is_the_present_state():
     follower = HealthFollower()
 
     def now(*turns):
@@ -265,7 +265,7 @@ def windows(*states):
     ]
 
 
-def test_a_run_is_unwell_where_more_than_half_of_its_windows_after_the_first_were():
+def test_health_over_half_of_windows_unwell_gives_a_sentence():
     b = StreamId("b")
     half = health_values({A: windows("behind", "behind", "ok"), b: windows("lost", "stale", "ok")})
     assert (half["judged"], half["sentence"]) == (4, None)

@@ -41,7 +41,7 @@ def recorded(tmp_path_factory):
 
 @settings(max_examples=40)
 @given(part=st.floats(0, 1))
-def test_a_journal_cut_anywhere_is_read_to_its_last_whole_turn(recorded, tmp_path_factory, part):
+def test_journal_cut_anywhere_reads_to_last_whole_step(recorded, tmp_path_factory, part):
     content, ends, options, turns = recorded
     cut = ends[0] + round(part * (len(content) - ends[0]))
     path = tmp_path_factory.getbasetemp() / "cut.jsonl"
@@ -52,7 +52,7 @@ def test_a_journal_cut_anywhere_is_read_to_its_last_whole_turn(recorded, tmp_pat
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 7])
-def test_a_journal_cut_next_to_a_line_break(recorded, tmp_path, line):
+def test_journal_cut_at_line_break_reads_whole_steps(recorded, tmp_path, line):
     content, ends, _, turns = recorded
     for cut in (ends[line] - 1, ends[line], ends[line] + 1):
         (tmp_path / "journal.jsonl").write_bytes(content[:cut])
@@ -66,7 +66,7 @@ def journal_at(path, options):
     return FileJournal(path, "thief", options)
 
 
-def test_what_was_written_is_read(recorded, tmp_path):
+def test_journal_written_steps_are_read_back(recorded, tmp_path):
     _, _, options, turns = recorded
     bent = replace(options, windows=None, training_speed=SpeedCurve(((0, 0.0), (300, 0.7), (1000, 1.0))))
     odd = StepRecord(
@@ -80,7 +80,7 @@ def test_what_was_written_is_read(recorded, tmp_path):
     assert read_journal(tmp_path / "journal.jsonl") == ("thief", bent, [*turns, odd])
 
 
-def test_a_line_is_there_before_the_next_is_written(recorded, tmp_path):
+def test_journal_each_line_is_visible_immediately(recorded, tmp_path):
     """Events reach the operating system before they are applied, so a crash cannot lose them."""
     _, _, options, turns = recorded
     path = tmp_path / "journal.jsonl"
@@ -95,7 +95,7 @@ def test_a_line_is_there_before_the_next_is_written(recorded, tmp_path):
     journal.close()
 
 
-def test_commands_reach_the_disk_before_they_are_carried_out(recorded, tmp_path, monkeypatch):
+def test_journal_commands_are_synced_before_execution(recorded, tmp_path, monkeypatch):
     _, _, options, turns = recorded
     path, synced = tmp_path / "journal.jsonl", []
     monkeypatch.setattr(os, "fsync", lambda _file: synced.append(len(path.read_text().splitlines())))
@@ -123,7 +123,7 @@ def spoilt(recorded, tmp_path, line, text):
 
 
 @pytest.mark.parametrize("text", ['{"now_us": 1, "ev', "", "now"])
-def test_damage_in_the_middle_is_named(recorded, tmp_path, text):
+def test_journal_damaged_line_is_named(recorded, tmp_path, text):
     with pytest.raises(UserError, match=r"journal\.jsonl: line 4 is damaged"):
         read_journal(spoilt(recorded, tmp_path, 3, text))
 
@@ -137,26 +137,26 @@ def test_damage_in_the_middle_is_named(recorded, tmp_path, text):
         (0, '{"scheduler": "thief", "options": {"windows": "many"}}'),
     ],
 )
-def test_a_line_that_does_not_fit_is_said_to(recorded, tmp_path, line, text):
+def test_journal_line_of_another_version_is_refused(recorded, tmp_path, line, text):
     with pytest.raises(UserError, match=r"journal\.jsonl: a line does not fit this version"):
         read_journal(spoilt(recorded, tmp_path, line, text))
 
 
 @pytest.mark.parametrize("content", ["", "{}\n", '{"now_us": 0, "events": []}\n'])
-def test_another_file_is_not_taken_for_a_journal(tmp_path, content):
+def test_journal_other_file_is_refused(tmp_path, content):
     (tmp_path / "other.jsonl").write_text(content)
     with pytest.raises(UserError, match=r"other\.jsonl: is not a journal"):
         read_journal(tmp_path / "other.jsonl")
 
 
-def test_a_journal_that_is_not_there(tmp_path, recorded):
+def test_journal_missing_file_is_refused(tmp_path, recorded):
     with pytest.raises(UserError, match="cannot be read"):
         read_journal(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="cannot be written"):
         journal_at(tmp_path / "no" / "folder" / "journal.jsonl", recorded[2])
 
 
-def test_a_full_disk_is_said_in_one_sentence(recorded, tmp_path, monkeypatch):
+def test_journal_full_disk_raises_user_error(recorded, tmp_path, monkeypatch):
     _, _, options, turns = recorded
     journal = journal_at(tmp_path / "journal.jsonl", options)
 
@@ -169,7 +169,7 @@ def test_a_full_disk_is_said_in_one_sentence(recorded, tmp_path, monkeypatch):
     journal.close()
 
 
-def test_a_journal_on_a_full_disk_is_closed_without_another_try(recorded, tmp_path):
+def test_journal_full_disk_close_does_not_write_again(recorded, tmp_path):
     """Simulates a full disk by a file size limit: the operating system refuses the rest of a line."""
     _, _, options, turns = recorded
     path = tmp_path / "journal.jsonl"
@@ -187,6 +187,6 @@ def test_a_journal_on_a_full_disk_is_closed_without_another_try(recorded, tmp_pa
     assert read_journal(path) == ("thief", options, [])
 
 
-def test_options_hold_everything_that_a_replay_needs(recorded):
+def test_journal_options_suffice_for_a_replay(recorded):
     assert isinstance(recorded[2], LoopOptions)
     assert recorded[2].training_speed.speed(500) == pytest.approx(0.75)

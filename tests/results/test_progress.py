@@ -20,7 +20,7 @@ class Shown:
         self.states.append(state)
 
 
-def test_the_screen_shows_who_falls_behind_from_the_frames_that_are_counted_meanwhile():
+def test_progress_counted_frames_show_stream_behind():
     counted = [(5, 50, 50), (10, 50, 10), (15, 300, 300)]
     events = tuple(ev.FramesCounted(at_s * S, CAM_1, 0, due, done) for at_s, due, done in counted)
     done = run("no-retrain", misfortunes=events)
@@ -37,7 +37,7 @@ def test_the_screen_shows_who_falls_behind_from_the_frames_that_are_counted_mean
     assert set(at(10).values()) == {"ok", "behind"}, "the others are ok"
 
 
-def test_a_warning_is_said_once_whoever_says_it(caplog):
+def test_warning_teller_same_text_is_logged_once(caplog):
     tell = WarningTeller()
     for source in ("inference/a", "inference/b"):
         tell(Batch(0, (ev.Warned(0, source, "memory is short"), ev.StreamBack(0, StreamId("a")))))

@@ -48,7 +48,7 @@ def prediction(frame: int, window: int = 0, objects: int = 0, version: int = 0) 
     )
 
 
-def test_a_second_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:
+def test_run_folder_taken_name_gets_a_number(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path, "demo")
     first.fleet.write_text("{}")
     second = RunFolder.create(tmp_path, "demo")
@@ -59,7 +59,7 @@ def test_a_second_run_of_the_same_name_gets_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-x", "a\0b", "x" * 101])
-def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+def test_run_folder_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError):
         RunFolder.create(tmp_path, name)
     with pytest.raises(UserError):
@@ -67,7 +67,7 @@ def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_not_begun_where_it_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folder_full_or_unusable_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a folder"):
         RunFolder.create(tmp_path / "file" / "runs", "demo")
@@ -79,7 +79,7 @@ def test_a_run_is_not_begun_where_it_cannot_be_kept(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "permission")])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+def test_atomic_write_failure_keeps_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
     path = tmp_path / "summary.json"
@@ -94,7 +94,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("summary.json", "old")]
 
 
-def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
+def test_predictions_written_rows_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     appender = prediction_writer(path)
     rows = [prediction(0, objects=3), prediction(1), prediction(2, window=1, objects=1, version=4)]
@@ -121,7 +121,7 @@ def test_predictions_come_back_as_they_were_written(tmp_path: Path) -> None:
         assert getattr(columns, name).tolist() == [getattr(row, name) for row in rows]
 
 
-def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
+def test_predictions_crash_loses_only_open_window(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     appender = prediction_writer(path)
     for frame in range(25):
@@ -138,7 +138,7 @@ def test_a_crash_loses_at_most_the_window_that_was_open(tmp_path: Path) -> None:
     assert merged.model_version.tolist() == [0] * 15 + [1] * 15
 
 
-def test_merging_after_a_crash_in_the_middle_of_a_merge_changes_nothing(tmp_path: Path) -> None:
+def test_merge_parts_after_crash_in_merge_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     for version in range(3):
         appender = prediction_writer(path)
@@ -160,7 +160,7 @@ def test_merging_after_a_crash_in_the_middle_of_a_merge_changes_nothing(tmp_path
     assert read_predictions(path).model_version.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_the_reference_comes_back_and_a_stream_without_frames_has_an_empty_file(tmp_path: Path) -> None:
+def test_reference_is_read_back_empty_stream_has_empty_file(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     appender = reference_writer(path, rows_a_part=2)
     for frame in range(5):
@@ -179,7 +179,7 @@ def test_the_reference_comes_back_and_a_stream_without_frames_has_an_empty_file(
     assert empty.is_file()
 
 
-def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
+def test_predictions_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cam-1.parquet"
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(UserError, match=r"cam-1\.parquet"):
@@ -190,7 +190,7 @@ def test_a_damaged_or_foreign_file_is_named(tmp_path: Path) -> None:
         read_predictions(path)
 
 
-def test_profiles_hold_one_row_for_each_retraining(tmp_path: Path) -> None:
+def test_profiles_have_one_row_for_each_retraining(tmp_path: Path) -> None:
     gamma = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
     row = {"window": 1, "stream": CAM, "kind": "retraining", **asdict(gamma), "predicted": 0.8}
     row |= {"achieved": None, "gpu_s": 2.5}
@@ -199,7 +199,7 @@ def test_profiles_hold_one_row_for_each_retraining(tmp_path: Path) -> None:
     assert written == {**row, "every": None, "resolution": None}
 
 
-def test_the_state_survives_closing(tmp_path: Path) -> None:
+def test_state_store_closed_and_opened_keeps_rows(tmp_path: Path) -> None:
     path = tmp_path / "state.sqlite"
     gamma = RetrainConfig(epochs=8, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.5)
     base = ModelRow(CAM, ModelVersion(0), 0, "models/cam-1/0.safetensors", None, None, 0)
@@ -217,7 +217,7 @@ def test_the_state_survives_closing(tmp_path: Path) -> None:
         assert connection.execute("SELECT * FROM windows").fetchall() == [(0, 0, 30_000_000)]
 
 
-def test_only_labels_that_made_a_model_are_left_out_of_scoring(tmp_path: Path) -> None:
+def test_state_store_labelled_returns_labels_of_models(tmp_path: Path) -> None:
     def at(*frames: int) -> LabelledBoxes:
         return LabelledBoxes(np.array(frames), np.full((len(frames), 4), 0.1, np.float32))
 
@@ -234,7 +234,7 @@ def test_only_labels_that_made_a_model_are_left_out_of_scoring(tmp_path: Path) -
             store.add_labels(CAM, 1, "testing", at(1), np.array([0]))
 
 
-def test_a_state_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_state_store_unusable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be opened"):
         StateStore(tmp_path / "none" / "state.sqlite")
     (tmp_path / "state.sqlite").write_text("this is not a database, " * 100)

@@ -112,7 +112,7 @@ TOLD = summarize(TURNS)
 OUTCOMES = {(one.stream, one.index): one for one in outcomes(TURNS, TOLD)}
 
 
-def test_streams_and_windows_as_far_as_they_went():
+def test_summarize_lists_streams_and_windows():
     assert TOLD.streams == (A, B)
     assert TOLD.windows == (
         WindowSpan(0, 0, 10 * S),
@@ -121,11 +121,11 @@ def test_streams_and_windows_as_far_as_they_went():
     )
 
 
-def test_a_run_that_ends_as_a_window_opens_still_has_that_window():
+def test_summarize_window_opened_at_the_end_is_listed():
     assert summarize(TURNS[:2]).windows[-1] == WindowSpan(1, 10 * S, 10 * S + 1)
 
 
-def test_retrainings_with_their_ends():
+def test_summarize_retrainings_have_their_ends():
     runs = TOLD.retrainings
     ends = [(run.stream, run.job, run.window, run.start_us // S, run.end_us // S, run.ended) for run in runs]
     assert ends == [
@@ -143,7 +143,7 @@ def test_retrainings_with_their_ends():
     assert TOLD.retraining_counts() == {"started": 4, "finished": 1, "failed": 1}
 
 
-def test_lost_times_end_when_the_camera_is_back_or_its_stream_or_the_run_ends():
+def test_summarize_lost_span_ends_with_return_stream_or_run():
     lost = summarize(
         [
             turn(0, ev.StreamAdded(0, A, ()), ev.StreamAdded(0, B, ())),
@@ -160,7 +160,7 @@ def test_lost_times_end_when_the_camera_is_back_or_its_stream_or_the_run_ends():
     )
 
 
-def test_a_stream_has_no_outcome_in_windows_that_were_over_when_it_was_added():
+def test_outcomes_stream_added_late_lacks_earlier_windows():
     turns = [
         turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)),
         turn(
@@ -171,7 +171,7 @@ def test_a_stream_has_no_outcome_in_windows_that_were_over_when_it_was_added():
     assert [(one.stream, one.index) for one in outcomes(turns, summarize(turns))] == [(A, 0), (A, 1), (B, 1)]
 
 
-def test_swaps_stalls_costs_and_who_was_set_aside():
+def test_summarize_has_swaps_costs_and_set_aside_streams():
     assert TOLD.swaps == (Swap(14 * S, A, ModelVersion(1)), Swap(26 * S, A, ModelVersion(2)))
     assert TOLD.served == {JobId(1), JobId(3)}
     assert TOLD.labelling_gpu_s == 0.75
@@ -181,7 +181,7 @@ def test_swaps_stalls_costs_and_who_was_set_aside():
     assert TOLD.set_aside == ((B, "its workers died 3 times"),)
 
 
-def test_shares_are_told_when_they_change():
+def test_summarize_shares_are_sampled_at_changes():
     assert [sample for sample in TOLD.shares if sample.stream == A] == [
         ShareSample(0, A, 0, 600),
         ShareSample(10 * S, A, 0, 200),
@@ -193,7 +193,7 @@ def test_shares_are_told_when_they_change():
     ]
 
 
-def test_every_stream_has_an_outcome_in_every_window():
+def test_outcomes_every_stream_and_window_has_one():
     assert set(OUTCOMES) == {(stream, index) for stream in (A, B) for index in range(3)}
 
 
@@ -210,23 +210,23 @@ def test_every_stream_has_an_outcome_in_every_window():
         (A, 2, 267, 600),
     ],
 )
-def test_shares_are_averaged_over_the_window(stream, index, retrain_milli, inference_milli):
+def test_outcomes_shares_are_averaged_over_the_window(stream, index, retrain_milli, inference_milli):
     outcome = OUTCOMES[stream, index]
     assert (outcome.retrain_share_milli, outcome.inference_share_milli) == (retrain_milli, inference_milli)
 
 
-def test_retrained_means_that_a_model_came_into_service():
+def test_outcomes_retrained_only_if_a_model_served():
     assert {where for where, outcome in OUTCOMES.items() if outcome.retrained} == {(A, 1), (A, 2)}
     assert [OUTCOMES[B, index].gamma for index in range(3)] == [None, OTHER, GAMMA]
     assert OUTCOMES[A, 0].gamma is None
 
 
-def test_inference_is_the_one_that_held_longest():
+def test_outcomes_inference_is_the_longest_held_lambda():
     assert [OUTCOMES[A, index].inference for index in range(3)] == [EVERY, SECOND, EVERY]
     assert [OUTCOMES[B, index].inference for index in range(3)] == [EVERY] * 3
 
 
-def test_what_held_before_the_window_does_not_count_in_it():
+def test_outcomes_lambda_time_before_window_does_not_count():
     """SECOND held for 13 s, but for only 3 s of this window."""
     turns = [
         turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S), cmd.SetInference(A, SECOND, 1)),
@@ -237,29 +237,29 @@ def test_what_held_before_the_window_does_not_count_in_it():
     assert [one.inference for one in outcomes(turns, summarize(turns))] == [SECOND, EVERY]
 
 
-def test_a_stream_that_never_served_has_no_inference():
+def test_outcomes_stream_that_never_served_has_no_lambda():
     turns = [turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S)), turn(10)]
     (outcome,) = outcomes(turns, summarize(turns))
     assert (outcome.inference, outcome.retrain_share_milli, outcome.inference_share_milli) == (None, 0, 0)
     assert outcome.reason == ""
 
 
-def test_the_reason_is_that_of_the_plan_which_started_the_retraining():
+def test_outcomes_reason_is_of_plan_that_started_retraining():
     assert [OUTCOMES[A, index].reason for index in range(3)] == ["first a", "starts a", "again a"]
     assert OUTCOMES[B, 1].reason == "starts b"
 
 
-def test_without_a_retraining_the_last_reason_counts():
+def test_outcomes_without_retraining_has_the_last_reason():
     turns = [*TURNS[:3], turn(13, because=[(A, "no gain"), (B, "no gain")]), turn(19)]
     reasons = {one.stream: one.reason for one in outcomes(turns, summarize(turns)) if one.index == 1}
     assert reasons == {A: "no gain", B: "no gain"}
 
 
-def test_what_the_labels_said_of_the_serving_model_stands_with_the_window_they_were_made_in():
+def test_outcomes_validation_accuracy_belongs_to_labels_window():
     assert [OUTCOMES[A, index].validation_accuracy for index in range(3)] == [None, 0.5, None]
 
 
-def test_labels_without_a_validation_part_say_nothing():
+def test_outcomes_labels_without_validation_give_no_accuracy():
     labels = ev.LabelsReady(11 * S, A, 1, 80, 0, 0.0, False, 0.25)
     turns = [*TURNS[:3], turn(11, labels), turn(19)]
     bare = [
@@ -268,7 +268,7 @@ def test_labels_without_a_validation_part_say_nothing():
     assert {one.validation_accuracy for one in outcomes(bare, summarize(bare))} == {None}
 
 
-def test_profiles_hold_what_was_promised_and_what_came():
+def test_profile_rows_hold_expected_and_achieved_accuracy():
     first, second, *_ = profile_rows(TOLD)
     known = {"window": 1, "stream": A, "kind": "retraining", **asdict(GAMMA)}
     assert first == {**known, "predicted": 0.8, "achieved": 0.7, "gpu_s": 5.0}
@@ -284,7 +284,7 @@ def test_profiles_hold_what_was_promised_and_what_came():
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_a_stream_that_falls_silent_has_no_inference_share_from_then_on(event):
+def test_outcomes_silent_stream_has_no_share_from_then_on(event):
     turns = [TURNS[0], turn(5, event), turn(10, ev.WindowClosed(10 * S, 0))]
     assert outcomes(turns, summarize(turns))[0].inference_share_milli == 300
 
@@ -300,7 +300,7 @@ def test_a_stream_that_falls_silent_has_no_inference_share_from_then_on(event):
     ],
     ids=["its worker dies", "its stream is set aside"],
 )
-def test_a_retraining_ends_where_its_worker_or_its_stream_does(happened, ended):
+def test_summarize_retraining_ends_with_its_worker_or_stream(happened, ended):
     turns = [
         turn(0, ev.StreamAdded(0, A, ()), ev.WindowOpened(0, 0, 10 * S), start(A, 1, 0)),
         turn(5, *happened),
@@ -312,12 +312,12 @@ def test_a_retraining_ends_where_its_worker_or_its_stream_does(happened, ended):
     assert [one.retrain_share_milli for one in outcomes(turns, told)] == [200, 0]
 
 
-def test_nothing_happened():
+def test_summarize_no_steps_is_empty():
     assert summarize([]).windows == ()
     assert outcomes([], summarize([])) == ()
 
 
-def test_going_back_makes_the_next_version_and_is_a_swap_of_its_own():
+def test_summarize_roll_back_is_a_swap_to_the_next_version():
     told = summarize(
         [
             turn(1, ev.StreamAdded(0, A, ()), start(A, 1, 1), cmd.ServeModel(A, JobId(1), 2)),
@@ -332,7 +332,7 @@ def test_going_back_makes_the_next_version_and_is_a_swap_of_its_own():
     assert told.served == {JobId(1), JobId(2)}
 
 
-def test_each_warning_is_told_once_with_everybody_who_said_it():
+def test_warnings_same_text_is_listed_once_with_all_sources():
     said = [("inference/a", "memory is short"), ("scheduler", "slow"), ("inference/b", "memory is short")]
     turns = [turn(at_s, ev.Warned(at_s * S, *one)) for at_s, one in enumerate([*said, said[0]])]
     assert warnings_of(turns) == {

@@ -7,12 +7,11 @@ import pytest
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
-from ekya.results.metrics.run_history import WindowOutcome, summarize
+from ekya.results.metrics.run_history import LostSpan, WindowOutcome, summarize
 from ekya.results.metrics.summary import (
     HostFacts,
     RunFacts,
     SampledAccuracy,
-    StreamFacts,
     build_summary,
 )
 from ekya.results.metrics.timeline import RetrainRun, ShareSample, mean_shares
@@ -62,13 +61,15 @@ FACTS = RunFacts(
     seed=7,
     gpus=2,
     window_s=30.0,
-    streams=(StreamFacts(B, damaged=3, set_aside="died", lost_s=1.23456), StreamFacts(A)),
     history=replace(
         summarize([]),
         retrainings=(run(1, "finished"), run(2, "failed"), run(3, "stopped")),
         profiling_gpu_s=1.23456789,
         labelling_gpu_s=2.0,
+        lost=(LostSpan(B, 1_000_000, 2_000_000), LostSpan(B, 5_000_000, 5_234_560)),
     ),
+    damaged={B: 3},
+    set_aside={B: "died"},
     host=HostFacts(planning_ms=(3.0, 1.0, 2.0), others={"wall_s": 12.5}),
     warnings={"short of memory": ["scheduler", "inference/a"]},
 )
@@ -85,7 +86,7 @@ OUTCOMES = [
 ]
 
 
-def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
+def test_summary_has_exactly_the_documented_fields() -> None:
     summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
     assert list(summary) == [
         "world",
@@ -145,7 +146,7 @@ def test_it_has_the_fields_that_are_documented_and_no_others() -> None:
     assert summary["streams"]["b"]["gain"] is None
 
 
-def test_only_a_world_on_the_hosts_clock_says_how_long_new_weights_took() -> None:
+def test_summary_swap_delays_only_in_live_world() -> None:
     live = replace(FACTS, host=replace(FACTS.host, swap_delay_ms=(300.0, 100.0)))
     assert "swap_delay_ms" not in build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)["host"]
     assert build_summary(live, OUTCOMES, SCORES, WITHOUT)["host"]["swap_delay_ms"] == {
@@ -154,7 +155,7 @@ def test_only_a_world_on_the_hosts_clock_says_how_long_new_weights_took() -> Non
     }
 
 
-def test_its_means_are_those_of_the_windows_that_it_lists() -> None:
+def test_summary_means_are_over_listed_windows() -> None:
     summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
     a = summary["streams"]["a"]
     # Window 1 has no object and window 3 no outcome (the run was stopped in it).
@@ -165,19 +166,19 @@ def test_its_means_are_those_of_the_windows_that_it_lists() -> None:
     assert summary["balanced_accuracy"] == pytest.approx((0.45 + 1.0) / 2)
 
 
-def test_the_order_of_the_input_does_not_show() -> None:
+def test_summary_order_of_input_does_not_matter() -> None:
     scores = dict(reversed(SCORES.items()))
     other = build_summary(FACTS, OUTCOMES[::-1], scores, WITHOUT)
     assert json.dumps(other) == json.dumps(build_summary(FACTS, OUTCOMES, SCORES, WITHOUT))
 
 
-def test_a_run_without_a_finished_window_has_a_summary_too() -> None:
+def test_summary_run_without_windows_is_built() -> None:
     summary = build_summary(FACTS, [], SCORES, {})
     assert summary["mean_accuracy"] is None
     assert summary["streams"]["a"]["windows"] == []
 
 
-def test_shares_are_averaged_over_time() -> None:
+def test_mean_shares_are_weighted_by_time() -> None:
     samples = [
         ShareSample(0, A, 0, 400),
         ShareSample(10, B, 900, 900),

@@ -123,13 +123,13 @@ def traces(draw):
 
 @settings(max_examples=30)
 @given(traces())
-def test_what_is_written_comes_back(tmp_path_factory, trace):
+def test_trace_file_written_trace_is_read_back(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("trace") / "profiles.parquet"
     write_trace(path, trace)
     assert read_trace(path) == trace
 
 
-def test_the_same_trace_gives_the_same_bytes(tmp_path):
+def test_trace_file_same_trace_gives_same_bytes(tmp_path):
     one, other = tmp_path / "one.parquet", tmp_path / "other.parquet"
     write_trace(one, generate_trace(1, 2, 3))
     write_trace(other, generate_trace(1, 2, 3))
@@ -173,7 +173,7 @@ def row_of(path, kind):
         ("window", "objects_by_part", [3, -1], "greater than or equal to 0"),
     ],
 )
-def test_an_impossible_value_is_named_with_its_row_and_column(written, kind, column, value, says):
+def test_trace_file_impossible_value_names_row_and_column(written, kind, column, value, says):
     row = row_of(written, kind)
     change(written, column, row, value)
     with pytest.raises(UserError, match=says) as refused:
@@ -183,7 +183,7 @@ def test_an_impossible_value_is_named_with_its_row_and_column(written, kind, col
     assert "column" in str(refused.value)
 
 
-def test_a_missing_window_is_named(written):
+def test_trace_file_missing_window_is_named(written):
     table = pq.read_table(written)
     keep = [
         not (stream == "cam-2" and window == 0)
@@ -197,7 +197,7 @@ def test_a_missing_window_is_named(written):
 
 
 @pytest.mark.parametrize("part", [0.0, 1.5])
-def test_a_stream_ends_within_its_last_window(tmp_path, part):
+def test_trace_file_last_part_outside_window_is_refused(tmp_path, part):
     made = generate_trace(1, 1, 1)
     path = tmp_path / "profiles.parquet"
     write_trace(path, replace(made, streams=(replace(made.streams[0], last_part=part),)))
@@ -205,7 +205,7 @@ def test_a_stream_ends_within_its_last_window(tmp_path, part):
         read_trace(path)
 
 
-def test_a_trace_that_does_not_say_when_streams_end_is_read(written):
+def test_trace_file_without_last_part_is_read(written):
     table = pq.read_table(written)
     head = json.loads(table.schema.metadata[b"ekya.trace"])
     del head["family_costs"]
@@ -215,7 +215,7 @@ def test_a_trace_that_does_not_say_when_streams_end_is_read(written):
     assert read_trace(written) == generate_trace(1, 2, 2)
 
 
-def test_a_trace_from_before_some_costs_were_known_is_read(tmp_path):
+def test_trace_file_without_fixed_costs_is_read(tmp_path):
     curve = FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25, None, 0.5, 0.0625)
     made = generate_trace(1, 1, 1)
     window = replace(made.streams[0].windows[0], trials=(Trial(FAMILY, 0.5, curve),))
@@ -226,7 +226,7 @@ def test_a_trace_from_before_some_costs_were_known_is_read(tmp_path):
     assert trial.curve == replace(curve, fixed_prepare_gpu_s=0.0, fixed_epoch_gpu_s=0.0)
 
 
-def test_half_a_file_and_another_table_are_refused(tmp_path, written):
+def test_trace_file_half_file_or_other_table_is_refused(tmp_path, written):
     half = tmp_path / "half.parquet"
     half.write_bytes(written.read_bytes()[:500])
     with pytest.raises(UserError, match="not a whole Parquet file"):
@@ -241,11 +241,11 @@ def test_half_a_file_and_another_table_are_refused(tmp_path, written):
         read_trace(bare)
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_trace_file_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="nothing"):
         read_trace(tmp_path / "nothing.parquet")
 
 
-def test_a_write_that_fails_is_the_users_to_put_right(tmp_path):
+def test_trace_file_failed_write_raises_user_error(tmp_path):
     with pytest.raises(UserError, match="folder"):
         write_trace(tmp_path / "no" / "profiles.parquet", generate_trace(1, 1, 1))

@@ -9,9 +9,9 @@ from importlib import import_module
 
 import pytest
 
-from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, SCHEDULER, ActorKind
+from ekya.runtime.actor_kinds import INFERENCE, PREPARATION, RETRAINING, ActorKind
 
-KINDS = (INFERENCE, PREPARATION, RETRAINING, SCHEDULER)
+KINDS = (INFERENCE, PREPARATION, RETRAINING)
 PATH = ActorKind("pathlib", "PurePosixPath", ("joinpath", "as_posix"))
 
 

@@ -47,7 +47,7 @@ def fleet_of(monkeypatch):
         config = ActorConfig(
             None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
         )
-        fleet = FleetActors(config, "ekya", dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
+        fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
         fleet.make_rest()
         return fleet
 
@@ -81,7 +81,6 @@ def test_streams_of_a_gpu_share_a_process_there(fleet_of):
 
 def test_actors_of_a_named_server_have_its_name(fleet_of):
     fleet = fleet_of("gpu", "west")
-    assert fleet.scheduler.name == "west/scheduler"
     assert [made.name for made in fleet.inferences] == ["west/inference/gpu-0", "west/inference/gpu-1"]
     assert fleet.streams["cam-2"].retraining.name == "west/retraining/gpu-1"
     fleet.has_died(fleet.streams["cam-2"].retraining)
@@ -242,12 +241,11 @@ def starting(fleet_of, monkeypatch):
 @pytest.mark.parametrize("process", ["stream", "gpu"])
 def test_actor_that_dies_while_the_run_starts_is_made_again(starting, caplog, process):
     first = {"stream": "inference/cam-1", "gpu": "inference/gpu-0"}[process]
-    dying = {first: 2, "scheduler": 1}
+    dying = {first: 2}
     fleet = starting(process, dying)
     assert fleet.wait_ready() == dict.fromkeys(STREAMS, Ready(None))
     own = fleet.streams
     assert own["cam-1"].inference.name == f"{first} (restart 2)"
-    assert fleet.scheduler.name == "scheduler (restart 1)"
     assert (own["cam-3"].inference is own["cam-1"].inference) == (process == "gpu")
     assert sorted(record.args[0] for record in caplog.records) == sorted(
         name for name, deaths in dying.items() for _ in range(deaths)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from ekya.config.fleet_file import RunOptions, load_fleet
 from ekya.config.shipped import shipped_path
-from ekya.control.remote_plan import Away, plan_beside, running_away
+from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remotely
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere
@@ -63,13 +63,13 @@ class Tier(NullCoordinator):
     def planner(self, plan):
         def beside(view):
             away = {
-                stream.stream: Away(
+                stream.stream: RemoteRetraining(
                     min(option.config for option in stream.retrain_options), SOON, "elsewhere"
                 )
                 for stream in view.streams
                 if stream.retrain_options and stream.running is None
             }
-            return plan_beside(view, plan, away | running_away(view))
+            return plan_beside(view, plan, away | running_remotely(view))
 
         return beside
 

@@ -7,6 +7,7 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from ekya.runtime import planning
 from ekya.runtime.planning import ActorPlanner
 
 
@@ -16,17 +17,14 @@ class Actors:
 
     dead: set[int] = field(default_factory=set)
     starting: set[int] = field(default_factory=set)
-    made: int = 0
+    names: list[str] = field(default_factory=list)
+    killed: list[int] = field(default_factory=list)
 
-    def __post_init__(self):
-        self.scheduler = self._number(0)
-
-    def make_scheduler(self):
-        self.made += 1
-        return self._number(self.made)
-
-    def _number(self, number):
+    def make(self, _actor_class, name, _environment, _gpu_part, _scheduler):
+        number = len(self.names)
+        self.names.append(name)
         return SimpleNamespace(
+            number=number,
             plan=SimpleNamespace(remote=lambda view: (number, view)),
             ready=SimpleNamespace(remote=lambda: number),
         )
@@ -49,20 +47,22 @@ def actors(monkeypatch):
 
     monkeypatch.setattr(ray, "get", get)
     monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "kill", lambda actor: actors.killed.append(actor.number))
+    monkeypatch.setattr(planning, "make_actor", actors.make)
     return actors
 
 
 @pytest.fixture
 def planner(actors):
-    return ActorPlanner(actors, SimpleNamespace(plan=lambda view: (view, "planned here")))
+    return ActorPlanner("ekya", SimpleNamespace(plan=lambda view: (view, "planned here")), "west")
 
 
-def test_the_scheduler_plans(planner):
+def test_plan_comes_from_the_actor(planner):
     assert planner.plan("first") == ("first", "planned by 0")
     assert planner.planning_ms == [1.5]
 
 
-def test_while_a_dead_scheduler_is_started_again_plans_are_made_here(actors, planner, caplog):
+def test_plan_while_a_dead_scheduler_restarts_is_made_here(actors, planner, caplog):
     actors.dead, actors.starting = {0}, {1}
     assert planner.plan("first") == ("first", "planned here")
     assert planner.plan("second") == ("second", "planned here")
@@ -74,22 +74,37 @@ def test_while_a_dead_scheduler_is_started_again_plans_are_made_here(actors, pla
     assert record.message.startswith("the scheduler died (The actor died unexpectedly")
 
 
-def test_a_scheduler_that_dies_again_and_again_is_not_started_for_ever(actors, planner, caplog):
+def test_scheduler_that_keeps_dying_is_restarted_twice(actors, planner, caplog):
     actors.dead = set(range(9))
     assert [planner.plan("view") for _ in range(6)] == 6 * [("view", "planned here")]
-    assert actors.made == 2
+    assert len(actors.names) == 3
     assert len(caplog.records) == 3
     assert "the run's own process plans from now on" in caplog.messages[-1]
 
 
-def test_deaths_count_only_without_a_plan_in_between(actors, planner):
+def test_deaths_with_plans_in_between_do_not_add_up(actors, planner):
     for number in range(5):
         actors.dead.add(number)
         assert planner.plan("view") == ("view", "planned here")
         assert planner.plan("view") == ("view", f"planned by {number + 1}")
 
 
-def test_a_scheduler_that_fails_is_not_asked_the_same_again(actors, planner):
+def test_scheduler_that_fails_is_not_restarted(actors, planner):
     with pytest.raises(RayTaskError):
         planner.plan(RayTaskError("plan", "Traceback", ValueError("a fault")))
-    assert actors.made == 0
+    assert len(actors.names) == 1
+
+
+def test_plan_before_the_scheduler_is_ready_is_made_here(actors, planner):
+    actors.starting = {0}
+    assert planner.plan("first") == ("first", "planned here")
+    actors.starting = set()
+    assert planner.plan("second") == ("second", "planned by 0")
+
+
+def test_scheduler_has_the_name_of_its_server_and_ends_with_the_planner(actors, planner):
+    actors.dead = {0}
+    planner.plan("first")
+    planner.close()
+    assert actors.names == ["west/scheduler", "west/scheduler (restart 1)"]
+    assert actors.killed == [1]

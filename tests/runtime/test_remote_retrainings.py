@@ -54,7 +54,7 @@ def bring(executor, *accuracies, over=False):
     """Reports as many epochs as accuracies; the weights of the best are made only on request."""
     best = max(range(len(accuracies)), key=lambda place: (accuracies[place], place))
     made = RemoteCheckpoint(f"weights {best + 1}".encode(), accuracies[best], best + 1)
-    executor.bring(START, accuracies, lambda: made, over)
+    executor.remote.bring(START, accuracies, lambda: made, over)
 
 
 def received(actors):
@@ -104,7 +104,7 @@ def test_stopped_retraining_leaves_its_weights_to_the_trainer(executor, actors):
 
 
 def test_inputs_of_a_remote_retraining_are_references(executor, actors):
-    material = executor.material(CAM)
+    material = executor.remote.material(CAM)
     (memory,), (labels,) = actors.calls("memory"), actors.calls("labels")
     memory.reply("exemplars")
     assert (material.weights, material.settings) == ("base", "settings")

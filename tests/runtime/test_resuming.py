@@ -5,7 +5,7 @@ import pytest
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.remote_plan import Away, plan_beside, running_away
+from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remotely
 from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
@@ -48,11 +48,13 @@ class Server:
     def plan(self, view):
         """Returns the scheduler's plan with the remote retrainings."""
         away = {
-            stream.stream: Away(GAMMA, Elsewhere(view.window_end_us - S), "retrains on another server")
+            stream.stream: RemoteRetraining(
+                GAMMA, Elsewhere(view.window_end_us - S), "retrains on another server"
+            )
             for stream in view.streams
             if stream.retrain_options
         }
-        return plan_beside(view, SCHEDULER.plan, away | running_away(view))
+        return plan_beside(view, SCHEDULER.plan, away | running_remotely(view))
 
     def give(self, now_us, *events):
         batch = Batch(now_us, events)

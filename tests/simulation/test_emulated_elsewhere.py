@@ -64,7 +64,7 @@ def arriving(made, elsewhere, now_us=5 * S):
     return VirtualRetraining(command, iter([TrainingStep(4.0, bring)]), LINEAR, now_us)
 
 
-def test_what_does_not_come_in_time_is_never_made():
+def test_arrival_before_its_time_is_not_trained():
     made = []
     coming = arriving(made, Elsewhere(9 * S))
     coming.resize(500, 6 * S)
@@ -73,7 +73,7 @@ def test_what_does_not_come_in_time_is_never_made():
     assert not made
 
 
-def test_what_comes_is_told_of_once_and_cost_nothing_here():
+def test_arrival_reports_once_and_costs_nothing_here():
     made = []
     coming = arriving(made, Elsewhere(9 * S))
     progress, finished = coming.finish_step(9 * S)
@@ -81,12 +81,12 @@ def test_what_comes_is_told_of_once_and_cost_nothing_here():
     assert (coming.best.model, coming.due_us, made) == ("weights", None, [1])
 
 
-def test_a_kept_model_is_here_at_once_and_is_of_its_window():
+def test_arrival_kept_model_is_due_immediately():
     kept = arriving([], Elsewhere(2 * S, trained_in=3))
     assert (kept.due_us, kept.window) == (5 * S, 3)
 
 
-def test_the_best_epoch_of_a_whole_retraining_comes(base, labels):
+def test_arrival_has_weights_of_the_best_epoch(base, labels):
     def fresh():
         return retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
 
@@ -110,7 +110,7 @@ def coming(base, labels):
     return VirtualRetraining(command, training_steps(retraining, CARD), LINEAR, 0, by_snapshots=True)
 
 
-def test_epoch_by_epoch_the_same_comes_home_as_would_have_been_made_there(base, labels):
+def test_snapshots_each_epoch_equals_a_local_training(base, labels):
     stepped = retraining_of(base, GAMMA, labels[0], ExemplarMemory(), SETTINGS, 1)
     stepped.prepare()
     made = [(stepped.run_epoch().validation_accuracy, stepped.model()) for _ in range(GAMMA.epochs)]
@@ -126,7 +126,7 @@ def test_epoch_by_epoch_the_same_comes_home_as_would_have_been_made_there(base, 
     assert (home.due_us, home.used_gpu_s(9 * S)) == (None, 0.0)
 
 
-def test_of_a_thin_link_some_epochs_come_and_at_the_end_the_best_of_the_rest(base, labels):
+def test_snapshots_sparse_ends_with_best_of_the_rest(base, labels):
     stepped = coming(base, labels)
     accuracies = [stepped.receive(epoch, epoch * S)[0].validation_accuracy for epoch in (1, 2, 3)]
     home = coming(base, labels)
@@ -137,7 +137,7 @@ def test_of_a_thin_link_some_epochs_come_and_at_the_end_the_best_of_the_rest(bas
     assert last.epoch in (2, 3)
 
 
-def test_one_that_has_ended_brings_nothing_more(base, labels):
+def test_snapshots_ended_retraining_gives_no_events(base, labels):
     home = coming(base, labels)
     home.receive(1, S)
     assert home.receive(1, 2 * S) == []
@@ -146,7 +146,7 @@ def test_one_that_has_ended_brings_nothing_more(base, labels):
     assert home.best is not None
 
 
-def test_each_window_leaves_a_model_that_goes_on_from_the_one_before(base, labels):
+def test_kept_models_train_from_the_previous_one(base, labels):
     kept = KeptModels(GAMMA, base)
     first, second = (kept.keep(one, SETTINGS, None) for one in labels)
     assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
@@ -158,7 +158,7 @@ def test_each_window_leaves_a_model_that_goes_on_from_the_one_before(base, label
     assert same(kept.model, kept.models[2])
 
 
-def test_a_window_leaves_one_model_at_most(base, labels):
+def test_kept_models_one_per_window(base, labels):
     kept = KeptModels(GAMMA, base)
     kept.keep(labels[0], SETTINGS, None)
     model, memory = kept.model, kept.memory
@@ -166,7 +166,7 @@ def test_a_window_leaves_one_model_at_most(base, labels):
     assert (kept.model, kept.memory) == (model, memory)
 
 
-def test_background_is_no_class_of_a_mix(labels):
+def test_histogram_background_is_not_counted(labels):
     counts = labels[0].histogram(len(NAMES), None)
     assert labels[0].histogram(len(NAMES), 2) == (*counts[:2], 0)
     assert counts[2] > 0

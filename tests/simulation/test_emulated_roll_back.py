@@ -95,7 +95,7 @@ class World:
         self.camera.inference.swap(model, self.camera.version, self.executor.now_us)
 
 
-def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, good):
+def test_roll_back_worse_weights_earlier_ones_serve_again(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, good, stack)
         first = world.labels(1)
@@ -125,7 +125,7 @@ def test_worse_weights_are_found_out_and_the_earlier_ones_serve_again(tmp_path, 
         assert versions == sorted(versions)
 
 
-def test_better_weights_stay_and_nothing_is_there_to_go_back_to_twice(tmp_path, good):
+def test_roll_back_twice_does_nothing(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, turned_around(good), stack)
         world.labels(1)
@@ -139,7 +139,7 @@ def test_better_weights_stay_and_nothing_is_there_to_go_back_to_twice(tmp_path, 
         assert world.camera.version == 2
 
 
-def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
+def test_roll_back_next_retraining_starts_from_earlier_weights(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, good, stack)
         world.labels(1)
@@ -158,7 +158,7 @@ def test_a_retraining_starts_from_the_weights_that_serve_again(tmp_path, good):
         assert torch.nn.functional.cosine_similarity(trained.head.weight, good.head.weight).min() > 0.5
 
 
-def test_when_a_preparation_is_over_only_what_serves_and_what_it_is_judged_by_is_kept(tmp_path, good):
+def test_end_of_preparation_frees_earlier_weights(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, good, stack)
         world.labels(1)

@@ -77,13 +77,13 @@ def written(folder):
     return json.dumps(summary), folder.journal.read_bytes()
 
 
-def test_two_runs_with_one_seed_give_the_same_summary_to_the_byte(alone, compared):
+def test_emulate_same_seed_gives_same_summary_bytes(alone, compared):
     again = RunFolder(Path(compared["runs"][0]["folder"]))
     assert again.path != alone.path
     assert written(again) == written(alone)
 
 
-def test_a_run_labels_and_retrains_and_its_journal_replays(alone):
+def test_emulate_run_retrains_and_journal_replays(alone):
     summary = json.loads(alone.summary.read_text())
     assert summary["frames"]["lost"] == 0
     assert summary["frames"]["arrived"] == 2 * 2 * 12 * 4
@@ -100,7 +100,7 @@ def test_a_run_labels_and_retrains_and_its_journal_replays(alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "windows"), [("cloud:up=20:down=200", {1, 2}), ("reuse", {2})])
-def test_weights_from_elsewhere_are_trained_and_serve(name, windows, fleet, tmp_path):
+def test_emulate_remote_weights_are_trained_and_serve(name, windows, fleet, tmp_path):
     folder = RunFolder.create(tmp_path, "away")
     two_epochs = fleet.retraining.model_copy(update={"epochs": fleet.retraining.epochs[:1]})
     emulate(folder, fleet.model_copy(update={"windows": 3, "retraining": two_epochs}), name, SEED, quietly)
@@ -114,7 +114,7 @@ def test_weights_from_elsewhere_are_trained_and_serve(name, windows, fleet, tmp_
     assert all(stream["gain"] > 0 for stream in summary["streams"].values())
 
 
-def test_compared_schedulers_are_scored_on_the_same_objects(compared):
+def test_compare_schedulers_are_scored_on_same_objects(compared):
     assert set(compared["mean"]) == {"thief", "no-retrain"}
     assert [run["scheduler"] for run in compared["runs"]] == ["thief", "no-retrain"]
     counted = [[own["counted_objects"] for own in run["streams"].values()] for run in compared["runs"]]
@@ -127,7 +127,7 @@ def test_compared_schedulers_are_scored_on_the_same_objects(compared):
         assert stream["gain"] == pytest.approx(0.0, abs=0.03)
 
 
-def test_a_trace_says_what_the_emulated_run_was_told(fleet_file, alone, tmp_path, capsys):
+def test_record_fleet_trace_equals_events_of_a_run(fleet_file, alone, tmp_path, capsys):
     """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
     file = tmp_path / "profiles.parquet"
     asked = ["profile", str(fleet_file), "--seed", str(SEED), "--out", str(file)]
@@ -192,7 +192,7 @@ def dying(monkeypatch):
     return of
 
 
-def test_a_recording_whose_decoder_dies_at_once_has_ended_and_the_other_goes_on(fleet, dying, tmp_path):
+def test_emulate_dead_decoder_ends_only_its_stream(fleet, dying, tmp_path):
     dying(fleet.streams[0].played)
     folder = RunFolder.create(tmp_path, "run")
     emulate(folder, fleet.model_copy(update={"windows": 1}), "no-retrain", SEED, quietly)
@@ -204,7 +204,7 @@ def test_a_recording_whose_decoder_dies_at_once_has_ended_and_the_other_goes_on(
     ]
 
 
-def test_where_every_decoder_dies_there_is_no_run(fleet, dying, tmp_path):
+def test_emulate_all_decoders_dead_raises(fleet, dying, tmp_path):
     dying(*(stream.played for stream in fleet.streams))
     folder = RunFolder.create(tmp_path, "run")
     with pytest.raises(UserError, match=r"its process failed \(killed by signal SIGKILL"):

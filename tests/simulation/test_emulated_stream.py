@@ -102,13 +102,13 @@ def costs_of(share_milli, operations):
     return stream.used_gpu_s(), looked
 
 
-def test_a_frame_that_was_cheap_to_search_is_charged_less():
+def test_stream_cheaply_searched_frame_is_charged_less():
     used, looked = costs_of(1000, (3, 0))
     assert looked == 40
     assert used == pytest.approx(40 * LOOK_GPU_S + 20 * 3 * PROPOSER_GPU_S)
 
 
-def test_a_dear_search_that_was_passed_over_is_done_in_the_next_frame_that_is_looked_at():
+def test_stream_skipped_search_is_charged_to_next_analysed_frame():
     used, looked = costs_of(300, (4, 0))
     assert looked < 20
     assert used >= looked * (LOOK_GPU_S + 2 * PROPOSER_GPU_S)
@@ -123,7 +123,7 @@ def analysed(rows):
     return [row.frame for row in rows if row.analysed]
 
 
-def test_enough_share_looks_at_every_frame_at_once():
+def test_stream_enough_share_analyses_every_frame_immediately():
     stream, _ = camera()
     stream.configure(EVERY, 1000, 0)
     rows = rows_after(stream)
@@ -132,7 +132,7 @@ def test_enough_share_looks_at_every_frame_at_once():
     assert stream.used_gpu_s() == 0.0
 
 
-def test_every_kth_frame_is_looked_at():
+def test_stream_lambda_every_k_analyses_every_kth_frame():
     stream, _ = camera()
     stream.configure(InferenceConfig(5, 16), 1000, 0)
     rows = rows_after(stream)
@@ -141,7 +141,7 @@ def test_every_kth_frame_is_looked_at():
     assert {(row.every, row.resolution) for row in rows} == {(5, 16)}
 
 
-def test_when_it_cannot_keep_up_the_newest_frame_wins():
+def test_stream_overloaded_analyses_newest_frame():
     """Analysing takes 2.5 frame periods: frame 0 begins at 0, frame 2 at 2.5, then the newest each time."""
     stream, _ = camera(12)
     stream.configure(EVERY, 240, 0)
@@ -180,7 +180,7 @@ def play(history, cuts=(), given=True, wanted=frozenset()):
 
 @settings(max_examples=60)
 @given(histories(), st.booleans())
-def test_every_frame_has_one_row_and_is_answered_by_an_earlier_look(history, given_boxes):
+def test_stream_every_frame_has_one_row_with_earlier_answer(history, given_boxes):
     stream, _, rows, references = play(history, given=given_boxes)
     assert stream.ended
     assert [row.frame for row in rows] == [one.frame for one in references] == list(range(40))
@@ -202,7 +202,7 @@ def told(rows):
 
 @settings(max_examples=40)
 @given(histories(), st.lists(st.integers(0, 3_900_000), max_size=5).map(sorted))
-def test_it_does_not_matter_how_often_it_is_asked_to_go_on(history, cuts):
+def test_stream_advance_in_parts_gives_same_rows(history, cuts):
     once, in_pieces = play(history), play(history, cuts)
     assert told(once[2]) == told(in_pieces[2])
     assert once[0].used_gpu_s() == pytest.approx(in_pieces[0].used_gpu_s())
@@ -210,7 +210,7 @@ def test_it_does_not_matter_how_often_it_is_asked_to_go_on(history, cuts):
 
 @settings(max_examples=30)
 @given(st.integers(1, 1000), st.integers(1, 1000), st.sampled_from([1, 2, 5]))
-def test_a_lower_share_looks_at_fewer_frames(a, b, every):
+def test_stream_lower_share_analyses_fewer_frames(a, b, every):
     low, high = sorted((a, b))
     config = InferenceConfig(every, 32)
     fewer, more = (len(analysed(play([(0, config, share)])[2])) for share in (low, high))
@@ -218,7 +218,7 @@ def test_a_lower_share_looks_at_fewer_frames(a, b, every):
     assert fewer <= 1 + low / 1000 * 4.0 / LOOK_GPU_S
 
 
-def test_without_a_share_nothing_is_looked_at_until_there_is_one():
+def test_stream_without_share_waits_for_one():
     stream, _ = camera()
     stream.configure(EVERY, 0, 0)
     stream.configure(EVERY, 1000, 10 * PERIOD_US + 50_000)
@@ -229,7 +229,7 @@ def test_without_a_share_nothing_is_looked_at_until_there_is_one():
     assert rows[10].answered_by == 10
 
 
-def test_a_look_in_progress_keeps_its_share():
+def test_stream_analysis_in_progress_keeps_its_share():
     """Analysing frame 0 takes 6 frame periods at a tenth of the GPU, although the share grows meanwhile."""
     stream, _ = camera(10)
     stream.configure(EVERY, 100, 0)
@@ -237,7 +237,7 @@ def test_a_look_in_progress_keeps_its_share():
     assert analysed(rows_after(stream, 10)) == [0, 5, 6, 7, 8, 9]
 
 
-def test_another_lambda_holds_from_its_moment_on():
+def test_stream_new_lambda_holds_from_its_time_on():
     stream, _ = camera(12)
     stream.configure(EVERY, 1000, 0)
     stream.configure(InferenceConfig(4, 16), 1000, 5 * PERIOD_US)
@@ -246,14 +246,14 @@ def test_another_lambda_holds_from_its_moment_on():
     assert [row.resolution for row in rows] == [32] * 5 + [16] * 7
 
 
-def test_new_weights_answer_from_the_next_look_on():
+def test_stream_new_weights_answer_from_next_analysis_on():
     stream, _ = camera(10)
     stream.configure(EVERY, 1000, 0)
     stream.swap(None, ModelVersion(1), 5 * PERIOD_US + 1)
     assert [row.model_version for row in rows_after(stream, 10)] == [0] * 6 + [1] * 4
 
 
-def test_boxes_that_must_be_found_are_found_once_and_charged():
+def test_stream_searched_boxes_are_found_once_and_charged():
     """Boxes of wanted frames are found on arrival, those of other frames when they are analysed."""
     stream, steps, rows, _ = play([(0, InferenceConfig(5, 32), 1000)], given=False, wanted=frozenset({3, 5}))
     assert analysed(rows) == list(range(0, 40, 5))
@@ -264,7 +264,7 @@ def test_boxes_that_must_be_found_are_found_once_and_charged():
 
 @settings(max_examples=40)
 @given(histories(), st.frozensets(st.integers(0, 39)))
-def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_charged(history, wanted):
+def test_stream_searches_run_in_frame_order_and_are_charged(history, wanted):
     """Analysing takes longer than a frame period: a frame can still wait when the next wanted one comes."""
     stream, steps, rows, _ = play(history, given=False, wanted=wanted)
     assert steps.seen == steps.proposed == sorted(set(steps.proposed))
@@ -274,7 +274,7 @@ def test_boxes_are_found_in_the_order_of_the_frames_and_looks_and_wishes_are_cha
     assert stream.used_gpu_s() == pytest.approx(expected)
 
 
-def test_what_is_wanted_does_not_depend_on_the_share():
+def test_stream_collected_frames_do_not_depend_on_share():
     wanted = frozenset(range(0, 40, 3))
     for share_milli in (0, 50, 1000):
         _, steps, _, _ = play([(0, EVERY, share_milli)], given=False, wanted=wanted)

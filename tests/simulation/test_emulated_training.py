@@ -91,7 +91,7 @@ def run_to_end(training, resizes=(), report_at=()):
     return told, used + training.used_gpu_s(now_us), now_us
 
 
-def test_a_whole_gpu_takes_the_counted_time():
+def test_retraining_whole_gpu_takes_the_counted_time():
     told, used, end_us = run_to_end(begin(0.5, 0.7, 0.6))
     assert told == [
         RetrainProgress(3_500_000, CAM, JOB, 1, 0.5, 3.5),
@@ -103,19 +103,19 @@ def test_a_whole_gpu_takes_the_counted_time():
     assert end_us == 7_500_000
 
 
-def test_the_speed_curve_says_what_a_share_is_worth():
+def test_retraining_speed_curve_gives_worth_of_a_share():
     assert run_to_end(begin(0.5, share_milli=250, speed=BENT))[2] == 7 * S
     assert run_to_end(begin(0.5, share_milli=250, speed=LINEAR))[2] == 14 * S
 
 
-def test_a_resize_in_the_middle_of_a_step_keeps_what_is_done():
+def test_retraining_resize_in_a_step_keeps_finished_part():
     """After 1 s at a whole GPU, 0.5 GPU-seconds of the preparation remain, which take 2 s at a quarter."""
     training = begin(0.5)
     training.resize(250, S)
     assert training.due_us == 3 * S
 
 
-def test_no_share_pauses_and_any_share_goes_on():
+def test_retraining_without_share_pauses():
     training = begin(0.5)
     training.resize(0, S)
     assert training.due_us is None
@@ -125,7 +125,7 @@ def test_no_share_pauses_and_any_share_goes_on():
     assert training.used_gpu_s(200 * S + S // 2) == pytest.approx(0.25)
 
 
-def test_a_checkpoint_holds_it_up_for_its_delay():
+def test_retraining_checkpoint_delays_it():
     training = begin(0.5)
     training.finish_step(1_500_000)
     assert training.due_us == 3_500_000
@@ -135,7 +135,7 @@ def test_a_checkpoint_holds_it_up_for_its_delay():
     assert training.due_us == 1_550_000 + 4 * S
 
 
-def test_the_best_weights_are_those_of_the_last_best_epoch():
+def test_retraining_best_weights_are_of_the_last_best_epoch():
     training = begin(0.5, 0.7, 0.7, 0.6)
     assert training.best is None
     run_to_end(training)
@@ -143,7 +143,7 @@ def test_the_best_weights_are_those_of_the_last_best_epoch():
     assert best == (3, 0.7, "weights after epoch 3")
 
 
-def test_nothing_is_told_before_the_first_epoch():
+def test_retraining_preparation_gives_no_event():
     training = begin(0.5)
     assert training.finish_step(training.due_us) == []
     assert training.best is None
@@ -154,7 +154,7 @@ resizes = st.lists(st.tuples(st.integers(0, 30 * S), st.sampled_from([0, 100, 25
 
 @settings(max_examples=80)
 @given(resizes, st.lists(st.integers(0, 40 * S), max_size=4), st.sampled_from([LINEAR, BENT]))
-def test_resizing_conserves_the_work(resized, report_at, speed):
+def test_retraining_resizes_conserve_the_work(resized, report_at, speed):
     """Any resizes and reports give the same GPU-seconds, reported and used, and the times add up."""
     resized = [*resized, (31 * S, 1000)]
     training = begin(0.5, 0.6, 0.7, speed=speed)
@@ -172,12 +172,12 @@ def test_resizing_conserves_the_work(resized, report_at, speed):
 
 
 @given(st.lists(st.integers(0, 7 * S), max_size=10))
-def test_a_resize_to_the_same_share_changes_nothing(times):
+def test_retraining_resize_to_same_share_changes_nothing(times):
     _, _, end_us = run_to_end(begin(0.5, 0.6, 0.7), [(at, 1000) for at in times])
     assert abs(end_us - 7_500_000) <= 4
 
 
-def test_a_retraining_that_ended_keeps_its_best_weights_and_nothing_that_trained():
+def test_retraining_ended_keeps_only_its_best_weights():
     trained = Trained(0.4, 0.6)
     there = weakref.ref(trained)
     training = started(trained)

@@ -27,30 +27,30 @@ def outcomes(trace, window):
         yield found
 
 
-def test_the_same_seed_gives_the_same_trace_and_another_seed_another(trace):
+def test_generate_trace_depends_on_the_seed_alone(trace):
     assert generate_trace(7, STREAMS, WINDOWS) == trace
     assert generate_trace(8, STREAMS, WINDOWS) != trace
 
 
-def test_a_stream_is_the_same_however_many_others_there_are(trace):
+def test_generate_stream_does_not_depend_on_their_number(trace):
     few = generate_trace(7, 3, WINDOWS)
     assert [stream.windows for stream in few.streams] == [stream.windows for stream in trace.streams[:3]]
 
 
-def test_a_windows_own_outcomes_are_the_same_however_many_come_after_it(trace):
+def test_generate_window_does_not_depend_on_later_ones(trace):
     short = generate_trace(7, STREAMS, WINDOWS - 1)
     for window in range(1, WINDOWS - 1):
         assert list(outcomes(short, window)) == list(outcomes(trace, window))
 
 
-def test_there_are_18_gammas_that_cost_up_to_200_times_as_much_as_each_other(trace):
+def test_generate_default_has_18_gammas_of_wide_cost(trace):
     assert len(trace.retrain_configs) == 18
     for found in outcomes(trace, 1):
         costs = [gpu_s for *_, gpu_s in found]
         assert max(costs) / min(costs) == pytest.approx(210)
 
 
-def test_each_epoch_brings_less_than_the_one_before():
+def test_generate_epochs_gain_less_and_less():
     exact = generate_trace(7, STREAMS, 2, GeneratorParameters(training_noise=0.0))
     for stream in exact.streams:
         for training in stream.windows[1].trainings:
@@ -59,7 +59,7 @@ def test_each_epoch_brings_less_than_the_one_before():
             assert all(later <= earlier + 1e-12 for earlier, later in pairwise(gains))
 
 
-def test_curves_of_two_families_cross_in_some_window(trace):
+def test_generate_curves_of_two_families_cross(trace):
     """With few epochs the head alone is better, with many it is worse."""
     crossing = 0
     for stream in trace.streams:
@@ -80,7 +80,7 @@ def test_curves_of_two_families_cross_in_some_window(trace):
     assert crossing > STREAMS // 4
 
 
-def test_some_streams_gain_hardly_anything_and_others_a_lot(trace):
+def test_generate_gains_differ_between_streams(trace):
     best = [
         max(after for _, _, after, _ in found) - found[0][1]
         for window in (2, 3)
@@ -90,7 +90,7 @@ def test_some_streams_gain_hardly_anything_and_others_a_lot(trace):
     assert max(best) > 0.2
 
 
-def test_what_costs_more_is_not_always_better(trace):
+def test_generate_higher_cost_is_not_always_better(trace):
     assert any(
         after < other
         for found in outcomes(trace, 1)
@@ -100,7 +100,7 @@ def test_what_costs_more_is_not_always_better(trace):
     )
 
 
-def test_a_model_does_worse_the_further_the_scene_has_moved(trace):
+def test_generate_accuracy_falls_with_distance_of_scenes(trace):
     for stream in trace.streams:
         for training in stream.windows[1].trainings:
             for epoch in training.epochs:
@@ -109,14 +109,14 @@ def test_a_model_does_worse_the_further_the_scene_has_moved(trace):
                 assert all(standing.served_accuracy <= first.served_accuracy for standing in later)
 
 
-def test_every_window_knows_the_base_model_and_every_older_one(trace):
+def test_generate_windows_have_starts_of_all_older_models(trace):
     for stream in trace.streams:
         for window in stream.windows:
             starts = [start.origin.trained_in for start in window.starts]
             assert starts == [BASE_WINDOW, *range(1, window.window)]
 
 
-def test_validation_is_exact_unless_it_is_noisy(trace):
+def test_generate_validation_is_exact_without_noise(trace):
     def apart(trace):
         return max(
             abs(epoch.standings[0].validation_accuracy - epoch.standings[0].accuracy)
@@ -129,5 +129,5 @@ def test_validation_is_exact_unless_it_is_noisy(trace):
     assert apart(generate_trace(7, 2, 2, GeneratorParameters(validation_noise=0.05))) > 0.05
 
 
-def test_a_tenth_of_the_measured_gpu_runs_at_36_percent():
+def test_measured_speed_a_tenth_runs_at_36_percent():
     assert MEASURED_SPEED.speed(100) == pytest.approx(0.36, abs=0.005)

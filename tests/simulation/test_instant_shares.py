@@ -11,7 +11,7 @@ A, B = inference_holder(StreamId("a")), inference_holder(StreamId("b"))
 JOB = retraining_holder(StreamId("a"), JobId(1))
 
 
-def test_shares_change_at_once_and_are_told_of():
+def test_instant_shares_change_immediately_with_events():
     shares, went_to = InstantShares(1000), []
     shares.change(A, 700, 1, 10, went_to.append)
     shares.change(A, 300, 2, 20, went_to.append)
@@ -25,14 +25,14 @@ def test_shares_change_at_once_and_are_told_of():
     assert shares.take_told() == ()
 
 
-def test_a_share_that_others_have_is_an_error():
+def test_instant_shares_occupied_share_raises():
     shares = InstantShares(1000)
     shares.change(A, 700, 1, 0, lambda share_milli: None)
     with pytest.raises(ValueError, match="there are not 400 thousandths"):
         shares.change(B, 400, 1, 0, lambda share_milli: None)
 
 
-def test_a_job_that_ends_gives_its_share_to_others():
+def test_instant_shares_ended_job_frees_its_share():
     shares, went_to = InstantShares(1000), []
     shares.change(JOB, 800, 1, 0, went_to.append)
     shares.leave(JOB, 50)
@@ -42,7 +42,7 @@ def test_a_job_that_ends_gives_its_share_to_others():
     assert shares.take_told()[1] == ShareResized(50, JOB, 1, 0, 0)
 
 
-def test_a_lost_stream_gives_its_share_back_until_it_is_planned_for_again():
+def test_instant_shares_silent_job_returns_its_share():
     shares, went_to = InstantShares(1000), []
     shares.silence(A, 0)
     shares.change(A, 600, 1, 0, went_to.append)
@@ -51,7 +51,7 @@ def test_a_lost_stream_gives_its_share_back_until_it_is_planned_for_again():
     assert went_to == [600, 0]
 
 
-def test_a_job_that_fails_as_it_begins_holds_nothing():
+def test_instant_shares_job_failing_at_start_holds_nothing():
     shares = InstantShares(1000)
     shares.change(JOB, 800, 1, 0, lambda share_milli: shares.leave(JOB, 0))
     shares.change(A, 1000, 1, 0, lambda share_milli: None)

@@ -11,7 +11,7 @@ from ekya.results.storage.trace_file import read_trace
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 
-def test_a_prepared_city_runs_is_compared_and_is_recorded(tmp_path, monkeypatch, capfd):
+def test_prepared_city_runs_compares_and_records(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     draw_cityscapes(tmp_path / "data", {"aachen": 24, "ulm": 24}, size=(320, 160), cut_s=12)
     (tmp_path / "data/leftImg8bit/train/ulm/ulm_000005_000019_leftImg8bit.png").write_bytes(b"")

@@ -28,7 +28,7 @@ def scores(folder, script):
     return [window.accuracy for window in score.windows], [window.counted for window in score.windows]
 
 
-def test_a_night_costs_accuracy_and_no_object(tmp_path):
+def test_night_lowers_accuracy_and_loses_no_object(tmp_path):
     (tmp_path / "day").mkdir()
     (tmp_path / "night").mkdir()
     day, shown = scores(tmp_path / "day", [])

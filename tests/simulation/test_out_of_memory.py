@@ -134,7 +134,7 @@ def breaks_on_blocks(error, after_epochs):
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: str(error)[:18])
-def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error, monkeypatch):
+def test_out_of_memory_retraining_gives_way_to_smaller_gamma(error, monkeypatch):
     monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(error, 0))
     told = played()
     short, failed, starts = told.of(ev.MemoryShort), told.of(ev.RetrainFailed), told.of(cmd.StartRetraining)
@@ -150,7 +150,7 @@ def test_a_gamma_that_breaks_for_want_of_memory_gives_way_to_a_smaller_one(error
     assert [one.index for one in told.of(ev.WindowClosed)] == [0, 1, 2]
 
 
-def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkeypatch):
+def test_out_of_memory_after_epochs_best_weights_serve(monkeypatch):
     monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(ERRORS[0], 2))
     told = played()
     starts = told.of(cmd.StartRetraining)
@@ -160,14 +160,14 @@ def test_what_it_had_reached_serves_and_the_window_is_over_for_the_stream(monkey
     assert {one.job for one in told.of(ev.ModelSwapped)} & broken
 
 
-def test_another_error_is_no_word_of_memory(monkeypatch):
+def test_other_error_of_a_retraining_is_raised(monkeypatch):
     broken = RuntimeError("shapes do not fit")
     monkeypatch.setattr(ekya.simulation.emulated.world, "retraining_of", breaks_on_blocks(broken, 0))
     with pytest.raises(RuntimeError, match="shapes"):
         played()
 
 
-def test_a_micro_profile_that_breaks_takes_its_family_out_of_the_window(monkeypatch):
+def test_out_of_memory_trial_drops_its_family(monkeypatch):
     run = MicroProfile.run
 
     def breaks(trial, *rest):

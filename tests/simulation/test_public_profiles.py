@@ -35,7 +35,7 @@ def written(folder, city=CITY, name="bochum"):
     return path
 
 
-def test_tasks_become_windows_and_cities_streams(tmp_path):
+def test_public_profiles_tasks_are_windows_cities_are_streams(tmp_path):
     short = copy.deepcopy(CITY)
     for key in (TRAINED, PREDICTED, STARTS):
         del short[key]["2"]
@@ -45,7 +45,7 @@ def test_tasks_become_windows_and_cities_streams(tmp_path):
     assert read_public_profiles([tmp_path / "bochum.json"]).windows == 3
 
 
-def test_every_entry_is_an_epoch_of_its_training(tmp_path):
+def test_public_profiles_entries_are_epochs(tmp_path):
     trace = read_public_profiles([written(tmp_path)])
     _, first, second = trace.streams[0].windows
     cheap, dear = first.trainings
@@ -66,19 +66,19 @@ def test_every_entry_is_an_epoch_of_its_training(tmp_path):
     }
 
 
-def test_a_window_starts_at_its_lowest_start_accuracy_whatever_served(tmp_path):
+def test_public_profiles_window_starts_at_lowest_accuracy(tmp_path):
     windows = read_public_profiles([written(tmp_path)]).streams[0].windows
     assert [window.start_of(BASE).served_accuracy for window in windows] == [0.4, 0.4, 0.55]
     assert windows[2].start_of(Origin(1)).served_accuracy == 0.55
 
 
-def test_predictions_are_kept_beside_what_came(tmp_path):
+def test_public_profiles_predictions_are_kept(tmp_path):
     window = read_public_profiles([written(tmp_path)]).streams[0].windows[1]
     said = {one.config.epochs: (one.accuracy, one.gpu_s) for one in window.trials[0].predicted}
     assert said == {4: (0.65, 9.0), 8: (0.75, 17.0)}
 
 
-def test_it_can_be_played(tmp_path):
+def test_public_profiles_can_be_simulated(tmp_path):
     trace = read_public_profiles([written(tmp_path), written(tmp_path, name="essen")])
     played = simulate(trace, make_scheduler("thief"), Conditions(gpus=2.0))
     nothing = simulate(trace, make_scheduler("no-retrain"), Conditions(gpus=2.0))
@@ -114,14 +114,14 @@ def broken(change):
         (lambda city: city.update({TRAINED: 3}), "valid dictionary"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_key(tmp_path, change, says):
+def test_public_profiles_wrong_value_names_file_and_key(tmp_path, change, says):
     path = written(tmp_path, broken(change))
     with pytest.raises(UserError, match=says) as refused:
         read_public_profiles([path])
     assert str(path) in str(refused.value)
 
 
-def test_what_is_not_json_is_refused(tmp_path):
+def test_public_profiles_other_file_is_refused(tmp_path):
     path = tmp_path / "city.json"
     path.write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="not JSON"):

@@ -84,7 +84,7 @@ def labels_of(recorded, window):
     return StreamPreparation(SETTINGS, material, Classifier(recorded.base, NAMES), Golden()).label()
 
 
-def test_every_family_and_part_of_the_data_is_trained_once_as_long_as_its_longest_gamma():
+def test_courses_one_training_per_family_and_data_fraction():
     courses = courses_of(GAMMAS)
     assert courses == tuple(
         Course(RetrainConfig(3, 8, 0, blocks, fraction), frozenset({1, 3}))
@@ -93,14 +93,14 @@ def test_every_family_and_part_of_the_data_is_trained_once_as_long_as_its_longes
     )
 
 
-def test_window_0_only_serves_the_base_model(recorded):
+def test_recording_window_0_serves_only_the_base_model(recorded):
     first = recorded.trace.windows[0]
     assert (first.trainings, first.trials, first.training_crops) == ((), (), 0)
     assert [start.origin for start in first.starts] == [BASE]
     assert first.labelling_gpu_s == first.inference_gpu_s == 0.0
 
 
-def test_every_gamma_is_there_in_every_later_window(recorded):
+def test_recording_later_windows_have_every_gamma(recorded):
     for window in recorded.trace.windows[1:]:
         known = [start.origin for start in window.starts]
         assert known[0] == BASE
@@ -119,7 +119,7 @@ def test_every_gamma_is_there_in_every_later_window(recorded):
     assert len(recorded.told) == len(trainings) <= recorded.common.trainings(WINDOWS)
 
 
-def test_models_of_every_family_that_are_no_worse_than_what_served_may_serve_later(recorded):
+def test_recording_every_start_keeps_all_models_that_may_serve(recorded):
     before, window = recorded.trace.windows[1:]
     serving = before.start_of(BASE).validation_accuracy
     assert serving < 0.9
@@ -136,14 +136,14 @@ def test_models_of_every_family_that_are_no_worse_than_what_served_may_serve_lat
     assert len(expected) > 1
 
 
-def test_without_every_start_the_youngest_of_each_family_is_enough(of_the_youngest):
+def test_recording_default_starts_from_youngest_of_each_family(of_the_youngest):
     window = of_the_youngest.trace.windows[2]
     youngest = {start.origin for start in window.starts if start.origin.family}
     missing = {BASE} if len(youngest) < len(FAMILIES) else set()
     assert {training.started_from for training in window.trainings} == youngest | missing
 
 
-def test_where_models_are_good_the_one_of_who_retrains_all_the_same_is_followed_too(tiny, monkeypatch):
+def test_recording_accurate_models_follow_baselines_too(tiny, monkeypatch):
     monkeypatch.setattr(ekya.simulation.emulated.recording, "ENOUGH_ACCURACY", 0.0)
     before, window = Recorded(every_start=False, gammas=GAMMAS[1:4:2]).trace.windows[1:]
     serving = before.start_of(BASE).validation_accuracy
@@ -161,7 +161,7 @@ def test_where_models_are_good_the_one_of_who_retrains_all_the_same_is_followed_
     }
 
 
-def test_a_training_is_the_one_that_a_run_would_have_made(recorded):
+def test_recording_training_equals_that_of_a_run(recorded):
     """An emulated retraining, with a γ shorter than the recorded one, gives the same weights.
 
     It reuses the crops that the micro-profiler has passed through the frozen blocks.
@@ -212,7 +212,7 @@ def _labelled_tracks(recorded):
     return tracks
 
 
-def test_lambda_as_it_is_leaves_out_what_has_changed_meanwhile(recorded):
+def test_recording_true_lambda_leaves_out_changed_objects(recorded):
     window = recorded.trace.windows[1]
     options = {option.config: option for option in window.inference}
     assert set(options) == set(LAMBDAS)
@@ -223,7 +223,7 @@ def test_lambda_as_it_is_leaves_out_what_has_changed_meanwhile(recorded):
     assert {option.config for option in window.inference_profiled} == set(LAMBDAS)
 
 
-def test_accuracy_is_told_apart_by_parts_of_the_window(recorded):
+def test_recording_accuracy_is_given_by_parts_of_the_window(recorded):
     for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
         counts = ~np.isin(seen.frames.reference.tracks, _labelled_tracks(recorded))
         assert sum(window.objects_by_part) == np.count_nonzero(counts) > 0
@@ -235,7 +235,7 @@ def test_accuracy_is_told_apart_by_parts_of_the_window(recorded):
     assert any(len(set(parts)) > 1 for parts in standings)
 
 
-def test_what_a_run_labelled_counts_neither_and_the_trace_says_so(recorded, of_the_youngest):
+def test_recording_also_labelled_objects_do_not_count(recorded, of_the_youngest):
     seen = recorded.windows[1].frames.reference
     tracks = np.setdiff1d(seen.tracks, _labelled_tracks(recorded))[:3]
     rows = [int(np.flatnonzero(seen.tracks == track)[0]) for track in tracks]
@@ -255,7 +255,7 @@ def test_what_a_run_labelled_counts_neither_and_the_trace_says_so(recorded, of_t
     assert left_out[-3:] == [(int(at), tuple(box)) for at, box in zip(frame, seen.boxes[rows], strict=True)]
 
 
-def test_class_histograms_count_what_is_there(recorded):
+def test_recording_histograms_count_true_objects(recorded):
     for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
         assert sum(window.class_histogram) == len(seen.frames.reference.classes)
         everything = seen.frames.score(seen.frames.reference.classes.astype(np.int64), len(NAMES))[0]

@@ -158,7 +158,7 @@ def told(tmp_path_factory):
     del EDGE_MODELS["tiny"]
 
 
-def test_what_the_script_says_is_what_the_loop_is_told(told):
+def test_script_events_reach_the_loop(told):
     assert [(one.t_us, one.stream) for one in told.events(ev.StreamAdded)] == [
         (0, CAM_1),
         (0, CAM_2),
@@ -168,7 +168,7 @@ def test_what_the_script_says_is_what_the_loop_is_told(told):
     assert [(one.t_us, one.stream) for one in told.events(ev.StreamBack)] == [(7 * S, CAM_1)]
 
 
-def test_a_lost_share_goes_to_the_others_and_comes_back(told):
+def test_script_lost_stream_lends_its_share_to_others(told):
     before, lost, back = (told.shares_at(t_us) for t_us in (4 * S - 1, 4 * S, 7 * S))
     assert set(before) == {CAM_1, CAM_2}
     assert set(lost) == {CAM_2}
@@ -176,7 +176,7 @@ def test_a_lost_share_goes_to_the_others_and_comes_back(told):
     assert back[CAM_1] > 0
 
 
-def test_a_stream_that_joins_is_labelled_and_profiled_from_its_second_window_on(told):
+def test_script_joining_stream_is_prepared_from_second_window(told):
     asked = {
         one.window: {asked.stream: bool(asked.inference) for asked in one.streams}
         for _, one in told.commands(cmd.BeginPreparation)
@@ -189,7 +189,7 @@ def test_a_stream_that_joins_is_labelled_and_profiled_from_its_second_window_on(
     assert labelled[0] == (2, True)
 
 
-def test_what_came_while_nobody_looked_has_no_answer_and_no_number(told):
+def test_script_frames_during_a_loss_have_no_answer(told):
     for stream in SCRIPTS:
         answers, truths = (
             read(path)
@@ -206,12 +206,12 @@ def test_what_came_while_nobody_looked_has_no_answer_and_no_number(told):
     assert read_predictions(told.folder.predictions(CAM_3)).t_us.min() == 4_500_000
 
 
-def test_a_burst_brings_so_many_times_the_frames(told):
+def test_script_burst_multiplies_frames(told):
     times = read_predictions(told.folder.predictions(CAM_2)).t_us
     in_burst = ((times >= 9 * S) & (times < 11 * S)).sum()
     assert in_burst == pytest.approx(3 * 2 * FPS, abs=1)
     assert ((times >= 11 * S) & (times < 13 * S)).sum() == pytest.approx(2 * FPS, abs=1)
 
 
-def test_two_runs_are_the_same_to_the_byte(told, tmp_path):
+def test_script_two_runs_give_the_same_bytes(told, tmp_path):
     assert emulate(tmp_path).folder.journal.read_bytes() == told.folder.journal.read_bytes()

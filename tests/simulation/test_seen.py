@@ -22,7 +22,7 @@ def window():
     return watched(2 * FRAMES)[1].frames
 
 
-def test_windows_are_whole_and_in_order():
+def test_watch_yields_whole_windows_in_order():
     seen = watched(2 * FRAMES)
     assert [of.frames.window for of in seen] == [0, 1]
     assert [of.material.window for of in seen] == [0, 1]
@@ -31,7 +31,7 @@ def test_windows_are_whole_and_in_order():
     assert len(watched(3 * FRAMES, windows=2)) == 2
 
 
-def test_a_window_in_which_nothing_came_is_empty():
+def test_watch_window_without_frames_is_empty():
     there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
     collector = WindowCollector(SETTINGS, WINDOW_US)
     seen = list(watch(iter(there), GivenBoxes(), collector, None, SIDE, WINDOW_US, 4))
@@ -44,14 +44,14 @@ def test_a_window_in_which_nothing_came_is_empty():
 @pytest.mark.parametrize(
     ("more", "part"), [(5, 4 / FRAMES), (FRAMES // 2, 0.5 - 1 / FRAMES), (FRAMES - 1, 1.0)]
 )
-def test_the_last_window_is_cut_short_where_the_stream_ends(more, part):
+def test_watch_last_window_ends_with_the_stream(more, part):
     *whole, last = watched(2 * FRAMES + more)
     assert [of.part for of in whole] == [1.0, 1.0]
     assert last.part == pytest.approx(part)
     assert last.frames.frame.tolist() == list(range(2 * FRAMES, 2 * FRAMES + more))
 
 
-def test_right_answers_are_worth_everything_and_wrong_ones_nothing(window):
+def test_seen_score_right_answers_one_wrong_zero(window):
     truth = window.reference.classes.astype(np.int64)
     assert window.score(truth, len(NAMES))[0].accuracy == 1.0
     assert window.score((truth + 1) % 3, len(NAMES))[0].accuracy == 0.0
@@ -62,14 +62,14 @@ def test_right_answers_are_worth_everything_and_wrong_ones_nothing(window):
     assert series.correct.sum() == score.correct
 
 
-def test_objects_can_be_left_out(window):
+def test_seen_score_leaves_out_tracks(window):
     truth = window.reference.classes.astype(np.int64)
     one = window.reference.tracks[0]
     counted = window.without(np.array([one])).score(truth, len(NAMES))[0].counted
     assert counted == len(truth) - np.count_nonzero(window.reference.tracks == one) < len(truth)
 
 
-def test_where_frames_are_left_out_the_last_analysed_one_answers(window):
+def test_seen_score_skipped_frames_use_last_analysed_answer(window):
     """Objects stand for a few frames: an old answer is right as long as the same class is there."""
     truth = window.reference.classes.astype(np.int64)
     for every in (2, 5):
@@ -86,7 +86,7 @@ def test_where_frames_are_left_out_the_last_analysed_one_answers(window):
         assert window.score(truth, len(NAMES), 1, every)[0].counted == counted
 
 
-def test_a_thinned_window_is_the_same_with_fewer_frames(window):
+def test_seen_thinned_keeps_every_kth_frame(window):
     thin = window.thinned(3)
     assert thin.frame.tolist() == [index for index in range(FRAMES, 2 * FRAMES) if index % 3 == 0]
     assert len(thin.boxes) == len(thin.crops) == len(thin.reference.classes)
@@ -95,7 +95,7 @@ def test_a_thinned_window_is_the_same_with_fewer_frames(window):
     assert thin.mean_objects == pytest.approx(len(thin.boxes) / len(thin.frame))
 
 
-def test_an_empty_window_counts_nothing(window):
+def test_seen_score_empty_window_counts_nothing(window):
     nothing = window.thinned(10_000)
     assert nothing.mean_objects == 0.0
     assert nothing.score(np.zeros(0, np.int64), len(NAMES))[0].accuracy is None

@@ -78,7 +78,7 @@ def events_of(played, kind):
 
 @pytest.mark.parametrize("name", ["thief", "uniform", "no-retrain"])
 @pytest.mark.parametrize("gpus", [0.6, 2.0])
-def test_shares_never_exceed_what_there_is_at_any_instant(name, gpus):
+def test_simulate_shares_never_exceed_capacity(name, gpus):
     played = simulate(TRACE, make_scheduler(name), Conditions(gpus=gpus))
     inference: dict[str, int] = {}
     retraining: dict[str, int] = {}
@@ -107,7 +107,7 @@ def test_shares_never_exceed_what_there_is_at_any_instant(name, gpus):
     assert inference
 
 
-def test_every_window_is_prepared_charged_and_scored():
+def test_simulate_every_window_is_prepared_charged_and_scored():
     assert [event.index for event in events_of(PLAYED, ev.WindowOpened)] == [0, 1, 2, 3]
     labelled = {(event.stream, event.window) for event in events_of(PLAYED, ev.LabelsReady)}
     assert labelled == {(stream.stream, window) for stream in TRACE.streams for window in (1, 2, 3)}
@@ -118,7 +118,7 @@ def test_every_window_is_prepared_charged_and_scored():
     assert all(0.0 < accuracy < 1.0 for windows in PLAYED.accuracy.values() for accuracy in windows)
 
 
-def test_what_a_retraining_reaches_is_what_the_trace_says():
+def test_simulate_retraining_reaches_accuracy_of_trace():
     model = dict.fromkeys((stream.stream for stream in TRACE.streams), BASE_WINDOW)
     windows = {stream.stream: stream.windows for stream in TRACE.streams}
     running, progress = {}, 0
@@ -142,7 +142,7 @@ def test_what_a_retraining_reaches_is_what_the_trace_says():
     assert progress > 10
 
 
-def test_more_error_changes_estimates_and_no_truth():
+def test_simulate_error_changes_estimates_not_truth():
     sure, unsure = (
         simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5, error_sd=sd, seed=1)) for sd in (0.0, 0.3)
     )
@@ -164,7 +164,7 @@ def test_more_error_changes_estimates_and_no_truth():
     assert sure.mean_accuracy > unsure.mean_accuracy
 
 
-def test_an_error_does_not_touch_who_does_not_listen():
+def test_simulate_error_leaves_baselines_unchanged():
     accuracies = [
         simulate(TRACE, make_scheduler("uniform"), Conditions(gpus=1.5, error_sd=sd)).accuracy
         for sd in (None, 0.5)
@@ -172,7 +172,7 @@ def test_an_error_does_not_touch_who_does_not_listen():
     assert accuracies[0] == accuracies[1]
 
 
-def test_who_knows_the_truth_is_told_it_whatever_the_error():
+def test_simulate_oracle_gets_truth_despite_error():
     needs = Needs(labels=True, inference_profile=True, micro_profile=True, true_profile=True)
     noisy = generate_trace(11, 3, 4, replace(SMALL, validation_noise=0.1))
     knows = [
@@ -183,7 +183,7 @@ def test_who_knows_the_truth_is_told_it_whatever_the_error():
     assert knows[0] != simulate(noisy, HalfAndHalf(), Conditions(gpus=1.5)).accuracy
 
 
-def test_another_window_length_and_number_are_played():
+def test_simulate_other_window_length_and_number_are_used():
     short = simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5, window_us=30_000_000, windows=2))
     assert short.steps[-1].now_us >= 60_000_000
     assert [event.index for event in events_of(short, ev.WindowOpened)] == [0, 1]
@@ -191,7 +191,7 @@ def test_another_window_length_and_number_are_played():
 
 
 @pytest.mark.parametrize("placement", [Packing.QUANTISED, Packing.BEST_FIT])
-def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement):
+def test_simulate_placement_reports_rounding_cost(placement):
     played = simulate(TRACE, make_scheduler("exact"), Conditions(gpus=1.5, placement=placement))
     plans = [turn.plan for turn in played.steps if turn.plan is not None]
     for plan in plans:
@@ -208,7 +208,7 @@ def test_no_gpu_holds_more_than_itself_and_what_rounding_cost_is_told(placement)
     assert any(plan.rounding_cost != 0.0 for plan in plans)
 
 
-def test_max_min_lifts_the_worst_stream_of_a_trace():
+def test_simulate_max_min_lifts_the_worst_stream():
     mean, worst = (
         simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective))
         for objective in Objective
@@ -223,14 +223,14 @@ def _worst(played):
     return fmean(min(windows) for windows in list(zip(*played.accuracy.values(), strict=True))[1:])
 
 
-def test_costs_of_families_are_those_of_their_gammas():
+def test_family_costs_are_means_of_their_gammas():
     costs = {cost.family: cost for cost in family_costs(TRACE)}
     cheap, dear = (costs[shape.family] for shape in SMALL.families)
     assert dear.epoch_gpu_s == pytest.approx(7 * cheap.epoch_gpu_s)
     assert cheap.prepare_gpu_s == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_same_seed_gives_the_same_bytes_and_they_are_these():
+def test_simulate_summary_equals_golden_bytes():
     """The golden file is the output of this scheduler; rewrite it by hand when the world changes."""
     said = json.dumps(summary_of(PLAYED), indent=1, ensure_ascii=False) + "\n"
     again = summary_of(simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5)))

@@ -34,7 +34,7 @@ def window_of(event, run):
     return int(event.t_us // run.options.window_us)
 
 
-def test_a_model_from_the_cloud_comes_at_its_time_and_is_the_best_that_its_gamma_gave():
+def test_cloud_model_arrives_in_time_with_best_epoch():
     run = played("cloud:up=20:down=100")
     started = {one.job: one for one in of(run, cmd.StartRetraining, "commands")}
     assert all(one.share_milli == 0 for one in started.values())
@@ -54,19 +54,19 @@ def test_a_model_from_the_cloud_comes_at_its_time_and_is_the_best_that_its_gamma
     assert not of(run, cmd.BeginPreparation, "commands")
 
 
-def test_a_model_that_comes_too_late_changes_nothing():
+def test_cloud_model_too_late_changes_nothing():
     late, never = played("cloud:up=0.1:down=0.1"), played("no-retrain")
     assert len(of(late, cmd.StopRetraining, "commands")) == len(of(late, cmd.StartRetraining, "commands"))
     assert late.accuracy == never.accuracy
 
 
-def test_more_bandwidth_serves_better():
+def test_cloud_more_bandwidth_gives_higher_accuracy():
     accuracies = [played(f"cloud:up={mbps}:down={4 * mbps}").mean_accuracy for mbps in (2, 8, 100)]
     assert accuracies == sorted(accuracies)
     assert accuracies[-1] > accuracies[0] > played("no-retrain").mean_accuracy - 1e-9
 
 
-def test_of_every_earlier_window_one_model_is_kept():
+def test_reuse_keeps_one_model_of_each_earlier_window():
     run = played("reuse")
     kept = of(run, ev.ModelCached)
     assert len(kept) == 3 * 2
@@ -84,7 +84,7 @@ def _dearest_family():
     return dearest.batch_size, dearest.head_width, dearest.trainable_blocks
 
 
-def test_the_model_of_the_most_similar_mix_serves_and_is_worth_what_the_trace_says():
+def test_reuse_most_similar_model_serves_with_trace_accuracy():
     run = played("reuse")
     started = {one.job: one for one in of(run, cmd.StartRetraining, "commands")}
     told = {one.job: one for one in of(run, ev.RetrainProgress)}
@@ -111,7 +111,7 @@ def _part(counts):
     return [count / sum(counts) for count in counts]
 
 
-def test_nothing_is_reused_where_the_trace_counts_no_classes():
+def test_reuse_trace_without_histograms_reuses_nothing():
     streams = tuple(
         replace(stream, windows=tuple(replace(window, class_histogram=()) for window in stream.windows))
         for stream in TRACE.streams
@@ -120,14 +120,14 @@ def test_nothing_is_reused_where_the_trace_counts_no_classes():
     assert not of(run, cmd.StartRetraining, "commands")
 
 
-def test_who_has_no_use_for_kept_models_is_not_told_of_them():
+def test_kept_models_are_reported_only_if_needed():
     assert not of(played("uniform"), ev.ModelCached)
 
 
 NOISY = generate_trace(11, 3, 4, replace(SMALL, validation_noise=0.1))
 
 
-def test_an_oracle_knows_every_gamma_at_no_cost():
+def test_oracle_knows_every_gamma_at_no_cost():
     run = played("oracle", NOISY)
     seen = {(one.stream, one.window): set() for one in of(run, ev.LabelsReady)}
     for event in of(run, ev.RetrainProfiled):
@@ -145,5 +145,5 @@ def test_an_oracle_knows_every_gamma_at_no_cost():
     assert {one.window for one in of(run, ev.InferenceProfiled)} == {1, 2, 3}
 
 
-def test_knowing_is_worth_something():
+def test_oracle_is_better_than_noisy_estimates():
     assert played("oracle", NOISY).mean_accuracy > played("ekya", NOISY, error_sd=0.3).mean_accuracy

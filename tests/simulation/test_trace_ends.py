@@ -37,18 +37,18 @@ def accuracy_of_first(trace):
 
 
 @pytest.mark.parametrize(("last_part", "ends"), [(0.5, 1.5), (1.0, 2.0)])
-def test_a_camera_that_ends_is_told_of_once(last_part, ends):
+def test_trace_end_of_a_camera_is_reported_once(last_part, ends):
     accuracy, told = accuracy_of_first(with_first(2, last_part))
     assert told == [ev.StreamEnded(round(ends * WINDOW_US), FIRST.stream)]
     assert accuracy == pytest.approx(accuracy_of_first(TRACE)[0])
 
 
-def test_nothing_is_told_of_streams_that_outlast_the_run():
+def test_trace_stream_longer_than_run_has_no_end():
     assert accuracy_of_first(TRACE)[1] == []
 
 
 @pytest.mark.parametrize("scheduler", ["ekya", "uniform", "reuse", "oracle"])
-def test_a_stream_with_fewer_windows_is_played_beside_the_others(scheduler):
+def test_trace_shorter_stream_is_played_beside_others(scheduler):
     played = simulate(with_first(2), make_scheduler(scheduler), Conditions(gpus=1.5))
     assert [len(windows) for windows in played.accuracy.values()] == [2, 4, 4]
     ends = [event.t_us for turn in played.steps for event in turn.events if isinstance(event, ev.StreamEnded)]

@@ -118,7 +118,7 @@ def start(share_milli=500):
     return cmd.StartRetraining(CAM, JobId(1), 1, GAMMA, share_milli, 0.8, 8.0)
 
 
-def test_a_training_advances_at_the_speed_of_its_share():
+def test_trace_training_advances_at_speed_of_share():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([start(500)])
@@ -132,7 +132,7 @@ def test_a_training_advances_at_the_speed_of_its_share():
     assert told[-1].gpu_s == 8.0
 
 
-def test_a_resize_keeps_what_is_done():
+def test_trace_resize_keeps_finished_part():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([start(500)])
@@ -142,14 +142,14 @@ def test_a_resize_keeps_what_is_done():
     assert [event.t_us for event in progress] == [26 * S, 30 * S]
 
 
-def test_without_a_share_nothing_advances():
+def test_trace_training_without_share_pauses():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([start(0)])
     assert events_until(executor, 40 * S) == []
 
 
-def test_serving_the_middle_of_a_training_holds_it_up_and_its_end_does_not():
+def test_trace_checkpoint_delays_training_its_end_does_not():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([start(1000)])
@@ -163,7 +163,7 @@ def test_serving_the_middle_of_a_training_holds_it_up_and_its_end_does_not():
 AWAY = replace(start(0), elsewhere=Elsewhere(36 * S))
 
 
-def test_what_comes_home_is_told_of_and_may_serve_while_the_rest_is_on_its_way():
+def test_trace_snapshot_may_serve_before_the_rest():
     executor = executor_of()
     executor.wait(22 * S)
     executor.receive(AWAY, 1, False)
@@ -179,7 +179,7 @@ def test_what_comes_home_is_told_of_and_may_serve_while_the_rest_is_on_its_way()
     assert (type(finished), finished.gpu_s) == (ev.RetrainFinished, 0.0)
 
 
-def test_what_was_home_when_the_rest_is_lost_or_stopped_may_serve():
+def test_trace_snapshot_serves_when_the_rest_is_lost():
     executor = executor_of()
     executor.wait(22 * S)
     executor.receive(AWAY, 1, False)
@@ -189,7 +189,7 @@ def test_what_was_home_when_the_rest_is_lost_or_stopped_may_serve():
     assert told == [ev.RetrainProgress, ev.ModelSwapped]
 
 
-def test_of_epochs_whose_snapshots_were_not_sent_the_best_comes_at_the_end():
+def test_trace_last_snapshot_has_best_unsent_epoch():
     better, worse = training().epochs
     falling = replace(
         training(),
@@ -203,7 +203,7 @@ def test_of_epochs_whose_snapshots_were_not_sent_the_best_comes_at_the_end():
     assert (progress.epoch, progress.validation_accuracy) == (1, pytest.approx(0.8))
 
 
-def test_what_the_trace_knows_nothing_of_fails_when_it_would_be_over():
+def test_trace_unknown_remote_training_fails_at_its_end():
     executor = executor_of(trace_of(stream_window(0), stream_window(1, trainings=()), stream_window(2)))
     executor.wait(36 * S)
     executor.receive(AWAY, 1, False)
@@ -212,7 +212,7 @@ def test_what_the_trace_knows_nothing_of_fails_when_it_would_be_over():
     assert [type(event) for event in executor.wait(36 * S).events] == [ev.RetrainFailed]
 
 
-def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():
+def test_trace_accuracy_is_integral_over_time():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([cmd.SetInference(CAM, LAMBDA, 200), start(1000)])
@@ -232,7 +232,7 @@ def test_accuracy_is_the_integral_of_what_serves_times_what_inference_leaves():
     assert executor.world.mean_accuracy(CAM, 0) == 0.0
 
 
-def test_a_model_that_serves_from_the_middle_on_counts_with_what_it_does_then_and_how_many_objects_come():
+def test_trace_accuracy_by_part_is_weighted_by_objects():
     first, *later = training().epochs
     falling = replace(standing(1, 0.6), by_part=(0.8, 0.6, 0.4, 0.2))
     trained = replace(training(), epochs=(replace(first, standings=(falling, *first.standings[1:])), *later))
@@ -264,7 +264,7 @@ def prepare(executor, share_milli=500):
     return events_until(executor, 40 * S)
 
 
-def test_labelling_and_profiling_are_charged_at_their_share_and_told_on_validation():
+def test_trace_preparation_is_charged_at_its_share():
     told = prepare(executor_of())
     assert [(type(event).__name__, event.t_us) for event in told] == [
         ("LabelsReady", 22 * S),
@@ -279,7 +279,7 @@ def test_labelling_and_profiling_are_charged_at_their_share_and_told_on_validati
     ]
 
 
-def test_what_is_not_ready_in_time_stays_undone():
+def test_trace_preparation_ended_early_drops_the_rest():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (FAMILY,)),))])
@@ -288,7 +288,7 @@ def test_what_is_not_ready_in_time_stays_undone():
     assert events_until(executor, 40 * S) == []
 
 
-def test_an_oracle_is_told_what_counts():
+def test_trace_oracle_gets_true_accuracies():
     told = prepare(executor_of(estimates=Estimates(error_sd=0.5, exact=True)))
     assert told[0].serving_accuracy == 0.4
     assert told[1].options[0].accuracy_after == pytest.approx(0.8)
@@ -296,7 +296,7 @@ def test_an_oracle_is_told_what_counts():
     assert told[1].options[0].early_part == pytest.approx(0.5)
 
 
-def test_what_was_recorded_is_told_unless_an_error_is_asked_for():
+def test_trace_recorded_estimates_used_without_error():
     curve = FamilyCurve(16, 64, 1, 64, (0.3, 0.5), 0.1, 0.2)
     said = Predicted(GAMMA, 0.9, 7.0, 0.05)
     for trial, kind in (
@@ -315,7 +315,7 @@ def test_what_was_recorded_is_told_unless_an_error_is_asked_for():
         assert wrong.options[0].accuracy_after == pytest.approx(0.8)
 
 
-def test_a_larger_error_is_the_same_one_only_larger():
+def test_trace_larger_error_is_the_same_scaled():
     told = [
         prepare(executor_of(estimates=Estimates(error_sd=sd, seed=3)))[1].options[0].accuracy_after - 0.8
         for sd in (0.01, 0.02)
@@ -326,7 +326,7 @@ def test_a_larger_error_is_the_same_one_only_larger():
     assert abs(off - 0.8) == pytest.approx(0.08)
 
 
-def test_what_the_trace_does_not_know_fails_and_what_was_predicted_only_ends_as_predicted():
+def test_trace_unknown_gamma_fails_predicted_one_ends():
     known_nothing = trace_of(stream_window(0), stream_window(1, trainings=()))
     executor = executor_of(known_nothing)
     executor.wait(20 * S)
@@ -342,7 +342,7 @@ def test_what_the_trace_does_not_know_fails_and_what_was_predicted_only_ends_as_
     assert [(event.t_us, event.validation_accuracy) for event in told[:2]] == [(23 * S, 0.35), (26 * S, 0.9)]
 
 
-def test_of_two_recorded_trainings_the_one_from_the_nearer_start_counts():
+def test_trace_training_from_nearer_start_is_used():
     from_base = training(2)
     from_first = replace(
         from_base,
@@ -407,21 +407,21 @@ def played(trace: Trace, view: WindowView, phase: Phase) -> list[float]:
 
 @settings(max_examples=60)
 @given(one_phase_plans())
-def test_the_value_of_a_phase_is_the_objectives_where_estimates_are_true(drawn):
+def test_trace_true_estimates_reach_objective_value(drawn):
     trace, view, phase = drawn
     promised = [value for _, value in evaluate(view, [phase]).per_stream]
     # Epoch ends are rounded to a whole microsecond.
     assert played(trace, view, phase) == pytest.approx(promised, abs=1e-6)
 
 
-def test_every_gamma_of_the_generated_trace_is_offered():
+def test_trace_generated_offers_every_gamma():
     view = view_of(GENERATED[LINEAR], 1, 3000)
     assert {family_of(option.config) for option in view.streams[0].retrain_options} == {
         shape.family for shape in EXACT.families
     }
 
 
-def test_shares_are_held_in_a_ledger_and_told_with_what_happens_next():
+def test_trace_share_changes_come_with_the_next_event():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([cmd.SetInference(CAM, LAMBDA, 400), start(1000)])
@@ -436,7 +436,7 @@ def test_shares_are_held_in_a_ledger_and_told_with_what_happens_next():
         executor.execute([cmd.BeginPreparation(1, 700, ())])
 
 
-def test_a_training_that_is_done_leaves_its_share_to_others():
+def test_trace_finished_training_frees_its_share():
     executor = executor_of()
     executor.wait(20 * S)
     executor.execute([start(1000)])

@@ -35,7 +35,7 @@ def write_fleet(folder):
     return folder / "fleet.yaml"
 
 
-def test_both_versions_are_labelled_retrained_and_scored_alike(tmp_path):
+def test_waymo_both_versions_give_same_results(tmp_path):
     folder = RunFolder.create(tmp_path, "run")
     emulate(folder, load_fleet(write_fleet(tmp_path)), "ekya", 3, lambda _batch, _turn: None)
     summary = json.loads(folder.summary.read_text())

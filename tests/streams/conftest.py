@@ -1,6 +1,8 @@
 """Source for tests of processes: its frames carry their index, and it can end by a crash."""
 
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +68,31 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def kill_decoder() -> Any:
-    """Function that kills the process in which the source of a test runs."""
+def decoders() -> Any:
+    """Function that returns the living processes in which the sources of a test run."""
 
-    def kill() -> None:
+    def living() -> list[psutil.Process]:
+        found = []
         for child in psutil.Process().children():
-            if child.status() != psutil.STATUS_ZOMBIE and child.cmdline()[-1].endswith("process_child"):
-                child.kill()
+            # One that just ended has no command line, or raises.
+            with suppress(psutil.Error):
+                if any(word.endswith("process_child") for word in child.cmdline()):
+                    found.append(child)
+        return found
+
+    return living
+
+
+@pytest.fixture
+def kill_decoder(decoders: Any) -> Any:
+    """Function that kills the process in which the source of a test runs; returns whether there was one."""
+
+    def kill() -> bool:
+        found = decoders()
+        for child in found:
+            child.kill()
+        while decoders():
+            time.sleep(0.001)
+        return bool(found)
 
     return kill

@@ -26,26 +26,26 @@ class Made:
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_items_come_in_their_order_to_the_last(count):
+def test_read_ahead_any_count_keeps_order(count):
     assert list(read_ahead(Made(10).numbers(), count)) == list(range(10))
     assert list(read_ahead(Made(0).numbers(), count)) == []
 
 
-def test_no_more_are_made_than_may_wait():
+def test_read_ahead_makes_at_most_count_in_advance():
     made = Made(100)
     with closing(read_ahead(made.numbers(), 5)) as items:
         assert [next(items), next(items)] == [0, 1]
         assert made.made <= 2 + 5
 
 
-def test_what_making_an_item_raises_comes_in_its_place():
+def test_read_ahead_error_is_raised_in_its_place():
     items = read_ahead(Made(10, fails_at=3).numbers(), 4)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="no 3"):
         next(items)
 
 
-def test_who_stops_early_leaves_no_thread_and_a_closed_generator():
+def test_read_ahead_closed_early_leaves_no_thread():
     before = threading.active_count()
     made = Made(100)
     items = read_ahead(made.numbers(), 4)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from ekya.core.errors import UserError
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSpec
 from ekya.streams.ingest.feed import Feed, LiveSample
-from ekya.streams.ingest.frame import Sight, Silence
+from ekya.streams.ingest.frame import Silence
 from ekya.streams.ingest.process import SourceProcess
 
 
@@ -50,18 +50,18 @@ def feed():
 @pytest.mark.parametrize(
     "url", ["rtsp://10.0.0.5/live", "http://cam:8080/video", "/dev/video12", "${CAMERA}", "rtsps://a/b"]
 )
-def test_a_camera_is_named_by_its_url(url):
+def test_camera_spec_accepts_camera_urls(url):
     assert CameraSpec(url=url).url == url
 
 
 @pytest.mark.parametrize("url", ["gate.mp4", "ftp://u:secret@cam/x", "/dev/sda1", "rtsp:/cam", ""])
-def test_what_is_no_camera_is_refused_and_not_repeated(url):
+def test_camera_spec_other_url_is_refused_unrepeated(url):
     with pytest.raises(ValidationError, match="this is no camera; write rtsp://") as refused:
         CameraSpec(url=url)
     assert "secret" not in refused.value.errors()[0]["msg"]
 
 
-def test_a_variable_that_is_not_set_is_a_user_error(monkeypatch):
+def test_camera_unset_variable_is_user_error(monkeypatch):
     monkeypatch.delenv("CAM_PASSWORD", raising=False)
     with (
         SourceProcess(CameraSpec(url="rtsp://u:${CAM_PASSWORD}@cam/"), ()) as process,
@@ -70,7 +70,7 @@ def test_a_variable_that_is_not_set_is_a_user_error(monkeypatch):
         process.wait_open()
 
 
-def test_every_frame_is_numbered_and_the_newest_wins(camera, feed):
+def test_feed_slow_reader_gets_newest_of_numbered_frames(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     assert watching.wait_open() == 40
     started_ns = time.monotonic_ns()
@@ -86,7 +86,7 @@ def test_every_frame_is_numbered_and_the_newest_wins(camera, feed):
     assert said == [None]
 
 
-def test_frames_from_before_the_run_are_left_out(camera, feed):
+def test_feed_frames_before_the_run_are_dropped(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
     time.sleep(0.5)
@@ -97,13 +97,13 @@ def test_frames_from_before_the_run_are_left_out(camera, feed):
     assert 0 <= arrived[0].t_us < 1_000_000
 
 
-def test_a_rate_that_the_stream_says_wrongly_is_measured(camera, feed):
+def test_feed_wrong_declared_rate_is_measured(camera, feed):
     camera.fps = 10.0
     # FFmpeg assumes 25 frames a second for every MJPEG stream.
     assert feed(CameraSpec(url=camera.url)).wait_open() == pytest.approx(10.0, rel=0.2)
 
 
-def test_a_camera_that_goes_away_is_lost_and_comes_back(camera, feed):
+def test_feed_camera_disconnects_and_is_found_again(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -119,7 +119,7 @@ def test_a_camera_that_goes_away_is_lost_and_comes_back(camera, feed):
     assert indices == sorted(set(indices))
 
 
-def test_a_camera_that_says_nothing_any_more_is_lost(camera, feed):
+def test_feed_silent_camera_is_lost(camera, feed):
     watching = feed(CameraSpec(url=camera.url, fps=40, stall_s=0.5))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -129,7 +129,7 @@ def test_a_camera_that_says_nothing_any_more_is_lost(camera, feed):
     assert said[-1] == "no frame for 0.5 s"
 
 
-def test_a_camera_that_is_not_there_is_waited_for(camera, feed):
+def test_feed_unreachable_camera_is_retried(camera, feed):
     camera.stop()
     watching = feed(CameraSpec(url=camera.url))
     assert watching.wait_open() == ASSUMED_FPS
@@ -142,7 +142,7 @@ def test_a_camera_that_is_not_there_is_waited_for(camera, feed):
     assert arrived[0].index == 0
 
 
-def test_a_login_that_is_refused_is_said_without_it(camera, feed, monkeypatch):
+def test_feed_refused_login_is_masked(camera, feed, monkeypatch):
     camera.login = "admin:tops3cret"
     monkeypatch.setenv("CAM_LOGIN", "admin:wr0ngone")
     watching = feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")))
@@ -157,7 +157,7 @@ def test_a_login_that_is_refused_is_said_without_it(camera, feed, monkeypatch):
     assert watched(again, 8.0, until=bool)[0]
 
 
-def test_a_device_that_is_not_there_is_lost(feed):
+def test_feed_missing_device_is_lost(feed):
     watching = feed(CameraSpec(url="/dev/video97"))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -166,7 +166,7 @@ def test_a_device_that_is_not_there_is_lost(feed):
     )
 
 
-def test_a_process_that_dies_is_replaced_and_no_frame_is_counted_twice(camera, feed, kill_decoder):
+def test_feed_dead_process_is_replaced_without_double_frames(camera, feed, kill_decoder):
     watching = feed(CameraSpec(url=camera.url, fps=40))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -180,7 +180,7 @@ def test_a_process_that_dies_is_replaced_and_no_frame_is_counted_twice(camera, f
     assert not watching.ended
 
 
-def test_a_camera_looks_for_itself_in_growing_steps(monkeypatch):
+def test_camera_source_reconnects_with_back_off(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     source = CameraSpec(url="/dev/video97", fps=5).open(())
@@ -189,7 +189,7 @@ def test_a_camera_looks_for_itself_in_growing_steps(monkeypatch):
     assert slept == [0.5, 1.0, 2.0, 4.0, 4.0]
 
 
-def test_a_look_at_a_camera_is_a_recording_that_ends(camera):
+def test_live_sample_ends_after_its_time(camera):
     with LiveSample(CameraSpec(url=camera.url, fps=40), 0.6) as look:
         frames = list(look.frames())
     assert 5 < len(frames) < 30
@@ -199,18 +199,10 @@ def test_a_look_at_a_camera_is_a_recording_that_ends(camera):
         assert list(look.frames()) == []
 
 
-def test_watching_in_its_own_process_needs_neither_ray_nor_torch():
+def test_process_child_imports_neither_ray_nor_torch():
     code = (
         "import sys, ekya.streams.ingest.process_child; "
         "import ekya.streams.ingest.camera, ekya.streams.ingest.feed; "
         "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_a_watch_that_is_broken_off_closes_the_connection(camera):
-    source = CameraSpec(url=camera.url, fps=40).open(())
-    seen = source.watch()
-    assert isinstance(next(seen), Sight)
-    seen.close()
-    assert source._capture is None

@@ -40,7 +40,7 @@ def _overlaps(pairs: list[tuple[Frame, Truth]], apart: int) -> list[float]:
     return found
 
 
-def test_same_seed_same_pixels_in_every_pass() -> None:
+def test_city_second_pass_has_same_pixels() -> None:
     source = CitySpec(seed=3, scenes=_DRIFT).open(KINDS)
     first, second = (list(itertools.islice(source.frames(), 40)) for _ in range(2))
     for (frame_a, truth_a), (frame_b, truth_b) in zip(first, second, strict=True):
@@ -51,7 +51,7 @@ def test_same_seed_same_pixels_in_every_pass() -> None:
         assert np.array_equal(truth_a.tracks, truth_b.tracks)
 
 
-def test_same_seed_same_pixels_in_another_process() -> None:
+def test_city_other_process_has_same_pixels() -> None:
     code = (
         "import itertools, zlib; from ekya.streams.synthetic import CitySpec, KINDS\n"
         "frames = itertools.islice(CitySpec(seed=5).open(KINDS).frames(), 8)\n"
@@ -62,13 +62,13 @@ def test_same_seed_same_pixels_in_another_process() -> None:
     assert int(there) == here
 
 
-def test_another_seed_is_another_street() -> None:
+def test_city_other_seed_has_other_pixels() -> None:
     (one, _), (other, _) = _read(CitySpec(seed=1), 1)[0], _read(CitySpec(seed=2), 1)[0]
     assert np.mean(np.abs(one.image.astype(int) - other.image)) > 5
 
 
 @pytest.mark.parametrize("view", ["side", "front", "high"])
-def test_boxes_lie_inside_and_belong_to_the_frame(view: str) -> None:
+def test_city_boxes_lie_inside_the_frame(view: str) -> None:
     spec = CitySpec(
         seed=8, scenes=(Scene.model_validate({"view": view, "density": 8}),), width=400, height=200
     )
@@ -83,14 +83,14 @@ def test_boxes_lie_inside_and_belong_to_the_frame(view: str) -> None:
         assert (truth.boxes[:, 2:] > truth.boxes[:, :2]).all()
 
 
-def test_frames_are_numbered_and_timed_and_end() -> None:
+def test_city_frames_are_numbered_timed_and_finite() -> None:
     pairs = _read(CitySpec(seed=1, fps=4, duration_s=2.5), 1000)
     assert [frame.index for frame, _ in pairs] == list(range(10))
     assert [frame.t_us for frame, _ in pairs] == [250_000 * index for index in range(10)]
 
 
 @pytest.mark.parametrize("view", ["side", "front", "high"])
-def test_tracks_are_unique_keep_their_class_and_move_continuously(view: str) -> None:
+def test_city_tracks_are_unique_and_continuous(view: str) -> None:
     pairs = _read(CitySpec(seed=4, scenes=(Scene.model_validate({"view": view}),)), 70)
     class_of: dict[int, int] = {}
     for _, truth in pairs:
@@ -105,7 +105,7 @@ def test_tracks_are_unique_keep_their_class_and_move_continuously(view: str) -> 
     assert len(class_of) > 8
 
 
-def test_density_says_how_many_are_in_view() -> None:
+def test_city_density_sets_objects_in_view() -> None:
     few, many = (
         np.mean([len(t.tracks) for _, t in _read(CitySpec(seed=6, scenes=(Scene(density=d),)), 60)])
         for d in (3, 8)
@@ -114,7 +114,7 @@ def test_density_says_how_many_are_in_view() -> None:
     assert 5 < many <= 8
 
 
-def test_script_changes_the_mix_at_once_and_the_light() -> None:
+def test_city_cut_changes_mix_and_light() -> None:
     pairs = _read(CitySpec(seed=9, fps=5, scenes=_DRIFT), 60)
     before, after = pairs[:30], pairs[30:]
     named = [[{KINDS[c] for c in truth.classes} for _, truth in part] for part in (before, after)]
@@ -126,7 +126,7 @@ def test_script_changes_the_mix_at_once_and_the_light() -> None:
     assert not tracks_before & tracks_after
 
 
-def test_a_ramp_changes_light_steadily_and_keeps_those_in_view() -> None:
+def test_city_ramp_changes_light_gradually() -> None:
     scenes = (Scene(density=6), Scene(at_s=2, ramp_s=8, lighting="night", density=6))
     pairs = _read(CitySpec(seed=10, fps=5, scenes=scenes), 52)
     brightness = np.array([np.mean(frame.image) for frame, _ in pairs])
@@ -135,13 +135,13 @@ def test_a_ramp_changes_light_steadily_and_keeps_those_in_view() -> None:
     assert set(pairs[9][1].tracks.tolist()) & set(pairs[11][1].tracks.tolist())
 
 
-def test_classes_are_indices_of_the_callers_names() -> None:
+def test_city_classes_index_the_fleets_names() -> None:
     spec = CitySpec(seed=2, scenes=(Scene(mix={"bus": 1.0}),))
     seen = {int(c) for _, truth in _read(spec, 10, ("car", "bus")) for c in truth.classes}
     assert seen == {1}
 
 
-def test_wrong_classes_are_the_users_error() -> None:
+def test_city_unknown_class_is_user_error() -> None:
     with pytest.raises(UserError, match="'tram'"):
         CitySpec(seed=1).open((*KINDS, "tram"))
     with pytest.raises(UserError, match=r"scenes\[0\].*'truck'"):
@@ -160,6 +160,6 @@ def test_wrong_classes_are_the_users_error() -> None:
         {"seed": 1, "scenes": [{"lighting": "noon"}]},
     ],
 )
-def test_a_wrong_description_is_refused(wrong: dict[str, object]) -> None:
+def test_city_spec_wrong_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CitySpec.model_validate(wrong)

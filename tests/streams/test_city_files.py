@@ -17,7 +17,7 @@ def _sources(name: str) -> tuple[dict[str, CitySpec], dict[str, object], tuple[s
 
 
 @pytest.mark.parametrize("name", ["fleet.yaml", "holdout.yaml"])
-def test_every_stream_opens_and_shows_something(name: str) -> None:
+def test_city_files_every_stream_shows_objects(name: str) -> None:
     sources, _, classes = _sources(name)
     for spec in sources.values():
         _, truth = next(iter(spec.open(classes).frames()))
@@ -25,7 +25,7 @@ def test_every_stream_opens_and_shows_something(name: str) -> None:
         assert len(truth.classes) >= 3
 
 
-def test_a_scene_outlasts_the_window_that_can_learn_from_it() -> None:
+def test_city_files_scenes_outlast_a_window() -> None:
     sources, raw, _ = _sources("fleet.yaml")
     window_s, windows = raw["window_s"], raw["windows"]
     assert isinstance(window_s, int)
@@ -38,7 +38,7 @@ def test_a_scene_outlasts_the_window_that_can_learn_from_it() -> None:
             assert end >= min(lasts_through + 1, windows) * window_s
 
 
-def test_held_out_streams_share_no_seed_with_the_fleet() -> None:
+def test_city_files_held_out_seeds_are_disjoint() -> None:
     fleet, _, _ = _sources("fleet.yaml")
     held_out, _, _ = _sources("holdout.yaml")
     assert not {spec.seed for spec in fleet.values()} & {spec.seed for spec in held_out.values()}

@@ -49,7 +49,7 @@ def times_shown(source) -> list[float]:
     return [round(frame.t_us / 1e6, 6) for frame, _ in source.frames()]
 
 
-def test_the_papers_six_are_objects_and_groups_riders_and_what_was_deleted_are_not(root):
+def test_cityscapes_shows_only_single_objects_of_the_fleet(root):
     write(
         root,
         0,
@@ -71,7 +71,7 @@ def test_the_papers_six_are_objects_and_groups_riders_and_what_was_deleted_are_n
     assert len(next(opened(root, min_side=40).frames())[1].classes) == 4, "the person is 49 pixels wide"
 
 
-def test_frames_come_by_sequence_then_by_frame_also_from_two_splits(tmp_path):
+def test_cityscapes_two_splits_are_in_chronological_order(tmp_path):
     draw_cityscapes(tmp_path / "one", {"hamburg": 1})
     for number, (split, stem) in enumerate(
         [
@@ -91,7 +91,7 @@ def test_frames_come_by_sequence_then_by_frame_also_from_two_splits(tmp_path):
     assert [int(frame.image[0, 0, 0]) for frame, _ in source.frames()] == [20, 10, 0]
 
 
-def test_where_there_are_no_outlines_the_map_of_instances_says_where_objects_are(root):
+def test_cityscapes_without_outlines_reads_instance_map(root):
     for number in range(5):
         outlines(root, number).unlink()
     values = np.full((1024, 2048), 26, np.uint16)  # a group of cars has no instance
@@ -126,7 +126,7 @@ BROKEN_LABELS = (
 
 
 @pytest.mark.parametrize("content", BROKEN_LABELS)
-def test_labels_that_cannot_be_read_cost_their_frame_and_are_named(root, content, caplog):
+def test_cityscapes_unreadable_labels_drop_frame_and_are_logged(root, content, caplog):
     outlines(root, 1).write_bytes(content)
     source = opened(root)
     assert times_shown(source) == [0.0, 3.6, 5.4, 7.2], "time goes on over the frame that is left out"
@@ -135,7 +135,7 @@ def test_labels_that_cannot_be_read_cost_their_frame_and_are_named(root, content
     assert [str(outlines(root, 1)) in message for message in caplog.messages] == [True], "and named once"
 
 
-def test_whatever_is_changed_in_labels_they_are_read_or_named(root, caplog):
+def test_cityscapes_changed_labels_are_read_or_logged(root, caplog):
     data = outlines(root, 0).read_bytes()
     rng = np.random.default_rng(5)
     for _ in range(150):
@@ -153,7 +153,7 @@ def test_whatever_is_changed_in_labels_they_are_read_or_named(root, caplog):
         assert np.all((truth.boxes >= 0) & (truth.boxes <= [width, height, width, height]))
 
 
-def test_pictures_that_cannot_be_read_cost_their_frame_and_are_named(root, caplog):
+def test_cityscapes_unreadable_picture_drops_frame_and_is_logged(root, caplog):
     whole = picture(root, 0).read_bytes()
     picture(root, 0).write_bytes(whole[: len(whole) // 2])
     picture(root, 1).write_bytes(whole[:200] + bytes([whole[200] ^ 4]) + whole[201:])
@@ -167,14 +167,14 @@ def test_pictures_that_cannot_be_read_cost_their_frame_and_are_named(root, caplo
         assert why in caplog.messages[number]
 
 
-def test_a_picture_without_labels_is_left_out_and_named(root, caplog):
+def test_cityscapes_picture_without_labels_is_left_out(root, caplog):
     outlines(root, 4).unlink()
     source = opened(root)
     assert len(times_shown(source)) == 4
     assert "_polygons.json: is missing, and so is aachen_000004_000019_gtFine_instanceIds.png" in caplog.text
 
 
-def test_damage_that_was_found_before_is_counted_from_the_index_too(root, tmp_path, caplog):
+def test_cityscapes_index_keeps_known_damage(root, tmp_path, caplog):
     outlines(root, 1).write_bytes(b"{")
     picture(root, 3).unlink()
     index = tmp_path / "aachen.jsonl"
@@ -189,7 +189,7 @@ def test_damage_that_was_found_before_is_counted_from_the_index_too(root, tmp_pa
     assert source.damaged == 3
 
 
-def test_what_is_not_there_is_said_with_the_key(root):
+def test_cityscapes_missing_city_or_class_is_user_error(root):
     with pytest.raises(UserError, match=r"no city 'bonn' in train, val, named by the key 'city'"):
         CityscapesSpec(root=root, city="bonn").open(PAPER_CLASSES)
     with pytest.raises(UserError, match=r"Cityscapes has no 'tram'; remove it, or choose from person, rider"):
@@ -199,7 +199,7 @@ def test_what_is_not_there_is_said_with_the_key(root):
             CityscapesSpec(root=root, **keys)
 
 
-def test_a_survey_says_what_is_not_there(root):
+def test_cityscapes_survey_lists_missing_splits(root):
     survey = CITYSCAPES.survey(root)
     assert survey.frames == {"aachen": 5}
     assert [sentence.split(":")[0] for sentence in survey.missing] == [
@@ -208,7 +208,7 @@ def test_a_survey_says_what_is_not_there(root):
     ]
 
 
-def test_the_sample_that_comes_with_ekya_is_whole():
+def test_cityscapes_shipped_sample_is_complete():
     root = shipped_path("datasets/cityscapes/sample")
     survey = CITYSCAPES.survey(root)
     assert (dict(survey.frames), survey.missing) == ({"aachen": 3, "lindau": 2}, ())

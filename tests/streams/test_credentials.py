@@ -24,7 +24,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("url", "named"), SECRETS)
-def test_a_password_moves_to_variables_and_the_camera_stays_the_same(url, named, monkeypatch):
+def test_without_passwords_moves_password_to_variables(url, named, monkeypatch):
     assert has_password(url)
     written, values = without_passwords(url, "X")
     assert written == named
@@ -36,19 +36,19 @@ def test_a_password_moves_to_variables_and_the_camera_stays_the_same(url, named,
 
 
 @pytest.mark.parametrize("url", HARMLESS)
-def test_a_url_without_a_password_stays_as_it_is(url):
+def test_without_passwords_plain_url_is_unchanged(url):
     assert not has_password(url)
     assert without_passwords(url, "X") == (url, {})
 
 
-def test_a_variable_that_is_not_set_is_named(monkeypatch):
+def test_filled_in_unset_variable_is_named(monkeypatch):
     monkeypatch.setenv("CAM_USER", "admin")
     monkeypatch.delenv("CAM_PASSWORD", raising=False)
     with pytest.raises(UserError, match="CAM_PASSWORD is not set; set it"):
         filled_in("rtsp://${CAM_USER}:${CAM_PASSWORD}@10.0.0.5/live")
 
 
-def test_what_a_variable_holds_is_masked_in_every_form_of_it(monkeypatch):
+def test_masked_hides_every_form_of_a_value(monkeypatch):
     monkeypatch.setenv("LOGIN", "ad%40min:tops%2Fecret")
     for text in ("ad%40min:tops%2Fecret", "tops%2Fecret", "tops/ecret", "user ad@min"):
         shown = masked(f"cannot open {text}!", "rtsp://${LOGIN}@10.0.0.5/")
@@ -56,7 +56,7 @@ def test_what_a_variable_holds_is_masked_in_every_form_of_it(monkeypatch):
         assert not any(secret in shown for secret in ("tops", "min"))
 
 
-def test_only_logins_are_masked_where_nothing_is_named():
+def test_masked_without_variables_hides_logins_only():
     text = "10.0.0.5 and rtsp://admin:x@cam-1/live, 'http://cam-2/video', me@example.org"
     assert masked(text) == "10.0.0.5 and rtsp://***@cam-1/live, 'http://cam-2/video', me@example.org"
     assert masked("rtsp:/admin:x@cam-1/live is no file") == "rtsp:/***@cam-1/live is no file"
@@ -66,7 +66,7 @@ PIECE = st.text("aZ0-_.%", min_size=1, max_size=6)
 
 
 @given(user=PIECE, password=st.text("aZ09/@:?%", min_size=1, max_size=8), path=PIECE)
-def test_no_password_stays_in_a_url(user, password, path):
+def test_without_passwords_any_url_keeps_no_password(user, password, path):
     secret = f"q{password}q"
     url = f"rtsp://{user}:{secret}@cam/{path}"
     written, values = without_passwords(url, "X")

@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 from ekya.streams.ingest.crops import crop_objects
 
 
-def test_no_boxes_give_no_crops() -> None:
+def test_crop_objects_no_boxes_gives_no_crops() -> None:
     crops = crop_objects(np.zeros((40, 60, 3), np.uint8), np.zeros((0, 4), np.float32), 24)
     assert crops.shape == (0, 24, 24, 3)
     assert crops.dtype == np.uint8
 
 
-def test_crop_is_rgb_centred_and_keeps_proportions() -> None:
+def test_crop_objects_is_rgb_centred_and_proportional() -> None:
     image = np.zeros((100, 100, 3), np.uint8)
     image[40:60, 30:70] = (255, 0, 0)  # a blue object, twice as wide as high
     crop = crop_objects(image, np.array([[30, 40, 70, 60]], np.float32), 44)[0]
@@ -23,7 +23,7 @@ def test_crop_is_rgb_centred_and_keeps_proportions() -> None:
     assert abs(columns.mean() - 21.5) <= 0.5
 
 
-def test_what_lies_outside_repeats_the_border() -> None:
+def test_crop_objects_outside_repeats_the_border() -> None:
     image = np.full((50, 50, 3), 10, np.uint8)
     image[:, :1] = 200
     crop = crop_objects(image, np.array([[0, 10, 10, 40]], np.float32), 33)[0]
@@ -36,7 +36,7 @@ coordinate = st.floats(-500, 500, width=32)
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(coordinate, coordinate, coordinate, coordinate), max_size=4), st.integers(1, 40))
-def test_any_box_gives_a_crop_of_colours_from_the_image(
+def test_crop_objects_any_box_gives_colours_of_the_image(
     boxes: list[tuple[float, float, float, float]], side: int
 ) -> None:
     image = np.full((30, 40, 3), 77, np.uint8)

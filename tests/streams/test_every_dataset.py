@@ -41,7 +41,7 @@ SAMPLES: Mapping[str, Callable[[Path], None]] = {
 """For each data set, a function that creates a small sample in a folder."""
 
 
-def test_every_data_set_has_a_sample_here():
+def test_dataset_registry_has_a_sample_for_each():
     assert SAMPLES.keys() == DATASETS.keys()
 
 
@@ -57,13 +57,13 @@ def examined(dataset, tmp_path):
     classes = dataset.classes_in(root)
     for name, count in dataset.survey(root).frames.items():
         index = tmp_path / f"{name}.jsonl"
-        looked_at = Mock()
-        found = dataset.examine(root, name, classes, index, looked_at)
-        assert looked_at.call_count == count
+        on_frame = Mock()
+        found = dataset.examine(root, name, classes, index, on_frame)
+        assert on_frame.call_count == count
         yield name, found, dataset.source(root, name, index).open(classes)
 
 
-def test_what_it_found_is_what_its_source_shows(dataset, tmp_path):
+def test_dataset_findings_match_its_source(dataset, tmp_path):
     classes = dataset.classes_in(tmp_path / "data")
     for _, found, source in examined(dataset, tmp_path):
         frames = list(source.frames())
@@ -75,7 +75,7 @@ def test_what_it_found_is_what_its_source_shows(dataset, tmp_path):
         assert found.duration_s == pytest.approx(frames[-1][0].t_us / 1e6 + 1 / source.fps)
 
 
-def test_with_an_index_and_without_one_the_frames_are_the_same(dataset, tmp_path):
+def test_dataset_index_gives_same_frames_as_listing(dataset, tmp_path):
     root = tmp_path / "data"
     classes = dataset.classes_in(root)
     for name, _, indexed in examined(dataset, tmp_path):
@@ -90,7 +90,7 @@ def test_with_an_index_and_without_one_the_frames_are_the_same(dataset, tmp_path
             assert np.array_equal(its_truth.classes, other_truth.classes)
 
 
-def test_an_empty_folder_has_no_streams_and_says_where_the_data_are_had(dataset, tmp_path):
+def test_dataset_empty_folder_has_no_streams(dataset, tmp_path):
     (tmp_path / "empty").mkdir()
     assert not dataset.survey(tmp_path / "empty").frames
     assert all(len(words) > 10 for words in (dataset.licence, dataset.had_from, dataset.layout))
@@ -99,7 +99,7 @@ def test_an_empty_folder_has_no_streams_and_says_where_the_data_are_had(dataset,
 @pytest.mark.parametrize(
     "content", ["", "no json\n", '{"index": 1}\n', "[]\n", '{"index":1,"dataset":"other"}\n']
 )
-def test_a_damaged_index_is_the_users_to_make_again(dataset, tmp_path, content):
+def test_dataset_damaged_index_is_user_error(dataset, tmp_path, content):
     root = tmp_path / "data"
     name = next(iter(dataset.survey(root).frames))
     index = tmp_path / "broken.jsonl"

@@ -105,11 +105,11 @@ def spec(request, tmp_path_factory):
     return SOURCES[request.param](tmp_path_factory.mktemp("source"))
 
 
-def test_its_specification_survives_json(spec):
+def test_source_spec_survives_json(spec):
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_frames_are_numbered_without_a_gap_and_their_time_rises_from_0(spec):
+def test_source_frames_are_numbered_and_time_rises(spec):
     frames = [frame for frame, _ in spec.open(classes_of(spec)).frames()]
     assert len(frames) > 1
     assert [frame.index for frame in frames] == list(range(len(frames)))
@@ -118,13 +118,13 @@ def test_frames_are_numbered_without_a_gap_and_their_time_rises_from_0(spec):
     assert all(frame.image.dtype == np.uint8 and frame.image.ndim == 3 for frame in frames)
 
 
-def test_its_rate_is_about_that_of_its_frames(spec):
+def test_source_rate_matches_its_frames(spec):
     source = spec.open(classes_of(spec))
     times = [frame.t_us for frame, _ in source.frames()]
     assert 1e6 * (len(times) - 1) / (times[-1] - times[0]) == pytest.approx(source.fps, rel=0.2)
 
 
-def test_a_second_pass_gives_the_same_frames_again(spec):
+def test_source_second_pass_gives_same_frames(spec):
     source = spec.open(classes_of(spec))
     first, second = list(source.frames()), list(source.frames())
     assert len(first) == len(second)
@@ -133,7 +133,7 @@ def test_a_second_pass_gives_the_same_frames_again(spec):
         assert np.array_equal(one.image, other.image)
 
 
-def test_truth_and_boxes_are_there_as_it_says(spec):
+def test_source_truth_and_boxes_match_gives_truth(spec):
     for frame, truth in spec.open(classes_of(spec)).frames():
         assert (truth is not None) == (frame.boxes is not None) == spec.gives_truth
         if truth is None:
@@ -148,14 +148,14 @@ def test_truth_and_boxes_are_there_as_it_says(spec):
         assert np.all(truth.boxes >= 0) and np.all(truth.boxes[:, 2:] <= [width, height])
 
 
-def test_what_golden_models_call_background_is_no_class_of_its_objects(spec):
+def test_source_background_is_no_class_of_objects(spec):
     classes = (*classes_of(spec), BACKGROUND)
     for frame, truth in spec.open(classes).frames():
         assert (truth is not None) == (frame.boxes is not None) == spec.gives_truth
         assert truth is None or np.all(truth.classes < len(classes) - 1)
 
 
-def test_a_pass_that_is_broken_off_leaves_nothing_open(spec):
+def test_source_stopped_pass_leaves_nothing_open(spec):
     _read_one(spec)
     before = _open_files()
     for _ in range(20):
@@ -165,7 +165,7 @@ def test_a_pass_that_is_broken_off_leaves_nothing_open(spec):
 
 @pytest.mark.live
 @pytest.mark.long
-def test_a_thousand_opens_leave_nothing_open(spec):
+def test_source_thousand_opens_leave_nothing_open(spec):
     _read_one(spec)
     before = _open_files()
     for number in range(OPENS):
@@ -177,7 +177,7 @@ def test_a_thousand_opens_leave_nothing_open(spec):
     assert _open_files() <= before
 
 
-def test_in_its_own_process_it_gives_the_same_frames(spec):
+def test_source_in_a_process_gives_same_frames(spec):
     own = [(frame.index, frame.t_us) for frame, _ in spec.open(classes_of(spec)).frames()]
     with SourceProcess(spec, classes_of(spec)) as process:
         elsewhere = [(frame.index, frame.t_us) for frame, _ in process.frames()]
@@ -191,7 +191,7 @@ def live_spec():
         yield CameraSpec(url=camera.url, fps=50.0)
 
 
-def test_a_live_source_shows_frames_as_they_come_and_leaves_nothing_open(live_spec):
+def test_live_source_watch_leaves_nothing_open(live_spec):
     assert live_spec.live and type(live_spec).model_validate_json(live_spec.model_dump_json()) == live_spec
     source = live_spec.open(CLASSES)
     assert source.fps == 50.0
@@ -202,7 +202,7 @@ def test_a_live_source_shows_frames_as_they_come_and_leaves_nothing_open(live_sp
 
 @pytest.mark.live
 @pytest.mark.long
-def test_a_live_source_that_is_opened_often_leaves_nothing_open(live_spec):
+def test_live_source_many_opens_leave_nothing_open(live_spec):
     for number in range(OPENS + 2):
         watching = live_spec.open(CLASSES).watch()
         next(watching)

@@ -32,13 +32,12 @@ def indices(feed, kill=None, kills=0, between=5):
     while not feed.ended:
         assert time.monotonic() < deadline_s, "it does not end"
         seen += [arrived.index for arrived in feed.poll(0.5)]
-        if kills and len(seen) >= alive_since + between:
-            kill()
+        if kills and len(seen) >= alive_since + between and kill():
             kills, alive_since = kills - 1, len(seen) + between
     return seen
 
 
-def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog, kill_decoder):
+def test_feed_killed_decoder_continues_at_next_frame(odd, feed, caplog, kill_decoder):
     watching = feed(odd(frames=60))
     assert watching.wait_open() == 100.0
     watching.begin(time.monotonic_ns())
@@ -49,7 +48,7 @@ def test_a_decoder_that_is_killed_goes_on_at_its_place(odd, feed, caplog, kill_d
     assert "gate: its decoder died (killed by signal SIGKILL) and is started again at frame" in caplog.text
 
 
-def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed, kill_decoder):
+def test_feed_third_death_in_a_minute_ends_recording(odd, feed, kill_decoder):
     watching = feed(odd(frames=100_000))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -59,8 +58,8 @@ def test_at_the_third_death_within_a_minute_a_recording_is_given_up(odd, feed, k
     assert watching.poll(0.0) == []
 
 
-def test_deaths_that_are_long_ago_do_not_count(odd, feed, monkeypatch, kill_decoder):
-    monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", 0.0)
+def test_feed_old_deaths_do_not_count(odd, feed, monkeypatch, kill_decoder):
+    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", 0.0)
     watching = feed(odd(frames=100))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -69,10 +68,8 @@ def test_deaths_that_are_long_ago_do_not_count(odd, feed, monkeypatch, kill_deco
 
 
 @pytest.mark.parametrize("minute_s", [60.0, 0.0])
-def test_a_decoder_that_aborts_at_the_same_frame_again_is_given_up_however_long_it_takes(
-    odd, feed, monkeypatch, minute_s
-):
-    monkeypatch.setattr(feed_module, "_DEATHS_WITHIN_S", minute_s)
+def test_feed_repeated_abort_at_one_frame_ends_recording(odd, feed, monkeypatch, minute_s):
+    monkeypatch.setattr(feed_module, "DEATHS_WITHIN_S", minute_s)
     watching = feed(odd(frames=3, end="abort"))
     watching.wait_open()
     watching.begin(time.monotonic_ns())
@@ -80,7 +77,7 @@ def test_a_decoder_that_aborts_at_the_same_frame_again_is_given_up_however_long_
     assert "SIGABRT" in watching.died
 
 
-def test_a_file_that_aborts_the_decoder_at_its_first_frame_has_ended_before_it_begins(odd, feed):
+def test_feed_abort_in_open_ends_recording(odd, feed):
     watching = feed(odd(end="abort in open"))
     assert watching.wait_open() == ASSUMED_FPS
     watching.begin(time.monotonic_ns())
@@ -89,7 +86,7 @@ def test_a_file_that_aborts_the_decoder_at_its_first_frame_has_ended_before_it_b
     assert "SIGABRT" in watching.died
 
 
-def test_a_decoder_that_is_killed_while_it_opens_is_started_again(odd, feed, kill_decoder):
+def test_feed_killed_while_opening_is_restarted(odd, feed, kill_decoder):
     watching = feed(odd(frames=5))
     kill_decoder()
     assert watching.wait_open() == 100.0
@@ -97,7 +94,7 @@ def test_a_decoder_that_is_killed_while_it_opens_is_started_again(odd, feed, kil
     assert indices(watching) == [0, 1, 2, 3, 4]
 
 
-def test_what_the_user_has_to_put_right_is_not_tried_again(feed, tmp_path, caplog):
+def test_feed_user_error_is_not_retried(feed, tmp_path, caplog):
     with pytest.raises(UserError, match=r"nowhere\.mp4: no such file"):
         feed(VideoSpec(files=(tmp_path / "nowhere.mp4",))).wait_open()
     assert caplog.text == ""

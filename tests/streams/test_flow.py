@@ -39,21 +39,21 @@ def following(*pictures, boxes=BOXES):
 
 @settings(max_examples=15, deadline=None)
 @given(st.tuples(*[st.integers(-5, 5)] * 4), st.tuples(*[st.integers(-5, 5)] * 2))
-def test_boxes_go_with_their_objects_however_the_camera_moves(shift, ground):
+def test_box_flow_moving_camera_follows_objects(shift, ground):
     shifts = (shift[:2], shift[2:])
     found = following(street([(0, 0)] * 2), street(shifts, ground))
     expected = BOXES + np.array([[*one, *one] for one in shifts], np.float32)
     assert np.diag(iou_matrix(found, expected)).min() > 0.85
 
 
-def test_boxes_are_followed_over_several_pictures():
+def test_box_flow_several_pictures_follows_boxes():
     pictures = [street([(4 * step, 0), (-3 * step, 2 * step)]) for step in range(6)]
     found = following(*pictures)
     expected = BOXES + np.array([[20, 0, 20, 0], [-15, 10, -15, 10]], np.float32)
     assert np.diag(iou_matrix(found, expected)).min() > 0.8
 
 
-def test_a_box_grows_with_what_comes_nearer():
+def test_box_flow_nearing_object_grows_its_box():
     far = street([(0, 0)] * 2)
     near = far.copy()
     x0, y0, x1, y1 = BOXES[1].astype(int)
@@ -65,20 +65,20 @@ def test_a_box_grows_with_what_comes_nearer():
     assert 1.03 < (found[2] - found[0]) / (x1 - x0) < 1.2
 
 
-def test_what_leaves_the_picture_is_forgotten_and_the_order_stays():
+def test_box_flow_leaving_object_is_dropped_in_order():
     pictures = [street([(-6 * step, 0), (0, 0)]) for step in range(17)]
     found = following(*pictures)
     assert len(found) == 1
     assert iou_matrix(found, BOXES[1:]).min() > 0.9
 
 
-def test_a_box_without_anything_to_follow_stays_where_it_was():
+def test_box_flow_flat_box_stays_in_place():
     blank = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
     noise = np.random.default_rng(0).integers(0, 256, blank.shape).astype(np.uint8)
     np.testing.assert_array_equal(following(noise, blank), BOXES)
 
 
-def test_nothing_to_follow_and_pictures_of_another_size():
+def test_box_flow_no_boxes_and_other_sizes_fit():
     flow = BoxFlow()
     picture = street([(0, 0)] * 2)
     assert not flow.fits(picture)
@@ -89,7 +89,7 @@ def test_nothing_to_follow_and_pictures_of_another_size():
 
 
 @pytest.mark.parametrize("shape", [(352, 640, 3), (1080, 1920, 3)])
-def test_operations_grow_with_the_boxes_and_are_bounded_by_the_copy(shape):
+def test_box_flow_operations_grow_with_boxes(shape):
     flow = BoxFlow()
     assert 0 < flow.operations(shape, 0) < flow.operations(shape, 1) < flow.operations(shape, 10)
     assert flow.operations((1080, 1920, 3), 5) == flow.operations((2160, 3840, 3), 5)

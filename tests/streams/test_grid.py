@@ -19,7 +19,7 @@ def grid(fps=10.0, limit=100):
     return FrameGrid(fps, limit, lambda image: put.append(int(image[0, 0, 0]))), put
 
 
-def test_every_slot_holds_the_newest_picture_that_had_come_by_then():
+def test_grid_slot_holds_newest_picture_by_its_time():
     slots, put = grid()
     for t_us, number in ((-50_000, 1), (0, 2), (90_000, 3), (100_001, 4), (310_000, 5)):
         slots.show(t_us, picture(number))
@@ -33,7 +33,7 @@ def test_every_slot_holds_the_newest_picture_that_had_come_by_then():
     st.lists(st.integers(1, 400_000), max_size=30),
     st.sampled_from([0.5, 7.0, 14.99, 25.0]),
 )
-def test_no_slot_holds_a_picture_from_after_its_time_or_one_that_was_not_the_newest(steps, fps):
+def test_grid_any_arrivals_give_newest_earlier_picture(steps, fps):
     slots, put = grid(fps)
     times = [0, *np.cumsum(steps).tolist()]
     for number, t_us in enumerate(times):
@@ -43,7 +43,7 @@ def test_no_slot_holds_a_picture_from_after_its_time_or_one_that_was_not_the_new
     assert put == [sum(t <= at for t in times) - 1 for at in due if at <= times[-1]]
 
 
-def test_a_lost_camera_leaves_a_gap_from_its_last_picture_to_its_next():
+def test_grid_loss_is_a_gap_from_last_to_next_picture():
     slots, put = grid()
     slots.show(0, picture(1))
     slots.show(100_000, picture(2))
@@ -54,22 +54,22 @@ def test_a_lost_camera_leaves_a_gap_from_its_last_picture_to_its_next():
     assert put == [1, 2, 2, 2, 2, 2, 2, 2, 3, 3]
     assert slots.gaps == [Gap(2, 8, "it burnt")]
     assert slots.repeated == 0
-    slots.end()
+    slots.close_gap()
     assert slots.repeated == 1
 
 
-def test_a_camera_that_is_lost_to_the_end_leaves_a_gap_to_the_end():
+def test_grid_loss_to_the_end_is_a_gap_to_the_end():
     slots, put = grid(limit=6)
     slots.show(0, picture(1))
     slots.lose("it burnt")
     slots.fill(9 * S)
     assert slots.full
     assert len(put) == 6
-    slots.end()
+    slots.close_gap()
     assert slots.gaps == [Gap(1, 6, "it burnt")]
 
 
-def test_a_camera_that_comes_later_has_its_first_picture_before_it_as_a_gap():
+def test_grid_late_camera_has_a_gap_before_it():
     slots, put = grid()
     slots.fill(300_000)
     assert put == []
@@ -79,11 +79,11 @@ def test_a_camera_that_comes_later_has_its_first_picture_before_it_as_a_gap():
     assert slots.gaps == [Gap(0, 4, "it was not there yet")]
 
 
-def test_a_loss_that_no_slot_falls_into_is_none():
+def test_grid_loss_between_slots_is_no_gap():
     slots, _ = grid()
     slots.show(0, picture(1))
     slots.lose("for a moment")
     slots.show(50_000, picture(2))
     slots.fill(100_000)
-    slots.end()
+    slots.close_gap()
     assert slots.gaps == []

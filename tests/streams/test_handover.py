@@ -10,7 +10,17 @@ TRUTH = Truth(BOXES, np.array([0, 5]), np.array([7, 1 << 40]))
 
 
 def header(boxes, truth):
-    return FrameHeader(3, 1 << 40, 1 << 60, 0, 4096, 1080, 1920, boxes, truth)
+    return FrameHeader(
+        index=3,
+        t_us=1 << 40,
+        released_ns=1 << 60,
+        damaged=0,
+        offset=4096,
+        height=1080,
+        width=1920,
+        boxes=boxes,
+        truth=truth,
+    )
 
 
 def same(one, other):
@@ -21,7 +31,7 @@ def same(one, other):
     ("boxes", "truth"),
     [(BOXES, TRUTH), (None, TRUTH), (BOXES[:0], None), (BOXES.astype(float)[:, ::1], None)],
 )
-def test_messages_come_out_as_they_went_in_however_the_pipe_cuts_them(boxes, truth):
+def test_messages_in_any_chunks_are_unpacked_as_packed(boxes, truth):
     sent = [
         (MessageKind.OPENED, "24.0"),
         (MessageKind.FRAME, header(boxes, truth)),

@@ -15,7 +15,7 @@ def crop(path, brightness, size=(12, 8)):
     cv2.imwrite(str(path), np.full((size[1], size[0], 3), brightness, np.uint8))
 
 
-def test_pictures_come_in_the_order_of_their_names_and_are_filled_by_their_object(tmp_path):
+def test_image_folder_pictures_are_sorted_by_name(tmp_path):
     crop(tmp_path / "car" / "02.png", 20)
     crop(tmp_path / "bus" / "01.png", 10)
     crop(tmp_path / "car" / "03.PNG", 30, size=(1000, 500))
@@ -30,7 +30,7 @@ def test_pictures_come_in_the_order_of_their_names_and_are_filled_by_their_objec
     assert frames[2][1].boxes.tolist() == [[0, 0, 100, 50]]
 
 
-def test_damage_is_counted_and_named(tmp_path, caplog):
+def test_image_folder_damaged_picture_is_counted_and_logged(tmp_path, caplog):
     for name in ("1.jpg", "2.jpg", "3.jpg"):
         crop(tmp_path / "car" / name, 50)
     crop(tmp_path / "bus" / "9.jpg", 90)
@@ -42,7 +42,7 @@ def test_damage_is_counted_and_named(tmp_path, caplog):
     assert f"{tmp_path}/car/2.jpg: does not decode as a picture" in caplog.text
 
 
-def test_a_class_without_a_folder_and_folders_without_pictures_are_the_users_to_put_right(tmp_path):
+def test_image_folder_missing_class_or_pictures_is_user_error(tmp_path):
     crop(tmp_path / "car" / "1.jpg", 50)
     with pytest.raises(UserError, match="has no 'bus'; remove it, or choose from car"):
         ImageFolderSpec(root=tmp_path).open(CLASSES)
@@ -51,7 +51,7 @@ def test_a_class_without_a_folder_and_folders_without_pictures_are_the_users_to_
         ImageFolderSpec(root=tmp_path).open(("car",))
 
 
-def test_one_camera_or_several_are_told_by_how_deep_pictures_lie(tmp_path):
+def test_image_folder_depth_decides_number_of_cameras(tmp_path):
     draw_image_folder(tmp_path / "one", 1)
     assert dict(IMAGE_FOLDER.survey(tmp_path / "one").frames) == {"camera": 6}
     crop(tmp_path / "two" / "gate" / "car" / "1.jpg", 50)
@@ -68,7 +68,7 @@ def test_one_camera_or_several_are_told_by_how_deep_pictures_lie(tmp_path):
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[1]], "a camera need not see all"
 
 
-def test_the_sample_that_comes_with_ekya_is_whole():
+def test_image_folder_shipped_sample_is_complete():
     root = shipped_path("datasets/image_folder/sample")
     source = ImageFolderSpec(root=root).open(IMAGE_FOLDER.classes_in(root))
     assert len(list(source.frames())) == 12

@@ -1,11 +1,13 @@
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ekya.core.errors import UserError
 from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
-from ekya.streams.datasets.labelled_index import IndexHead, read_frames, read_head, write_index
+from ekya.streams.datasets.labelled_index import IndexHead, examine_labelled, read_frames, read_head
 
-HEAD = IndexHead(dataset="cityscapes", stream="ulm", known=("car", "bus"))
 FRAMES = (
     LabelledFrame(
         "a b.png", (LabelledObject("car", 0.5, 1, 2, 3), LabelledObject("bus", 4, 5, 6, 7)), (20, 10)
@@ -15,30 +17,53 @@ FRAMES = (
 )
 
 
-def shown():
-    for number, frame in enumerate(FRAMES):
-        image = None if frame.problem else np.zeros((10, 20, 3), np.uint8)
-        yield Shown(frame, number * 500_000, image)
+@dataclass
+class Spec:
+    """Fake that shows every frame, with its problem if it has one."""
+
+    index: Path | None = None
+
+    def listed(self):
+        return ("car", "bus"), lambda: iter(FRAMES)
+
+    def source(self, frames, class_of):
+        def shown():
+            for number, frame in enumerate(frames()):
+                image = None if frame.problem else np.zeros((10, 20, 3), np.uint8)
+                yield Shown(frame, number * 500_000, image)
+
+        return LabelledSource(shown, 2.0, class_of, 640)
 
 
 @pytest.fixture
 def index(tmp_path):
     path = tmp_path / "ulm.jsonl"
-    source = LabelledSource(shown, 2.0, {"bus": 0}, 640)
-    found = write_index(path, HEAD, source, ("bus",), lambda: None)
+    found = examine_labelled(
+        "cityscapes",
+        known_in=lambda root: ("car", "bus"),
+        spec_of=lambda root, stream: Spec(),
+        source_of=Spec.source,
+        root=tmp_path,
+        stream="ulm",
+        classes=("bus",),
+        index=path,
+        on_frame=lambda: None,
+    )
     assert (found.frames, found.duration_s) == (2, 1.5)
     assert (found.objects, found.problems) == ({"bus": 1}, ("ü.png: is missing",))
     return path
 
 
-def test_what_was_written_is_read_back(index):
-    assert read_head(index, "cityscapes") == HEAD
+def test_labelled_index_is_read_back_as_written(index):
+    assert read_head(index, "cityscapes") == IndexHead(
+        dataset="cityscapes", stream="ulm", known=("car", "bus")
+    )
     assert tuple(read_frames(index)) == FRAMES
     with pytest.raises(UserError, match="is no index of sample-list, as this version writes it"):
         read_head(index, "sample-list")
 
 
-def test_wherever_it_is_cut_off_it_is_told(index):
+def test_labelled_index_cut_anywhere_is_user_error(index):
     data = index.read_bytes()
     for length in range(data.index(b"\n") + 1, len(data) - 1):
         index.write_bytes(data[:length])
@@ -46,7 +71,7 @@ def test_wherever_it_is_cut_off_it_is_told(index):
             list(read_frames(index))
 
 
-def test_whatever_is_changed_in_it_is_read_or_told(index):
+def test_labelled_index_changed_bit_is_read_or_user_error(index):
     data = index.read_bytes()
     for at in range(len(data)):
         for bit in (1, 4, 64):

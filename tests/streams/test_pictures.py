@@ -17,13 +17,13 @@ SMALL = jpeg(40, 24)
 
 @pytest.mark.parametrize("progressive", [0, 1])
 @pytest.mark.parametrize("size", [(1, 1), (33, 17), (640, 352)])
-def test_a_size_is_read_from_the_header(size, progressive):
+def test_jpeg_size_is_read_from_the_header(size, progressive):
     assert jpeg_size(jpeg(*size, cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)) == size
 
 
 @pytest.mark.parametrize("size", [(640, 352), (641, 353), (1280, 720), (1920, 886), (352, 1999)])
 @pytest.mark.parametrize("max_side", [640, 300, 33])
-def test_what_is_decoded_small_is_what_is_decoded_and_made_small(size, max_side):
+def test_decode_jpeg_small_equals_decoded_and_shrunk(size, max_side):
     data = jpeg(*size)
     picture = decode_jpeg(data, max_side)
     plain = shrink(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR), max_side)
@@ -34,7 +34,7 @@ def test_what_is_decoded_small_is_what_is_decoded_and_made_small(size, max_side)
     assert picture.stored == (width, height)
 
 
-def test_a_picture_that_claims_to_be_huge_is_none():
+def test_decode_jpeg_huge_size_is_none():
     at = SMALL.index(b"\xff\xc0") + 5
     huge = SMALL[:at] + b"\xff\xff\xff\xff" + SMALL[at + 4 :]
     assert jpeg_size(huge) == (65535, 65535)
@@ -44,18 +44,18 @@ def test_a_picture_that_claims_to_be_huge_is_none():
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xd8", b"\x89PNG", SMALL[:30], b"\xff\xd8" + b"\xff\xe0\x00\x00" * 9]
 )
-def test_what_is_no_jpeg_is_none(data):
+def test_decode_jpeg_other_bytes_are_none(data):
     assert decode_jpeg(data, 64) is None
 
 
 @given(at=st.integers(0, len(SMALL) - 1), value=st.integers(0, 255))
-def test_a_changed_byte_gives_a_picture_or_none(at, value):
+def test_decode_jpeg_changed_byte_is_picture_or_none(at, value):
     changed = SMALL[:at] + bytes([value]) + SMALL[at + 1 :]
     picture = decode_jpeg(changed, 32)
     assert picture is None or max(picture.image.shape[:2]) <= 32
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_have_a_size_or_none(data):
+def test_jpeg_size_any_bytes_is_size_or_none(data):
     size = jpeg_size(b"\xff\xd8" + data)
     assert size is None or min(size) > 0

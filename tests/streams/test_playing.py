@@ -34,7 +34,7 @@ def first(spec, count):
     return taken
 
 
-def test_twice_as_fast_is_the_same_frames_in_half_the_time(tmp_path):
+def test_played_double_speed_halves_times(tmp_path):
     plain = video(tmp_path)
     fast = PlayedSpec(source=plain, play=PlayConfig(speed=2.0))
     assert fast.open(()).fps == 2 * plain.open(()).fps
@@ -43,7 +43,7 @@ def test_twice_as_fast_is_the_same_frames_in_half_the_time(tmp_path):
     assert [frame.index for frame, _ in after] == [frame.index for frame, _ in before]
 
 
-def test_a_loop_goes_on_where_it_ended_and_knows_the_truth_once():
+def test_played_loop_continues_without_truth():
     plain = city()
     once = list(plain.open(CLASSES).frames())
     looped = first(PlayedSpec(source=plain, play=PlayConfig(loop=True)), 2 * len(once) + 1)
@@ -57,7 +57,7 @@ def test_a_loop_goes_on_where_it_ended_and_knows_the_truth_once():
 
 
 @pytest.mark.parametrize("damage", [b"", b"RIFF"])
-def test_a_recording_without_a_frame_does_not_loop_for_ever(tmp_path, damage):
+def test_played_loop_without_frames_ends(tmp_path, damage):
     spec = video(tmp_path)
     source = PlayedSpec(source=spec, play=PlayConfig(loop=True)).open(())
     for file in spec.files:
@@ -65,7 +65,7 @@ def test_a_recording_without_a_frame_does_not_loop_for_ever(tmp_path, damage):
     assert list(source.frames()) == []
 
 
-def test_it_runs_in_a_process_of_its_own(tmp_path):
+def test_played_spec_runs_in_a_process(tmp_path):
     spec = PlayedSpec(source=video(tmp_path), play=PlayConfig(loop=True))
     with SourceProcess(spec, ()) as process:
         frames = process.frames()

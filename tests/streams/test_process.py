@@ -27,7 +27,7 @@ def whole(arrived: Arrived) -> bool:
     return arrived.frame is not None and bool((arrived.frame.image == arrived.index % 251).all())
 
 
-def test_on_demand_every_frame_comes_with_its_pixels_however_slow_the_reader(odd: Any) -> None:
+def test_process_on_demand_slow_reader_gets_all_pixels(odd: Any) -> None:
     with SourceProcess(odd(frames=20, grow=True), ("car",)) as process:
         assert process.wait_open() == 100.0
         process.begin(None)
@@ -44,7 +44,7 @@ def test_on_demand_every_frame_comes_with_its_pixels_however_slow_the_reader(odd
         assert a.truth.tracks.tolist() == [100 * a.index + k for k in range(a.index % 3)]
 
 
-def test_paced_the_newest_frame_wins_and_the_others_are_still_reported(odd: Any) -> None:
+def test_process_paced_reports_all_frames_with_newest_pixels(odd: Any) -> None:
     with SourceProcess(odd(frames=100, fps=200.0), ("car",)) as process:
         process.wait_open()
         started = time.monotonic_ns()
@@ -62,7 +62,7 @@ def test_paced_the_newest_frame_wins_and_the_others_are_still_reported(odd: Any)
     assert took_s < 1.5
 
 
-def test_a_source_that_takes_over_goes_on_where_the_other_stopped(odd: Any) -> None:
+def test_process_from_index_continues_there(odd: Any) -> None:
     with SourceProcess(odd(frames=50), ("car",)) as process:
         process.wait_open()
         process.begin(time.monotonic_ns() - 10_000_000_000, from_index=30)
@@ -70,7 +70,7 @@ def test_a_source_that_takes_over_goes_on_where_the_other_stopped(odd: Any) -> N
     assert [a.index for a in arrived] == list(range(30, 50))
 
 
-def test_frames_come_at_their_time(odd: Any) -> None:
+def test_process_paced_frames_come_at_their_time(odd: Any) -> None:
     with SourceProcess(odd(frames=21, fps=100.0), ("car",)) as process:
         process.wait_open()
         started = time.monotonic_ns()
@@ -80,7 +80,7 @@ def test_frames_come_at_their_time(odd: Any) -> None:
     assert 200 <= took_ms < 400, "a fifth of a second, as the frames are stamped"
 
 
-def test_a_decoder_that_aborts_is_reported_in_words_and_takes_nobody_with_it(odd: Any) -> None:
+def test_process_abort_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=3, end="abort"), ("car",)) as process:
         process.wait_open()
         process.begin(time.monotonic_ns())
@@ -91,29 +91,29 @@ def test_a_decoder_that_aborts_is_reported_in_words_and_takes_nobody_with_it(odd
         assert process.poll(0.0) == []
 
 
-def test_an_exception_in_the_source_is_reported_in_words(odd: Any) -> None:
+def test_process_exception_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=2, end="raise"), ("car",)) as process:
         assert len(list(process.frames())) == 2
         assert process.died == "RuntimeError: the cable is out"
 
 
-def test_what_a_source_warns_of_stands_in_the_log_of_its_reader(odd: Any, caplog: Any) -> None:
+def test_process_warning_is_logged_by_the_reader(odd: Any, caplog: Any) -> None:
     with SourceProcess(odd(frames=3, end="warn"), ()) as process:
         assert len(list(process.frames())) == 3
     assert caplog.messages == ["last.png: is cut off"]
 
 
-def test_a_source_that_dies_while_it_opens_is_a_user_error(odd: Any) -> None:
+def test_probe_source_death_in_open_is_user_error(odd: Any) -> None:
     with pytest.raises(UserError, match=r"abort in open.*SIGABRT.*replace"):
         probe_source(odd(end="abort in open"), ("car",))
 
 
-def test_the_sources_own_user_error_comes_through(tmp_path: Path) -> None:
+def test_probe_source_passes_on_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.mp4: no such file"):
         probe_source(VideoSpec(files=(tmp_path / "nowhere.mp4",)), ())
 
 
-def test_a_real_video_comes_through_unchanged(tmp_path: Path) -> None:
+def test_process_video_frames_are_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "a.avi"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, (64, 48))
     noise = np.random.default_rng(1).integers(0, 255, (12, 48, 64, 3), dtype=np.uint8)
@@ -128,7 +128,7 @@ def test_a_real_video_comes_through_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(here, there)
 
 
-def test_the_child_needs_neither_ray_nor_torch() -> None:
+def test_process_child_with_video_imports_no_ray_or_torch() -> None:
     code = (
         "import sys, ekya.streams.ingest.process_child, ekya.streams.ingest.video; "
         "sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
@@ -136,7 +136,7 @@ def test_the_child_needs_neither_ray_nor_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_child_ends_with_its_parent_however_that_ends(odd: Any, tmp_path: Path) -> None:
+def test_process_child_ends_with_a_killed_parent(odd: Any, tmp_path: Path) -> None:
     parent = (
         "import sys, time, psutil; sys.path.insert(0, sys.argv[1])\n"
         "from odd_source_for_tests import OddSpec\n"

@@ -47,9 +47,9 @@ def later(seconds, *acts):
     return thread
 
 
-def test_a_recording_is_as_long_as_it_took_and_shows_what_happened(recorder, tmp_path):
+def test_recorder_file_lasts_as_long_as_it_took(recorder, tmp_path):
     path = tmp_path / "gate.avi"
-    assert recorder.look() is None
+    assert recorder.wait_picture() is None
     one = recorded(recorder, path, 2.0)
     assert (one.file, one.fps, one.frames, one.duration_s) == (path, 20.0, 40, 2.0)
     assert (one.width, one.height, one.gaps, one.problem) == (64, 48, (), None)
@@ -62,9 +62,9 @@ def test_a_recording_is_as_long_as_it_took_and_shows_what_happened(recorder, tmp
     assert [file.name for file in tmp_path.iterdir()] == ["gate.avi"]
 
 
-def test_while_the_camera_is_away_the_file_repeats_its_last_picture(camera, recorder, tmp_path):
+def test_recorder_lost_camera_repeats_last_picture(camera, recorder, tmp_path):
     path = tmp_path / "gate.avi"
-    recorder.look()
+    recorder.wait_picture()
     away = later(0.8, camera.stop, camera.start)
     one = recorded(recorder, path, 4.0)
     away.join()
@@ -78,11 +78,11 @@ def test_while_the_camera_is_away_the_file_repeats_its_last_picture(camera, reco
     assert abs(told[gap.end] - told[gap.end - 1]) > 2
 
 
-def test_a_camera_that_comes_later_is_lost_until_then(camera, tmp_path):
+def test_recorder_late_camera_is_a_gap_at_the_start(camera, tmp_path):
     camera.stop()
     recorder = CameraRecorder("gate", CameraSpec(url=camera.url, fps=20))
     try:
-        assert recorder.look() == "no connection: Connection refused"
+        assert recorder.wait_picture() == "no connection: Connection refused"
         coming = later(0.5, camera.start)
         one = recorded(recorder, tmp_path / "gate.avi", 4.0)
         coming.join()
@@ -93,11 +93,11 @@ def test_a_camera_that_comes_later_is_lost_until_then(camera, tmp_path):
     assert 10 <= one.gaps[0].end < 75
 
 
-def test_a_camera_that_never_comes_leaves_no_file(camera, tmp_path):
+def test_recorder_absent_camera_leaves_no_file(camera, tmp_path):
     camera.stop()
     recorder = CameraRecorder("gate", CameraSpec(url=camera.url, fps=20))
     try:
-        recorder.look()
+        recorder.wait_picture()
         with pytest.raises(UserError, match="no connection: Connection refused"):
             recorded(recorder, tmp_path / "gate.avi", 0.3)
     finally:
@@ -105,9 +105,9 @@ def test_a_camera_that_never_comes_leaves_no_file(camera, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_recorded_before_it_was_stopped_is_kept(recorder, tmp_path):
+def test_recorder_stopped_early_keeps_the_file(recorder, tmp_path):
     stop = threading.Event()
-    recorder.look()
+    recorder.wait_picture()
     stopping = later(1.0, stop.set)
     one = recorded(recorder, tmp_path / "gate.avi", 600.0, stop)
     stopping.join()
@@ -116,8 +116,8 @@ def test_what_was_recorded_before_it_was_stopped_is_kept(recorder, tmp_path):
     assert len(brightnesses(tmp_path / "gate.avi")) == one.frames
 
 
-def test_a_disk_that_is_full_ends_the_file_and_says_so(recorder, tmp_path, monkeypatch):
-    recorder.look()
+def test_recorder_full_disk_ends_the_file(recorder, tmp_path, monkeypatch):
+    recorder.wait_picture()
     usage = type("Usage", (), {"free": 0})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     one = recorded(recorder, tmp_path / "gate.avi", 600.0)
@@ -125,8 +125,8 @@ def test_a_disk_that_is_full_ends_the_file_and_says_so(recorder, tmp_path, monke
     assert len(brightnesses(tmp_path / "gate.avi")) == one.frames > 20
 
 
-def test_a_folder_that_cannot_be_written_to_is_said(recorder, tmp_path):
-    recorder.look()
+def test_recorder_unwritable_folder_is_user_error(recorder, tmp_path):
+    recorder.wait_picture()
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="a part of the path is a file"):
         recorded(recorder, tmp_path / "file" / "gate.avi", 1.0)

@@ -36,7 +36,7 @@ def shown(folder: Path, text: str, classes: tuple[str, ...] = PAPER_CLASSES, **k
     ]
 
 
-def test_the_lines_of_a_frame_are_its_objects_and_frames_without_lines_are_not_shown(folder):
+def test_sample_list_shows_only_listed_frames(folder):
     text = NAMES + "2,0,0,0,10,20\n2,1,5,5,30,30\n\n4,9,0,0,5,5\n7,4,1.5,2.5,90,90\n"
     assert shown(folder, text) == [(2, 0.0, ["person", "car"]), (4, 1.0, []), (7, 2.0, ["bicycle"])]
 
@@ -51,11 +51,11 @@ def test_the_lines_of_a_frame_are_its_objects_and_frames_without_lines_are_not_s
         "\ufeffimgpath,class,x0,y0,x1,y1\r\n000001.jpg,0.0,0,0,10,20\r\n000003.jpg,1.0,5,5,30,30\r\n",
     ],
 )
-def test_columns_are_those_of_the_public_implementation_or_are_named(folder, text):
+def test_sample_list_columns_are_usual_or_named(folder, text):
     assert shown(folder, text, classes=("car", "person")) == [(1, 0.0, ["person"]), (3, 1.0, ["car"])]
 
 
-def test_numbers_mean_what_the_fleet_file_says(folder):
+def test_sample_list_labels_name_its_numbers(folder):
     text = NAMES + "1,1,0,0,10,20\n1,3,5,5,30,30\n1,2,5,5,30,30\n"
     assert shown(folder, text, ("car", "person"), labels={1: "person", 3: "car"}, fps=5) == [
         (1, 0.0, ["person", "car"])
@@ -76,7 +76,7 @@ def test_numbers_mean_what_the_fleet_file_says(folder):
         ("3,1e3x,1,1,2,2", "'1e3x' is no number"),
     ],
 )
-def test_a_wrong_line_is_named_with_its_file(folder, line, says):
+def test_sample_list_wrong_line_is_named(folder, line, says):
     with pytest.raises(UserError) as caught:
         shown(folder, NAMES + "1,0,1,1,2,2\n2,0,1,1,2,2\n" + line + "\n4,0,1,1,2,2\n")
     assert f"{folder}/north.csv:4: {says}" in str(caught.value)
@@ -91,12 +91,12 @@ def test_a_wrong_line_is_named_with_its_file(folder, line, says):
         (NAMES + "1,tram,1,1,2,2\n", "has no 'person'; remove it, or choose from tram"),
     ],
 )
-def test_a_list_that_says_too_little_is_refused(folder, text, says):
+def test_sample_list_incomplete_list_is_refused(folder, text, says):
     with pytest.raises(UserError, match=says):
         shown(folder, text)
 
 
-def test_whatever_is_changed_in_a_list_it_is_read_or_its_file_is_named(folder):
+def test_sample_list_changed_bytes_are_read_or_user_error(folder):
     text = NAMES + "".join(f"{number},0,1.5,1,9,9\n" for number in range(4))
     rng = np.random.default_rng(5)
     for _ in range(120):
@@ -111,7 +111,7 @@ def test_whatever_is_changed_in_a_list_it_is_read_or_its_file_is_named(folder):
             assert f"{folder}/north" in str(error)
 
 
-def test_a_picture_that_is_not_there_is_counted_and_named(folder, caplog):
+def test_sample_list_missing_picture_is_counted_and_logged(folder, caplog):
     (folder / "north" / "000003.jpg").unlink()
     (folder / "north" / "000004.jpg").write_bytes(b"")
     text = NAMES + "".join(f"{number},0,1,1,9,9\n" for number in range(6))
@@ -120,7 +120,7 @@ def test_a_picture_that_is_not_there_is_counted_and_named(folder, caplog):
     assert f"{folder}/north/000004.jpg: is empty" in caplog.text
 
 
-def test_frames_of_a_video_come_at_their_own_times(tmp_path, caplog):
+def test_sample_list_video_frames_keep_their_times(tmp_path, caplog):
     draw_sample_list(tmp_path, "south", 8, video=True)
     lines = (f"{number},0,1,1,9,9\n" for number in (2, 4, 6, 90))
     (tmp_path / "south.csv").write_text(NAMES + "".join(lines))
@@ -135,20 +135,20 @@ def test_frames_of_a_video_come_at_their_own_times(tmp_path, caplog):
         spec.open(("person", "car"))
 
 
-def test_there_are_pictures_or_a_video_and_not_both(tmp_path):
+def test_sample_list_spec_needs_frames_or_video(tmp_path):
     for keys in ({}, {"frames": tmp_path, "video": tmp_path / "a.mp4"}):
         with pytest.raises(ValidationError, match="and not both"):
             SampleListSpec(samples=tmp_path / "a.csv", **keys)
 
 
-def test_pictures_without_numbers_cannot_be_found_by_them(folder):
+def test_sample_list_unnumbered_pictures_are_user_error(folder):
     for path in (folder / "north").iterdir():
         path.rename(path.with_stem("frame-" + "abcdefghij"[int(path.stem)]))
     with pytest.raises(UserError, match=r"no pictures whose names end in a number.*'frames'"):
         shown(folder, NAMES + "1,0,1,1,9,9\n")
 
 
-def test_what_is_prepared_need_not_be_sorted_and_may_lie_as_the_public_implementation_has_it(tmp_path):
+def test_sample_list_examine_reads_unsorted_nested_lists(tmp_path):
     pictures = tmp_path / "leftImg8bit" / "train" / "ulm"
     pictures.mkdir(parents=True)
     for name in "ab":
@@ -169,7 +169,7 @@ def test_what_is_prepared_need_not_be_sorted_and_may_lie_as_the_public_implement
     assert [truth.classes.tolist() for _, truth in source.frames()] == [[0], [1]]
 
 
-def test_the_sample_that_comes_with_ekya_is_whole():
+def test_sample_list_shipped_sample_is_complete():
     root = shipped_path("datasets/sample_list/sample")
     assert SAMPLE_LIST.survey(root).missing == ()
     for name in SAMPLE_LIST.survey(root).frames:

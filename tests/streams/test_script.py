@@ -33,7 +33,7 @@ def times(taken):
     return [frame.t_us for frame, _ in taken]
 
 
-def test_frames_of_a_lost_time_did_not_arrive_and_the_street_went_on(plain):
+def test_script_loss_drops_its_frames(plain):
     left = played(Lost(at_s=1.0, for_s=0.5))
     assert times(left) == [t_us for t_us in times(plain) if not S <= t_us < 1_500_000]
     assert [frame.index for frame, _ in left] == list(range(25))
@@ -41,7 +41,7 @@ def test_frames_of_a_lost_time_did_not_arrive_and_the_street_went_on(plain):
     assert (left[10][1].tracks == plain[15][1].tracks).all()
 
 
-def test_that_nothing_will_come_is_known_before_the_time_is_searched_through(plain):
+def test_script_loss_is_announced_before_it(plain):
     spec = PlayedSpec(
         source=PLAIN, play=PlayConfig(script=(Lost(at_s=1.0, for_s=0.5), Lost(at_s=2.9, for_s=9)))
     )
@@ -53,7 +53,7 @@ def test_that_nothing_will_come_is_known_before_the_time_is_searched_through(pla
     ]
 
 
-def test_a_process_tells_when_the_camera_is_lost_and_when_it_is_back():
+def test_script_loss_in_a_process_sets_and_clears_lost():
     spec = PlayedSpec(source=PLAIN, play=PlayConfig(script=(Lost(at_s=0.5, for_s=0.6),)))
     with SourceProcess(spec, CLASSES) as process:
         process.wait_open()
@@ -75,13 +75,13 @@ def waited(process, happened):
     return time.monotonic_ns()
 
 
-def test_the_recording_of_a_camera_that_joins_begins_then(plain):
+def test_script_join_shifts_the_recording(plain):
     late = played(Joins(at_s=2.0))
     assert times(late) == [t_us + 2 * S for t_us in times(plain)]
     assert (late[0][0].image == plain[0][0].image).all()
 
 
-def test_in_a_burst_the_recording_runs_faster(plain):
+def test_script_burst_speeds_up_the_recording(plain):
     fast = played(Burst(at_s=1.0, for_s=0.5, factor=2))
     assert len(fast) == len(plain)
     assert times(fast)[:10] == times(plain)[:10]
@@ -89,7 +89,7 @@ def test_in_a_burst_the_recording_runs_faster(plain):
     assert times(fast)[20:] == [t_us - 500_000 for t_us in times(plain)[20:]]
 
 
-def test_a_night_is_dark_and_grainy_and_what_is_true_stays(plain):
+def test_script_night_darkens_and_keeps_truth(plain):
     night = Night(at_s=1.0, for_s=1.0, brightness=0.25, noise=6.0)
     dark = played(night)
     for at, ((frame, truth), (before, known)) in enumerate(zip(dark, plain, strict=True)):
@@ -107,20 +107,20 @@ def test_a_night_is_dark_and_grainy_and_what_is_true_stays(plain):
     assert not (dark[10][0].image == played(Night(at_s=1.0, for_s=1.0, seed=1))[10][0].image).all()
 
 
-def test_a_darkened_picture_leaves_the_source_its_own():
+def test_script_night_leaves_the_source_picture():
     image = np.full((4, 4, 3), 200, np.uint8)
     Night(at_s=0, for_s=1).darkened(image, 0)
     assert (image == 200).all()
 
 
-def test_speed_is_script_seconds_a_second_of_the_run():
+def test_script_speed_scales_event_times():
     play = PlayConfig(speed=2.0, script=(Joins(at_s=4.0), Lost(at_s=10.0, for_s=6.0)))
     assert play.joins_us == 2 * S
     assert play.outages_us == ((5 * S, 8 * S),)
     assert times(played(Joins(at_s=4.0), speed=2.0))[0] == 2 * S
 
 
-def test_a_script_goes_on_through_the_passes_of_a_loop():
+def test_script_continues_over_passes_of_a_loop():
     spec = PlayedSpec(source=PLAIN, play=PlayConfig(loop=True, script=(Lost(at_s=2.5, for_s=1.0),)))
     taken = []
     for frame, truth in spec.open(CLASSES).frames():
@@ -132,14 +132,14 @@ def test_a_script_goes_on_through_the_passes_of_a_loop():
     assert taken[25][1] is None
 
 
-def test_what_is_scored_is_seen_by_daylight_once():
+def test_play_to_score_is_one_pass_by_day():
     night, lost = Night(at_s=1, for_s=1), Lost(at_s=2, for_s=1)
     assert PlayConfig(loop=True, speed=3, script=(night, lost)).to_score() == PlayConfig(
         speed=3, script=(lost,)
     )
 
 
-def test_labels_are_made_ahead_of_all_frames():
+def test_play_to_label_has_no_losses():
     lost, burst = Lost(at_s=2, for_s=1), Burst(at_s=4, for_s=1)
     assert PlayConfig(loop=True, speed=3, script=(lost, burst)).to_label() == PlayConfig(
         speed=3, script=(burst,)
@@ -150,7 +150,7 @@ BURSTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), st.integers(
 
 
 @given(BURSTS, st.integers(0, 9), st.lists(st.integers(0, 100 * S), min_size=2, max_size=6))
-def test_a_recording_is_shown_in_its_order_and_never_slower_than_it_is(gaps, joins_s, moments):
+def test_shown_us_any_script_is_monotonic(gaps, joins_s, moments):
     script, at_s = [Joins(at_s=joins_s)] if joins_s else [], joins_s
     for gap, long, factor in gaps:
         script.append(Burst(at_s=at_s + gap, for_s=long, factor=factor))
@@ -172,10 +172,10 @@ def test_a_recording_is_shown_in_its_order_and_never_slower_than_it_is(gaps, joi
         ((Night(at_s=20, for_s=1), Night(at_s=2, for_s=19)), "night at 2 s lasts 19 s"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(script, said):
+def test_script_conflicting_events_are_refused(script, said):
     with pytest.raises(ValidationError, match=said):
         PlayConfig(script=script)
 
 
-def test_events_of_different_kinds_may_overlap():
+def test_script_other_kinds_may_overlap():
     PlayConfig(script=(Lost(at_s=2, for_s=9), Night(at_s=3, for_s=30), Burst(at_s=1, for_s=4)))

@@ -12,7 +12,7 @@ from ekya.streams.ingest.tracking import IouTracker
     hidden=st.sets(st.integers(5, 28), max_size=8),
     seed=st.integers(0, 1000),
 )
-def test_a_moving_box_keeps_its_number(
+def test_tracker_moving_box_keeps_its_number(
     steps: tuple[float, float], size: tuple[float, float], hidden: set[int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -31,7 +31,7 @@ def test_a_moving_box_keeps_its_number(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=5), max_size=25))
-def test_numbers_are_unique_in_a_frame_and_never_used_again(frames: list[list[tuple[int, int]]]) -> None:
+def test_tracker_numbers_are_never_reused(frames: list[list[tuple[int, int]]]) -> None:
     tracker = IouTracker(max_unseen=2)
     last_seen: dict[int, int] = {}
     newest = -1
@@ -48,7 +48,7 @@ def test_numbers_are_unique_in_a_frame_and_never_used_again(frames: list[list[tu
         newest = max([newest, *tracks])
 
 
-def test_two_boxes_that_pass_each_other_keep_their_numbers() -> None:
+def test_tracker_passing_boxes_keep_their_numbers() -> None:
     tracker = IouTracker()
     first = None
     for i in range(40):
@@ -59,7 +59,7 @@ def test_two_boxes_that_pass_each_other_keep_their_numbers() -> None:
     assert tracks == first
 
 
-def test_a_box_that_was_away_too_long_is_somebody_else() -> None:
+def test_tracker_box_unseen_too_long_gets_new_number() -> None:
     tracker = IouTracker(max_unseen=3)
     box = np.array([[0, 0, 10, 10]], dtype=np.float32)
     none = np.zeros((0, 4), dtype=np.float32)

@@ -19,7 +19,7 @@ def write_video(path: Path, frames: int, fps: float, size: tuple[int, int] = (64
     return path
 
 
-def test_files_in_a_row_are_one_camera_whose_time_goes_on(tmp_path: Path) -> None:
+def test_video_files_play_in_sequence(tmp_path: Path) -> None:
     first = write_video(tmp_path / "a.avi", frames=10, fps=10)
     second = write_video(tmp_path / "b.avi", frames=6, fps=20, size=(160, 80))
     source = VideoSpec(files=(first, second), max_side=80).open(())
@@ -37,7 +37,7 @@ def test_files_in_a_row_are_one_camera_whose_time_goes_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", [None, b"", b"this is no video at all" * 100])
-def test_a_file_that_is_missing_or_no_video_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_video_missing_or_other_file_is_named(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "broken.mp4"
     if content is not None:
         path.write_bytes(content)
@@ -45,7 +45,7 @@ def test_a_file_that_is_missing_or_no_video_is_named(tmp_path: Path, content: by
         VideoSpec(files=(path,)).open(())
 
 
-def test_an_unknown_key_is_refused() -> None:
+def test_video_spec_unknown_key_is_refused() -> None:
     with pytest.raises(ValidationError):
         VideoSpec.model_validate({"kind": "video", "files": ["a.mp4"], "filez": 1})
 
@@ -77,7 +77,7 @@ class Flaky:
     ("script", "good", "damaged"),
     [("....", [0, 1, 2, 3], 0), ("..xx.!..", [0, 1, 4, 6, 7], 3), ("." + "x" * 49 + ".", [0, 50], 49)],
 )
-def test_damage_in_the_middle_is_counted_and_its_time_passes(
+def test_video_damaged_frames_are_counted_and_take_time(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
@@ -99,7 +99,7 @@ def test_damage_in_the_middle_is_counted_and_its_time_passes(
     assert said == ([f"{path}: {damaged} frames cannot be decoded"] if damaged else [])
 
 
-def test_a_really_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
+def test_video_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
     path = write_video(tmp_path / "hurt.avi", frames=40, fps=10)
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
@@ -111,7 +111,7 @@ def test_a_really_damaged_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert values[-1] == pytest.approx(39 * 8 % 256, abs=4), "the last frame is reached"
 
 
-def test_a_rate_in_the_header_is_only_a_hint(tmp_path: Path) -> None:
+def test_video_wrong_header_rate_is_corrected(tmp_path: Path) -> None:
     """In an AVI the rate is one number of the header; the frames of an MKV carry their own time."""
     path = tmp_path / "slow.mkv"
     writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))

@@ -17,7 +17,7 @@ def iou(a: np.ndarray, b: list[int]) -> float:
     return shared / (float(np.prod(a[2:] - a[:2])) + (b[2] - b[0]) * (b[3] - b[1]) - shared)
 
 
-def test_what_moves_is_boxed_and_what_stands_is_not() -> None:
+def test_motion_boxes_only_moving_objects() -> None:
     motion = MotionRegions()
     for _ in range(30):
         assert len(motion.update(scene(None))) == 0
@@ -30,7 +30,7 @@ def test_what_moves_is_boxed_and_what_stands_is_not() -> None:
     assert np.mean(overlaps) > 0.6
 
 
-def test_boxes_are_in_pixels_of_a_large_picture() -> None:
+def test_motion_large_picture_boxes_are_in_its_pixels() -> None:
     motion = MotionRegions(work_side=160)
     big = [scene(x).repeat(3, 0).repeat(3, 1) for x in (None, 100)]
     for _ in range(30):
@@ -40,7 +40,7 @@ def test_boxes_are_in_pixels_of_a_large_picture() -> None:
     assert iou(boxes[0], [300, 300, 480, 420]) > 0.6
 
 
-def test_a_change_of_the_whole_picture_is_no_object_and_another_size_begins_anew() -> None:
+def test_motion_whole_change_or_new_size_is_no_object() -> None:
     motion = MotionRegions()
     for _ in range(30):
         motion.update(scene(None))

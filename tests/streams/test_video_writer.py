@@ -41,7 +41,7 @@ def frames_of(path):
 
 
 @pytest.mark.parametrize("fps", [0.33, 7.5, 14.99, 25.0])
-def test_pictures_rate_and_times_come_back(tmp_path, fps):
+def test_video_file_keeps_pictures_rate_and_times(tmp_path, fps):
     path = tmp_path / "a.avi"
     video = VideoFile(path, gradient(), fps)
     for _ in range(12):
@@ -53,7 +53,7 @@ def test_pictures_rate_and_times_come_back(tmp_path, fps):
     assert np.abs(frames[-1].image.astype(int) - gradient()).mean() < 3
 
 
-def test_pictures_of_another_size_are_scaled_to_the_first(tmp_path):
+def test_video_file_other_size_is_scaled(tmp_path):
     path = tmp_path / "a.avi"
     video = VideoFile(path, gradient(), 10.0)
     for size in ((64, 48), (128, 72), (33, 65)):
@@ -62,7 +62,7 @@ def test_pictures_of_another_size_are_scaled_to_the_first(tmp_path):
     assert {frame.image.shape for frame in frames_of(path)[1]} == {(48, 64, 3)}
 
 
-def test_a_street_without_light_is_no_full_disk(tmp_path):
+def test_video_file_dark_pictures_are_no_full_disk(tmp_path):
     path = tmp_path / "a.avi"
     dark = np.zeros((32, 32, 3), np.uint8)
     video = VideoFile(path, dark, 25.0)
@@ -71,17 +71,17 @@ def test_a_street_without_light_is_no_full_disk(tmp_path):
     assert video.close() == 3000
 
 
-def test_what_was_written_before_the_disk_was_full_can_be_read(tmp_path):
+def test_video_file_at_size_limit_stays_readable(tmp_path):
     path = tmp_path / "a.avi"
     told = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path)], check=True, capture_output=True, text=True
     ).stdout.splitlines()
-    assert told[0].startswith(f"{tmp_path}: the video cannot be written any further; look at ")
+    assert told[0].startswith(f"{tmp_path}: the video cannot be written any further; check ")
     _, frames = frames_of(path)
     assert len(frames) == int(told[1]) > 20
 
 
-def test_a_full_disk_ends_the_video_while_there_is_room_for_its_index(tmp_path, monkeypatch):
+def test_video_file_full_disk_leaves_room_for_index(tmp_path, monkeypatch):
     video = VideoFile(tmp_path / "a.avi", gradient(), 20.0)
     for _ in range(40):
         video.write(gradient())
@@ -93,6 +93,6 @@ def test_a_full_disk_ends_the_video_while_there_is_room_for_its_index(tmp_path, 
     assert video.close() == len(frames_of(tmp_path / "a.avi")[1]) >= 40
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(UserError, match="no video can be written there; look at permissions"):
+def test_video_file_missing_folder_is_user_error(tmp_path):
+    with pytest.raises(UserError, match="no video can be written there; check permissions"):
         VideoFile(tmp_path / "a.avi" / "b.avi", gradient(), 10.0)

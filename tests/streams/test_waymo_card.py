@@ -17,13 +17,13 @@ SAMPLE = Path(waymo_sample.__file__).with_name("sample")
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("location", ["location_sf", "location_phx"])
-def test_the_sample_opens_in_both_versions(version, location):
+def test_waymo_sample_opens_in_both_versions(version, location):
     source = WaymoSpec(root=SAMPLE / version, location=location).open(("vehicle", "pedestrian"))
     assert [sorted(truth.classes) for _, truth in source.frames()] == [[0, 1]] * 3
     assert source.damaged == 0
 
 
-def test_the_sample_is_what_its_script_draws(tmp_path):
+def test_waymo_sample_is_what_its_script_draws(tmp_path):
     for segment in waymo_sample.sample_segments(2, 3, (96, 64)):
         drawn = waymo_sample.write_v1(tmp_path, segment)
         assert drawn.read_bytes() == (SAMPLE / "v1" / drawn.relative_to(tmp_path)).read_bytes()
@@ -36,10 +36,10 @@ def test_the_sample_is_what_its_script_draws(tmp_path):
         ("coco_to_fleet.yaml", coco_names()),
     ],
 )
-def test_the_shipped_class_maps_know_its_classes(file, names):
+def test_waymo_class_maps_know_its_classes(file, names):
     found = class_of_each(CLASSES, tuple(names), shipped_path(f"golden_models/{file}"), "the golden model")
     assert set(found.tolist()) == {-1, *range(len(CLASSES))}
 
 
-def test_the_sample_is_small():
+def test_waymo_sample_is_small():
     assert sum(file.stat().st_size for file in SAMPLE.rglob("*") if file.is_file()) < 100_000

@@ -55,7 +55,7 @@ def put(root, files):
 @pytest.mark.parametrize("version", ["write_v1", "write_v2"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_changed_bits(whole, version, data):
+def test_waymo_changed_bits_are_counted_or_user_error(whole, version, data):
     root, files = whole[version]
     name = data.draw(st.sampled_from(sorted(files)))
     content = bytearray(files[name])
@@ -68,7 +68,7 @@ def test_changed_bits(whole, version, data):
 @pytest.mark.parametrize("version", ["write_v1", "write_v2"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_cut_file(whole, version, data):
+def test_waymo_cut_file_is_counted_or_user_error(whole, version, data):
     root, files = whole[version]
     name = data.draw(st.sampled_from(sorted(files)))
     put(root, files | {name: files[name][: data.draw(st.integers(0, len(files[name]) - 1))]})
@@ -78,7 +78,7 @@ def test_a_cut_file(whole, version, data):
 @pytest.mark.parametrize("version", ["write_v1", "write_v2"])
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=40), head=st.sampled_from([b"", b"PAR1"]), data=st.data())
-def test_any_bytes(whole, version, content, head, data):
+def test_waymo_any_bytes_are_counted_or_user_error(whole, version, content, head, data):
     root, files = whole[version]
     name = data.draw(st.sampled_from(sorted(files)))
     put(root, files | {name: head + content + head})
@@ -86,7 +86,7 @@ def test_any_bytes(whole, version, content, head, data):
 
 
 @pytest.mark.parametrize("version", ["write_v1", "write_v2"])
-def test_a_file_that_is_a_folder_or_gone(whole, version, tmp_path):
+def test_waymo_missing_file_or_folder_is_user_error(whole, version, tmp_path):
     root, files = whole[version]
     put(root, files)
     for number, name in enumerate(files):

@@ -30,13 +30,13 @@ def written(request, tmp_path):
 
 def examine(root, stream, classes=CLASSES):
     index = root.parent / f"{stream}.jsonl"
-    looked_at = []
-    findings = WAYMO.examine(root, stream, classes, index, lambda: looked_at.append(1))
-    assert len(looked_at) >= findings.frames
+    on_frame = []
+    findings = WAYMO.examine(root, stream, classes, index, lambda: on_frame.append(1))
+    assert len(on_frame) >= findings.frames
     return findings, index
 
 
-def test_a_camera_at_a_location_is_a_stream(written):
+def test_waymo_survey_lists_cameras_at_locations(written):
     root, _ = written
     survey = WAYMO.survey(root)
     assert survey.missing == ()
@@ -46,13 +46,13 @@ def test_a_camera_at_a_location_is_a_stream(written):
         check_stream_name(name)
 
 
-def test_version_2_knows_how_many_frames_there_are(tmp_path):
+def test_waymo_survey_version_2_counts_frames(tmp_path):
     for segment in SEGMENTS:
         waymo_sample.write_v2(tmp_path, segment)
     assert WAYMO.survey(tmp_path).frames["location_sf-front"] == 7
 
 
-def test_every_frame_is_looked_at_and_the_index_opens_to_the_same_frames(written, monkeypatch):
+def test_waymo_index_opens_to_same_frames(written, monkeypatch):
     root, _ = written
     findings, index = examine(root, "location_sf-front")
     assert (findings.frames, findings.duration_s, findings.problems) == (7, 0.7, ())
@@ -62,7 +62,7 @@ def test_every_frame_is_looked_at_and_the_index_opens_to_the_same_frames(written
     spec = WAYMO.source(root, "location_sf-front", index)
     with monkeypatch.context() as nothing_is_looked_into:
         nothing_is_looked_into.setattr(source, "find_segments", None)
-        nothing_is_looked_into.setattr(source, "look_into", None)
+        nothing_is_looked_into.setattr(source, "describe_segments", None)
         nothing_is_looked_into.setattr(source, "version_of", None)
         indexed = spec.open(CLASSES)
     for (one, truth), (other, other_truth) in zip(indexed.frames(), whole.frames(), strict=True):
@@ -71,12 +71,12 @@ def test_every_frame_is_looked_at_and_the_index_opens_to_the_same_frames(written
         assert np.array_equal(truth.boxes, other_truth.boxes)
 
 
-def test_only_the_classes_that_were_asked_for_are_counted(written):
+def test_waymo_examine_counts_the_fleets_classes(written):
     findings, _ = examine(written[0], "location_sf-front", ("person", "background"))
     assert findings.objects == {"person": 7}
 
 
-def test_what_is_damaged_or_lacks_the_camera_is_named(written):
+def test_waymo_examine_names_segments_without_the_camera(written):
     root, files = written
     findings, index = examine(root, "location_sf-side_left")
     assert findings.frames == 3
@@ -86,7 +86,7 @@ def test_what_is_damaged_or_lacks_the_camera_is_named(written):
     assert len(index.read_text().splitlines()) == 2
 
 
-def test_what_is_missing_is_named(tmp_path):
+def test_waymo_survey_names_missing_parts(tmp_path):
     assert WAYMO.survey(tmp_path).frames == {}
     assert "has neither camera_image" in WAYMO.survey(tmp_path).missing[0]
     for segment in SEGMENTS:
@@ -109,7 +109,7 @@ def test_what_is_missing_is_named(tmp_path):
         examine(tmp_path, "location_sf-front")
 
 
-def test_a_stream_that_is_not_there_is_refused(written):
+def test_waymo_examine_unknown_stream_is_user_error(written):
     with pytest.raises(UserError, match="has no stream 'none' any more"):
         examine(written[0], "none")
 
@@ -124,7 +124,7 @@ def test_a_stream_that_is_not_there_is_refused(written):
         (lambda text: text.replace("2000_0", "9000_0"), "is not there any more, and"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(written, change, says):
+def test_waymo_wrong_index_is_user_error(written, change, says):
     root, _ = written
     _, index = examine(root, "location_sf-front")
     index.write_text(change(index.read_text()))
@@ -133,7 +133,7 @@ def test_an_index_that_does_not_fit_is_refused(written, change, says):
     assert str(index) in str(caught.value)
 
 
-def test_of_an_index_named_segments_may_be_taken(written):
+def test_waymo_index_opens_named_segments(written):
     root, _ = written
     _, index = examine(root, "location_sf-front")
     one = WaymoSpec(root=root, segments=("1000_0",), index=index).open(CLASSES)

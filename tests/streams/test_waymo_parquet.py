@@ -48,7 +48,7 @@ def whys(found):
     return [one.why for one in found if isinstance(one, Lost)]
 
 
-def test_pictures_come_in_the_order_of_time_with_their_own_labels(files):
+def test_parquet_shots_are_chronological_with_labels(files):
     rows = pq.read_table(files.images)[TIME].to_pylist()
     assert rows != sorted(rows)
     for frame, shot in enumerate(read(files)):
@@ -61,7 +61,7 @@ def test_pictures_come_in_the_order_of_time_with_their_own_labels(files):
     assert frame == SEGMENT.frames - 1
 
 
-def test_a_segment_says_where_and_when_it_was_driven(files):
+def test_parquet_describe_reads_location_and_time(files):
     facts = describe(files)
     assert (facts.location, facts.time_of_day) == ("location_sf", "Day")
     assert (facts.first_us, facts.frames) == (SEGMENT.first_us, SEGMENT.frames)
@@ -69,13 +69,13 @@ def test_a_segment_says_where_and_when_it_was_driven(files):
     assert (unknown.location, unknown.first_us) == ("", SEGMENT.first_us)
 
 
-def test_a_picture_without_boxes_shows_nothing_known(files):
+def test_parquet_picture_without_boxes_has_no_labels(files):
     rewrite(files.boxes, lambda table: table.filter(pa.compute.field(TIME) != SEGMENT.time(2)))
     found = read(files)
     assert [len(shot.labels.objects) for shot in found] == [4, 4, 0, 4, 4, 4]
 
 
-def test_a_frame_that_the_camera_has_no_row_of_is_lost(files):
+def test_parquet_frame_without_row_is_lost(files):
     gone = (pa.compute.field(TIME) == SEGMENT.time(2)) & (pa.compute.field(CAMERA) == LEFT.number)
     rewrite(files.images, lambda table: table.filter(~gone))
     found = read(files)
@@ -84,20 +84,20 @@ def test_a_frame_that_the_camera_has_no_row_of_is_lost(files):
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
-def test_an_image_that_is_not_there_is_lost(files, nothing):
+def test_parquet_missing_image_is_lost(files, nothing):
     rewrite(files.images, with_column(IMAGE, lambda images: [nothing, *images[1:]]))
     both = [read(files, camera) for camera in (Camera.FRONT, LEFT)]
     assert sorted(len(whys(found)) for found in both) == [0, 1]
     assert sum(len(times(found)) for found in both) == 2 * SEGMENT.frames - 1
 
 
-def test_rows_of_another_segment_are_not_taken(files):
+def test_parquet_rows_of_other_segments_are_ignored(files):
     other = with_column("key.segment_context_name", lambda names: ["other", *names[1:]])
     rewrite(files.images, other)
     assert sum(len(times(read(files, camera))) for camera in (Camera.FRONT, LEFT)) == 2 * SEGMENT.frames - 1
 
 
-def test_a_time_that_cannot_be_is_counted_and_stops_nobody(files):
+def test_parquet_implausible_time_is_counted(files):
     broken = with_column(TIME, lambda stamps: [2**62, -5, *stamps[2:]])
     rewrite(files.images, broken)
     found = [read(files, camera) for camera in (Camera.FRONT, LEFT)]
@@ -106,7 +106,7 @@ def test_a_time_that_cannot_be_is_counted_and_stops_nobody(files):
     assert all(np.diff(times(camera)).max() <= 3 * FRAME_US for camera in found)
 
 
-def test_a_row_group_that_cannot_be_read_is_lost_and_the_others_are_not(files):
+def test_parquet_damaged_row_group_loses_only_itself(files):
     group = pq.ParquetFile(files.images).metadata.row_group(1)
     column = next(at for at in range(group.num_columns) if group.column(at).path_in_schema == IMAGE)
     chunk = group.column(column)
@@ -121,7 +121,7 @@ def test_a_row_group_that_cannot_be_read_is_lost_and_the_others_are_not(files):
     assert sum(len(times(found)) for found in both) == 2 * SEGMENT.frames - 4
 
 
-def test_keys_may_be_of_any_whole_type_and_names_a_dictionary(files):
+def test_parquet_other_integer_types_are_read(files):
     def other_types(table):
         name, fields = "key.segment_context_name", list(table.schema)
         as_types = {
@@ -136,18 +136,18 @@ def test_keys_may_be_of_any_whole_type_and_names_a_dictionary(files):
     assert [(one.timestamp_us, one.jpeg) for one in read(files)] == before
 
 
-def test_a_segment_without_its_boxes_is_refused(files):
+def test_parquet_missing_boxes_is_user_error(files):
     with pytest.raises(UserError, match=rf"camera_box/{SEGMENT.name}.parquet: there is no such file"):
         check(replace(files, boxes=None), LEFT)
 
 
-def test_a_camera_without_pictures_is_refused(files):
+def test_parquet_camera_without_pictures_is_user_error(files):
     check(files, LEFT)
     with pytest.raises(UserError, match=re.escape(f"{files.images}: has no images of camera SIDE_RIGHT")):
         check(files, Camera.SIDE_RIGHT)
 
 
-def test_a_column_that_is_missing_is_named(files):
+def test_parquet_missing_column_is_named(files):
     for file, column in ((files.images, IMAGE), (files.boxes, "[CameraBoxComponent].box.size.x")):
         before = file.read_bytes()
         rewrite(file, lambda table, column=column: table.drop_columns([column]))
@@ -156,14 +156,14 @@ def test_a_column_that_is_missing_is_named(files):
         file.write_bytes(before)
 
 
-def test_a_column_of_another_type_is_refused(files):
+def test_parquet_wrong_column_type_is_user_error(files):
     rewrite(files.boxes, with_column("[CameraBoxComponent].box.size.x", lambda rows: ["wide"] * len(rows)))
     with pytest.raises(UserError, match=re.escape(f"{files.boxes}: cannot be read as Parquet")):
         check(files, LEFT)
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.9, 0.99])
-def test_a_file_that_was_cut_is_refused(files, part):
+def test_parquet_cut_file_is_user_error(files, part):
     for file in (files.images, files.boxes):
         before = file.read_bytes()
         file.write_bytes(before[: int(part * len(before))])
@@ -172,7 +172,7 @@ def test_a_file_that_was_cut_is_refused(files, part):
         file.write_bytes(before)
 
 
-def test_statistics_of_another_segment_are_refused(files):
+def test_parquet_statistics_of_other_segment_are_refused(files):
     rewrite(files.stats, with_column("key.segment_context_name", lambda names: ["other"] * len(names)))
     with pytest.raises(UserError, match=re.escape(f"{files.stats}: has no rows of segment {SEGMENT.name}")):
         describe(files)

@@ -4,7 +4,6 @@ import io
 import re
 import struct
 import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from ekya.streams.datasets.waymo.records import check, describe, masked_crc, rea
 from ekya.streams.datasets.waymo.shots import Camera, Lost, SegmentFiles, Shot
 
 SEGMENT = Segment("1005081002024129653_5313_150_5333_150")
-PROTO = Path(messages.__file__).with_name("frames.proto")
 
 
 def of(file):
@@ -40,38 +38,38 @@ def whys(found):
     return [one.why for one in found if isinstance(one, Lost)]
 
 
-def test_the_checksum_is_that_of_tfrecords():
+def test_masked_crc_is_that_of_tfrecords():
     # CRC-32C of "123456789" is the standard's check value, 0xE3069283.
     rotated = 0xE3069283 >> 15 | 0xE3069283 << 17
     assert masked_crc(b"123456789") == (rotated + 0xA282EAD8) % 2**32
 
 
-def test_records_come_in_order_and_an_empty_file_has_none():
+def test_read_records_keeps_order():
     assert records_in(framed(b"one") + framed(b"") + framed(b"three")) == [b"one", b"", b"three"]
     assert records_in(b"") == []
 
 
-def test_a_record_with_a_wrong_checksum_is_lost_and_the_next_is_not():
+def test_read_records_wrong_checksum_loses_one_record():
     bad = bytearray(framed(b"two"))
     bad[13] ^= 1
     found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
     assert found == [b"one", Lost("record 1: its checksum is wrong"), b"three"]
 
 
-def test_behind_a_length_with_a_wrong_checksum_all_is_lost():
+def test_read_records_wrong_length_loses_the_rest():
     bad = bytearray(framed(b"two"))
     bad[0] ^= 1
     found = records_in(framed(b"one") + bytes(bad) + framed(b"three"))
     assert found == [b"one", Lost("record 1 and all behind it: the checksum of its length is wrong")]
 
 
-def test_a_length_of_more_than_the_file_is_not_read():
+def test_read_records_length_beyond_file_is_lost():
     length = struct.pack("<Q", 2**63)
     found = records_in(framed(b"one") + length + struct.pack("<I", masked_crc(length)) + b"data")
     assert found == [b"one", Lost("record 1 and all behind it: the file ends within the record")]
 
 
-def test_a_length_that_no_frame_has_is_passed_over_unread(tmp_path):
+def test_read_records_huge_record_is_skipped(tmp_path):
     file = tmp_path / "sparse.tfrecord"
     size = 300 * 1024 * 1024
     length = struct.pack("<Q", size)
@@ -85,7 +83,7 @@ def test_a_length_that_no_frame_has_is_passed_over_unread(tmp_path):
 
 
 @pytest.mark.parametrize("left", range(len(framed(b"two"))))
-def test_wherever_the_file_ends_what_was_whole_is_read(left):
+def test_read_records_cut_file_keeps_whole_records(left):
     found = records_in(framed(b"one") + framed(b"two")[:left])
     assert found[0] == b"one"
     assert len(found) == (1 if left == 0 else 2)
@@ -93,13 +91,13 @@ def test_wherever_the_file_ends_what_was_whole_is_read(left):
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_records_or_lost(data):
+def test_read_records_any_bytes_are_records_or_lost(data):
     for one in records_in(data):
         assert isinstance(one, bytes | Lost)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_frame_or_none(data):
+def test_parse_frame_any_bytes_is_frame_or_none(data):
     frame = messages.parse_frame(data)
     if frame is not None:
         assert isinstance(frame.segment, str) and isinstance(frame.timestamp_us, int)
@@ -107,19 +105,7 @@ def test_any_bytes_are_a_frame_or_none(data):
         frame.labels(Camera.FRONT)
 
 
-def test_the_messages_are_those_of_the_proto_file():
-    text = re.sub(r"//[^\n]*", "", PROTO.read_text(encoding="utf-8"))
-    described = {
-        name: tuple(
-            (label, kind, field, int(number))
-            for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+);", body)
-        )
-        for name, body in re.findall(r"message (\w+) \{([^}]*)\}", text)
-    }
-    assert described == messages.MESSAGES
-
-
-def test_a_frame_is_read_by_the_numbers_of_its_fields():
+def test_parse_frame_reads_fields_by_number():
     # Encoded by hand like the data set: field number and wire type, length, content.
     context = b"\x0a\x03seg" + b"\x22\x09" + b"\x12\x03Day" + b"\x1a\x02SF"
     image = b"\x08\x01" + b"\x12\x04JPEG"
@@ -140,12 +126,12 @@ def test_a_frame_is_read_by_the_numbers_of_its_fields():
     assert frame.labels(Camera.SIDE_LEFT) is None
 
 
-def test_a_segment_says_where_and_when_it_was_driven(tmp_path):
+def test_records_describe_reads_location_and_time(tmp_path):
     facts = describe(of(write_v1(tmp_path, SEGMENT)))
     assert (facts.location, facts.time_of_day, facts.first_us) == ("location_sf", "Day", SEGMENT.first_us)
 
 
-def test_pictures_come_with_their_own_cameras_labels(tmp_path):
+def test_records_shots_have_their_cameras_labels(tmp_path):
     found = read(write_v1(tmp_path, SEGMENT), Camera.SIDE_LEFT)
     for frame, shot in enumerate(found):
         assert isinstance(shot, Shot)
@@ -175,13 +161,13 @@ def changed(tmp_path, change):
         (lambda frame: setattr(frame.context, "name", b"other"), "record 1: is of segment 'other'"),
     ],
 )
-def test_a_frame_that_lacks_something_is_lost_alone(tmp_path, change, why):
+def test_records_incomplete_frame_is_lost_alone(tmp_path, change, why):
     found = read(changed(tmp_path, change))
     assert [type(one) for one in found] == [Shot, Lost, Shot]
     assert whys(found) == [why]
 
 
-def test_a_record_that_is_no_message_is_lost_alone(tmp_path):
+def test_records_other_record_is_lost_alone(tmp_path):
     file = tmp_path / "some.tfrecord"
     file.write_bytes(framed(b"\xff\xff") + framed(frame_record(SEGMENT, 0)))
     found = read(file)
@@ -198,14 +184,14 @@ def test_a_record_that_is_no_message_is_lost_alone(tmp_path):
         (framed(frame_record(Segment("other"), 0)), "holds segment 'other' and not the one of its name"),
     ],
 )
-def test_a_file_without_a_frame_of_the_segment_is_refused(tmp_path, content, says):
+def test_records_file_of_other_segment_is_user_error(tmp_path, content, says):
     file = tmp_path / "some.tfrecord"
     file.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(f"{file}: {says}")):
         describe(of(file))
 
 
-def test_a_camera_without_pictures_or_labels_is_refused(tmp_path):
+def test_records_camera_without_labels_is_user_error(tmp_path):
     file = write_v1(tmp_path, SEGMENT)
     check(of(file), Camera.FRONT)
     with pytest.raises(UserError, match="has no images of camera FRONT_LEFT; choose another"):

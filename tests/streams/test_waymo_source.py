@@ -47,7 +47,7 @@ def frames(spec, classes=CLASSES):
     return list(source.frames()), source.damaged
 
 
-def test_segments_play_in_the_order_of_time_without_the_gaps_between_them(tmp_path, three):
+def test_waymo_segments_play_in_time_order_without_gaps(tmp_path, three):
     for spec in (
         WaymoSpec(root=tmp_path, segments=BOTH),
         WaymoSpec(root=tmp_path, segments=BOTH[::-1]),
@@ -60,7 +60,7 @@ def test_segments_play_in_the_order_of_time_without_the_gaps_between_them(tmp_pa
         assert np.array_equal(found[4][0].image, picture(YOUNGER))
 
 
-def test_a_track_is_one_object_of_one_segment(tmp_path, three):
+def test_waymo_track_is_one_object_of_one_segment(tmp_path, three):
     found, _ = frames(WaymoSpec(root=tmp_path, segments=BOTH))
     for (_, truth), (_, later) in pairwise(found[:4]):
         one, other = (sorted(zip(of.tracks, of.classes, strict=True)) for of in (truth, later))
@@ -71,7 +71,7 @@ def test_a_track_is_one_object_of_one_segment(tmp_path, three):
     assert older == {0, 1, 2, 3} and younger == {4, 5, 6, 7}
 
 
-def test_boxes_shrink_with_the_picture_and_stand_where_the_object_is(tmp_path, three):
+def test_waymo_boxes_scale_with_the_picture(tmp_path, three):
     full, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,), camera="SIDE_LEFT"))
     for side in (64, 48, 32):
         small, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,), camera="SIDE_LEFT", max_side=side))
@@ -85,14 +85,14 @@ def test_boxes_shrink_with_the_picture_and_stand_where_the_object_is(tmp_path, t
             assert large_frame.index == frame.index
 
 
-def test_objects_of_other_classes_are_left_out(tmp_path, three):
+def test_waymo_other_classes_are_left_out(tmp_path, three):
     found, _ = frames(WaymoSpec(root=tmp_path, segments=(OLDER.name,)), ("sign", "person", "background"))
     for frame, truth in found:
         assert sorted(truth.classes) == [0, 1]
         assert np.array_equal(frame.boxes, truth.boxes)
 
 
-def test_the_fleet_may_call_them_as_others_do():
+def test_waymo_number_classes_accepts_other_names():
     numbers = number_classes(("bicycle", "car", "background", "pedestrian"))
     assert numbers == {"cyclist": 0, "vehicle": 1, "pedestrian": 3}
     with pytest.raises(UserError, match="does not know 'truck'; its classes are vehicle, car, pedestrian"):
@@ -101,7 +101,7 @@ def test_the_fleet_may_call_them_as_others_do():
         number_classes(("vehicle", "car"))
 
 
-def test_what_cannot_be_shown_is_counted_and_named_once_a_segment(tmp_path, caplog):
+def test_waymo_damaged_frames_are_counted_and_logged_once(tmp_path, caplog):
     for segment in (OLDER, YOUNGER):
         file = waymo_sample.write_v1(tmp_path, segment)
         records = [waymo_sample.frame_record(segment, frame) for frame in range(segment.frames)]
@@ -125,7 +125,7 @@ def test_what_cannot_be_shown_is_counted_and_named_once_a_segment(tmp_path, capl
 
 
 @pytest.mark.parametrize("step", [0, -FRAME_US, 61_000_000, 2**62])
-def test_a_time_that_does_not_follow_is_a_lost_frame(tmp_path, step):
+def test_waymo_time_that_does_not_follow_is_damaged(tmp_path, step):
     file = waymo_sample.write_v1(tmp_path, OLDER)
     records = [FrameMessage.FromString(waymo_sample.frame_record(OLDER, frame)) for frame in range(4)]
     records[1].timestamp_micros = OLDER.first_us + step
@@ -135,14 +135,14 @@ def test_a_time_that_does_not_follow_is_a_lost_frame(tmp_path, step):
     assert damaged == 1
 
 
-def test_a_segment_that_breaks_after_it_was_opened_does_not_stop_the_stream(tmp_path, three):
+def test_waymo_segment_removed_after_open_is_skipped(tmp_path, three):
     source = WaymoSpec(root=tmp_path, segments=BOTH).open(CLASSES)
     three[1].unlink()
     assert [frame.t_us for frame, _ in source.frames()] == [0, FRAME_US, 2 * FRAME_US]
     assert source.damaged == 1
 
 
-def test_of_a_location_what_cannot_be_used_is_named_and_left_out(tmp_path, write, caplog):
+def test_waymo_location_skips_unusable_segments(tmp_path, write, caplog):
     for segment in (YOUNGER, OLDER):
         write(segment)
     write(Segment("4000_0", cameras=(Camera.FRONT_LEFT,)))
@@ -155,7 +155,7 @@ def test_of_a_location_what_cannot_be_used_is_named_and_left_out(tmp_path, write
     assert "4000_0" in said and "has no images of camera FRONT" in said and str(broken) in said
 
 
-def test_a_location_or_segment_that_is_not_there_is_refused(tmp_path, three):
+def test_waymo_unknown_location_or_segment_is_user_error(tmp_path, three):
     with pytest.raises(
         UserError, match=r"no segment of location 'sf', .*; the locations are location_phx, l"
     ):
@@ -168,7 +168,7 @@ def test_a_location_or_segment_that_is_not_there_is_refused(tmp_path, three):
         WaymoSpec(root=tmp_path, location="location_sf", camera="FRONT_LEFT").open(CLASSES)
 
 
-def test_of_two_files_of_a_segment_the_labelled_one_is_read_and_version_2_before_version_1(tmp_path):
+def test_find_segments_prefers_labelled_and_version_2(tmp_path):
     labelled = waymo_sample.write_v1(tmp_path, OLDER)
     labelled.with_name(f"segment-{OLDER.name}.tfrecord").write_bytes(b"without labels")
     assert find_segments(tmp_path)[OLDER.name].images == labelled
@@ -177,7 +177,7 @@ def test_of_two_files_of_a_segment_the_labelled_one_is_read_and_version_2_before
     assert len(find_segments(tmp_path)) == 1
 
 
-def test_without_statistics_nobody_knows_where_it_was(tmp_path):
+def test_waymo_without_statistics_has_no_location(tmp_path):
     waymo_sample.write_v2(tmp_path, OLDER)
     (tmp_path / "training" / "stats" / f"{OLDER.name}.parquet").unlink()
     with pytest.raises(UserError, match="fetch the files of its folder 'stats'"):
@@ -194,12 +194,12 @@ def test_without_statistics_nobody_knows_where_it_was(tmp_path):
         ({"segments": ["a"], "camera": "REAR"}, "'FRONT', 'FRONT_LEFT', 'FRONT_RIGHT'"),
     ],
 )
-def test_a_specification_that_says_too_little_or_too_much_is_refused(tmp_path, keys, says):
+def test_waymo_spec_needs_segments_or_location(tmp_path, keys, says):
     with pytest.raises(ValidationError, match=says):
         WaymoSpec(root=tmp_path, **keys)
 
 
-def test_a_box_that_cannot_be_is_left_out():
+def test_labelled_source_impossible_boxes_are_left_out():
     boxes = [(0, 0, 10, 10), (-50, -50, -10, -10), (np.nan, 0, 5, 5), (1e308, 0, np.inf, 5), (5, 5, 3, 3)]
     boxes += [(90, 60, 1e300, 1e300), (2, 2, 2.5, 9), (0, 0, 10, 10), (0, 0, 10, 10)]
     names = [*["vehicle"] * 7, "", "vehicle"]

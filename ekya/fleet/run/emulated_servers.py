@@ -69,7 +69,7 @@ def emulate_servers(
             fleet.run()
         fleet.end()
     for server, run in zip(servers.servers, runs, strict=True):
-        ran.summaries[server.terms.site] = run.finish().summary
+        ran.summaries[server.terms.site] = run.finish()
     ran.died_s = {site: us_to_seconds(at_us) for site, at_us in fleet.died_us.items()}
     return ran
 

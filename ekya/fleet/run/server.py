@@ -6,7 +6,13 @@ from typing import Protocol
 
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Executor, Planner
-from ekya.control.remote_plan import Away, own_part, plan_beside, running_away, without_retraining
+from ekya.control.remote_plan import (
+    RemoteRetraining,
+    own_part,
+    plan_beside,
+    running_remotely,
+    without_retraining,
+)
 from ekya.control.step import LoopState
 from ekya.control.views import lendable_milli, window_view
 from ekya.core.plan import Phase, Plan
@@ -106,11 +112,11 @@ class LendingServer:
             view: of the whole server.
             planner: asks its scheduler for the plan that will be carried out.
         """
-        away = running_away(view)
+        away = running_remotely(view)
         loans, why_not = self._borrow(own_part(view))
         for loan in loans:
             reason = f"retrains on {loan.where}: {loan.reason}"
-            away[loan.offer.stream] = Away(loan.offer.config, Elsewhere(loan.arrives_us), reason)
+            away[loan.offer.stream] = RemoteRetraining(loan.offer.config, Elsewhere(loan.arrives_us), reason)
         return _saying(plan_beside(view, planner, away), why_not)
 
     def follow(self, state: LoopState) -> None:

@@ -7,7 +7,7 @@ agreed between two steps, and both servers learn of them by events.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ekya.control.loop import Observer, turns
+from ekya.control.loop import Observer, steps
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Journal, Planner
 from ekya.control.step import LoopState
@@ -124,7 +124,7 @@ class ServerFleet:
         needs, options = spec.scheduler.needs, spec.options
         if self._desk is not None:
             self._desk.join(server.site, server)
-        return _Running(server, turns(server.executor, spec.journal, plan, needs, options, spec.observe))
+        return _Running(server, steps(server.executor, spec.journal, plan, needs, options, spec.observe))
 
     def _furthest_behind(self) -> _Running | None:
         return min(self._running.values(), key=lambda one: (one.now_us, one.server.site), default=None)

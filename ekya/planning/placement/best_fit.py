@@ -61,13 +61,13 @@ class BestFit:
         The job may have to move to another GPU for it.
         """
         share = self._steps.up(job, wanted_milli)
-        room = max((self._room(job, gpu) for gpu in range(len(self._free))), default=0)
-        return share if share <= min(room, FULL_GPU_MILLI) else None
+        most = max((self._free_for(job, gpu) for gpu in range(len(self._free))), default=0)
+        return share if share <= min(most, FULL_GPU_MILLI) else None
 
     def grow(self, job: Job, share_milli: int) -> None:
         """Gives a job a share that ``fitting_milli`` returned; it moves only where it must."""
         here = self._gpus.get(job)
-        there = here if here is not None and share_milli <= self._room(job, here) else None
+        there = here if here is not None and share_milli <= self._free_for(job, here) else None
         if there is None:
             there = self._best_gpu(share_milli)
         if there is None:
@@ -76,7 +76,7 @@ class BestFit:
             self._free[here] += self._shares[job]
         self._put(job, there, share_milli)
 
-    def _room(self, job: Job, gpu: int) -> int:
+    def _free_for(self, job: Job, gpu: int) -> int:
         own = self._shares[job] if self._gpus.get(job) == gpu else 0
         return self._free[gpu] + own
 

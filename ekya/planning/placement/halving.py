@@ -52,11 +52,10 @@ class Halves:
         if any(share < 0 for share in shares.values()):
             raise ValueError("shares cannot be negative")
         self._steps = steps
-        self._rooms = tuple(milli * _WHOLE // FULL_GPU_MILLI for milli in gpus_milli)
+        self._free = tuple(milli * _WHOLE // FULL_GPU_MILLI for milli in gpus_milli)
         # The most that slots of this size or more can fill.
         self._limits = [
-            sum(room // _slot(level) * _slot(level) for room in self._rooms)
-            for level in range(LAST_LEVEL + 1)
+            sum(free // _slot(level) * _slot(level) for free in self._free) for level in range(LAST_LEVEL + 1)
         ]
         self._levels = {job: self._level_below(job, share) for job, share in shares.items()}
         self._counts = Counter(self._levels.values())
@@ -70,12 +69,12 @@ class Halves:
     def spare_milli(self) -> int:
         """Spare capacity over all GPUs."""
         used = sum(count * _slot(level) for level, count in self._counts.items())
-        return (sum(self._rooms) - used) * FULL_GPU_MILLI // _WHOLE
+        return (sum(self._free) - used) * FULL_GPU_MILLI // _WHOLE
 
     @property
     def gpus(self) -> Mapping[Job, int]:
         """The GPU of every job that holds a share, in descending order of shares."""
-        free = list(self._rooms)
+        free = list(self._free)
         placed: dict[Job, int] = {}
         gpu = before = 0
         for job in sorted(self._levels, key=lambda one: self._levels[one]):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from ekya.core.shares import Job
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.planning.placement.pack import Packing, Placed, pack, rooms_milli
+from ekya.planning.placement.pack import Packing, Placed, free_milli_by_gpu, pack
 from ekya.planning.placement.rounding import Steps
 
 PREPARATION_GPU = 0
@@ -33,11 +33,11 @@ def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
         streams: number of streams.
         capacity_milli: total over all GPUs; a part of a GPU is the last one's.
     """
-    rooms = rooms_milli(max(capacity_milli, 1), ())
-    living = [0] * len(rooms)
+    free = free_milli_by_gpu(max(capacity_milli, 1), ())
+    living = [0] * len(free)
     homes = []
     for _ in range(streams):
-        gpu = max(range(len(rooms)), key=lambda one: (rooms[one] / (living[one] + 1), -one))
+        gpu = max(range(len(free)), key=lambda one: (free[one] / (living[one] + 1), -one))
         living[gpu] += 1
         homes.append(gpu)
     return tuple(homes)
@@ -52,8 +52,8 @@ def guests_gpu(capacity_milli: int) -> int:
     Args:
         capacity_milli: total over all GPUs; a part of a GPU is the last one's.
     """
-    rooms = rooms_milli(max(capacity_milli, 1), ())
-    return max(range(len(rooms)), key=lambda gpu: (rooms[gpu], gpu))
+    free = free_milli_by_gpu(max(capacity_milli, 1), ())
+    return max(range(len(free)), key=lambda gpu: (free[gpu], gpu))
 
 
 class AtHome:

@@ -50,27 +50,27 @@ def pack(
         case Packing.POOL:
             return BestFit(shares, [max(capacity_milli - sum(held_milli), 0)], steps, pooled=True)
         case Packing.QUANTISED:
-            return Halves(shares, rooms_milli(capacity_milli, held_milli), steps)
+            return Halves(shares, free_milli_by_gpu(capacity_milli, held_milli), steps)
         case Packing.BEST_FIT:
-            return BestFit(shares, rooms_milli(capacity_milli, held_milli), steps)
+            return BestFit(shares, free_milli_by_gpu(capacity_milli, held_milli), steps)
 
 
-def rooms_milli(capacity_milli: int, held_milli: Sequence[int]) -> tuple[int, ...]:
+def free_milli_by_gpu(capacity_milli: int, held_milli: Sequence[int]) -> tuple[int, ...]:
     """Returns the share of each GPU that is left beside what others hold.
 
     The largest holder comes first, on the GPU with the least left of those on which it fits, so that the
     other GPUs stay whole. Only a holder that fits on none is spread, over the emptiest.
     """
     whole, part = divmod(capacity_milli, FULL_GPU_MILLI)
-    rooms = [FULL_GPU_MILLI] * whole + [part] * (part > 0)
+    free = [FULL_GPU_MILLI] * whole + [part] * (part > 0)
     for held in sorted(held_milli, reverse=True):
         left = held
-        while left > 0 and any(rooms):
-            fitting = [gpu for gpu, room in enumerate(rooms) if room >= left]
-            gpu = min(fitting, key=lambda one: (rooms[one], -one), default=None)
+        while left > 0 and any(free):
+            fitting = [gpu for gpu, milli in enumerate(free) if milli >= left]
+            gpu = min(fitting, key=lambda one: (free[one], -one), default=None)
             if gpu is None:
-                gpu = max(range(len(rooms)), key=lambda one: (rooms[one], one))
-            taken = min(left, rooms[gpu])
-            rooms[gpu] -= taken
+                gpu = max(range(len(free)), key=lambda one: (free[one], one))
+            taken = min(left, free[gpu])
+            free[gpu] -= taken
             left -= taken
-    return tuple(rooms)
+    return tuple(free)

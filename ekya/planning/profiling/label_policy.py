@@ -90,8 +90,8 @@ class Uncertain:
         chance = iter(rng.permutation(count).tolist())
         novelty, left = np.ones(count), np.ones(count, np.bool_)
         rows: list[int] = []
-        for turn in by_chance:
-            if turn:
+        for draws in by_chance:
+            if draws:
                 row = next(at for at in chance if left[at])
             else:
                 row = int(np.argmax(np.where(left, 1.0 - candidates.confidence + novelty, -np.inf)))

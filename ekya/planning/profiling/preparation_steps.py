@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ekya.core.commands import PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.profile import Family
+from ekya.core.state import StreamState
 from ekya.core.units import StreamId
 from ekya.planning.profiling.pruning import in_need
 
@@ -50,42 +51,26 @@ class Labelled:
     can_train: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A stream that may be prepared.
-
-    Attributes:
-        stream: its id.
-        prepared_in: the last window in which it was prepared; None for never.
-        accuracy: of its serving model on its newest labels; None before the first.
-    """
-
-    stream: StreamId
-    prepared_in: int | None
-    accuracy: float | None
-
-
-def in_turn(streams: Sequence[Waiting], places: int) -> tuple[StreamId, ...]:
+def next_prepared(streams: Sequence[StreamState], places: int) -> tuple[StreamId, ...]:
     """Returns the streams to prepare in a window that has no time for all.
 
     Half of the places, rounded up, go to those that have waited longest, so that each is prepared in turn;
     the others to those that do worst, if they do badly enough to be in need.
     """
-    longest = sorted(streams, key=_longest_first)
+    longest = sorted(
+        streams,
+        key=lambda one: (
+            -1 if one.prepared_in is None else one.prepared_in,
+            -1.0 if one.accuracy is None else one.accuracy,
+            one.stream,
+        ),
+    )
     first = longest[: -(-places // 2)]
     others = {one.stream: one.accuracy for one in longest[len(first) :] if one.accuracy is not None}
     worst = in_need(others)[: places - len(first)]
     chosen = [*(one.stream for one in first), *worst]
     rest = [one.stream for one in longest if one.stream not in chosen]
     return tuple([*chosen, *rest][:places])
-
-
-def _longest_first(one: Waiting) -> tuple[int, float, StreamId]:
-    return (
-        -1 if one.prepared_in is None else one.prepared_in,
-        -1.0 if one.accuracy is None else one.accuracy,
-        one.stream,
-    )
 
 
 def preparation_steps(

@@ -147,14 +147,14 @@ class Fitted:
     gave_up: tuple[str, ...]
 
 
-def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = False) -> Fitted:
+def fit(wishes: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = False) -> Fitted:
     """Returns sizes that fit.
 
     Sizes set by the file are kept, except a capacity above the machine's, and a preparation that does not
     fit beside the floors.
 
     Args:
-        said: sizes set by the fleet file.
+        wishes: sizes set by the fleet file.
         costs: of the fleet's work, on this machine; of at least one stream and one family of γ.
         machine: available capacity.
         overload: go on where the floors of all streams do not fit.
@@ -162,47 +162,47 @@ def fit(said: Wishes, costs: HostCosts, machine: Machine, *, overload: bool = Fa
     Raises:
         UserError: the floors of all streams do not fit.
     """
-    return _fit(said, costs, machine, overload, CORES_PART)
+    return _fit(wishes, costs, machine, overload, CORES_PART)
 
 
-def _fit(said: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores_part: float) -> Fitted:
+def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cores_part: float) -> Fitted:
     """Returns sizes that fit this part of a machine's cores."""
-    capacity = _capacity_milli(said, costs, machine, cores_part)
-    quantum = said.quantum_milli or 0
+    capacity = _capacity_milli(wishes, costs, machine, cores_part)
+    quantum = wishes.quantum_milli or 0
     if quantum == 0 or (overload and quantum * (len(costs.streams) + 1) > capacity):
-        quantum = _quantum_milli(said, len(costs.streams), capacity)
+        quantum = _quantum_milli(wishes, len(costs.streams), capacity)
     capacity = capacity // quantum * quantum
-    every = said.every or _every(costs)
-    resolutions = said.resolutions or _resolutions(costs, every, capacity)
+    every = wishes.every or _every(costs)
+    resolutions = wishes.resolutions or _resolutions(costs, every, capacity)
     floors = _floors(costs, every, resolutions, quantum)
-    room = capacity - sum(floors.values())
-    if room < quantum or max(floors.values()) > FULL_GPU_MILLI:
-        if cores_part < 1.0 and _is_open(said, machine) and (machine.capacity_milli or 0) > capacity:
+    left = capacity - sum(floors.values())
+    if left < quantum or max(floors.values()) > FULL_GPU_MILLI:
+        if cores_part < 1.0 and _is_open(wishes, machine) and (machine.capacity_milli or 0) > capacity:
             # The cores left to other work are a default, and no default may keep a fleet from running.
-            return _fit(said, costs, machine, overload, 1.0)
+            return _fit(wishes, costs, machine, overload, 1.0)
         if not overload:
-            raise UserError(_too_much(said, costs, machine, floors, capacity, quantum))
-        room = max(_down(OVERLOADED_PART * capacity, quantum), quantum)
+            raise UserError(_too_much(wishes, costs, machine, floors, capacity, quantum))
+        left = max(_down(OVERLOADED_PART * capacity, quantum), quantum)
     most = max(_down(min(PREPARATION_MILLI, PREPARATION_PART * capacity), quantum), quantum)
-    share = min(said.preparation_milli or most, room)
-    part = said.preparation_part or said.longest_part
-    window_s = said.window_s or _window_s(said, costs, share * part, room * (1.0 - part))
-    training_gpu_s = min(room, FULL_GPU_MILLI) * (1.0 - part) * window_s / FULL_GPU_MILLI
+    share = min(wishes.preparation_milli or most, left)
+    part = wishes.preparation_part or wishes.longest_part
+    window_s = wishes.window_s or _window_s(wishes, costs, share * part, left * (1.0 - part))
+    training_gpu_s = min(left, FULL_GPU_MILLI) * (1.0 - part) * window_s / FULL_GPU_MILLI
     sizes = Sizes(
         capacity_milli=capacity,
         window_s=window_s,
         quantum_milli=quantum,
-        steal_milli=said.steal_milli or max(_down(STEAL_MILLI, quantum), quantum),
+        steal_milli=wishes.steal_milli or max(_down(STEAL_MILLI, quantum), quantum),
         preparation_milli=share,
         preparation_part=part,
-        prepared=_prepared(said, costs, share * part * window_s / FULL_GPU_MILLI),
+        prepared=_prepared(wishes, costs, share * part * window_s / FULL_GPU_MILLI),
         every=every,
         resolutions=resolutions,
-        trainable_blocks=said.trainable_blocks or _blocks(said, costs, training_gpu_s),
-        draws_frames=_draws_frames(said, costs, window_s, capacity),
-        min_accuracy=_min_accuracy(said, costs, every, capacity),
+        trainable_blocks=wishes.trainable_blocks or _blocks(wishes, costs, training_gpu_s),
+        draws_frames=_draws_frames(wishes, costs, window_s, capacity),
+        min_accuracy=_min_accuracy(wishes, costs, every, capacity),
     )
-    return Fitted(sizes, tuple(_given_up(said, costs, machine, sizes, floors)))
+    return Fitted(sizes, tuple(_given_up(wishes, costs, machine, sizes, floors)))
 
 
 def floor_milli(of: StreamCosts, every: Sequence[int], resolutions: Sequence[int]) -> int:
@@ -225,16 +225,16 @@ def _floors(
     }
 
 
-def _is_open(said: Wishes, machine: Machine) -> bool:
+def _is_open(wishes: Wishes, machine: Machine) -> bool:
     """Returns whether the file sets no number of GPUs, or more than there are."""
     there = machine.capacity_milli
-    return said.capacity_milli is None or (there is not None and said.capacity_milli > there)
+    return wishes.capacity_milli is None or (there is not None and wishes.capacity_milli > there)
 
 
-def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine, cores_part: float) -> int:
+def _capacity_milli(wishes: Wishes, costs: HostCosts, machine: Machine, cores_part: float) -> int:
     there = machine.capacity_milli
-    if said.capacity_milli is not None and not _is_open(said, machine):
-        return said.capacity_milli
+    if wishes.capacity_milli is not None and not _is_open(wishes, machine):
+        return wishes.capacity_milli
     if there is not None:
         usable = round(there * cores_part) if machine.on_cores else there
         # The two jobs of a stream use a GPU each at most, and the preparation another.
@@ -245,12 +245,12 @@ def _capacity_milli(said: Wishes, costs: HostCosts, machine: Machine, cores_part
     return max(2, math.ceil(needed / FULL_GPU_MILLI)) * FULL_GPU_MILLI // 2
 
 
-def _quantum_milli(said: Wishes, streams: int, capacity_milli: int) -> int:
+def _quantum_milli(wishes: Wishes, streams: int, capacity_milli: int) -> int:
     """Returns the coarsest quantum that wastes little.
 
     Shares that the file sets in thousandths must be multiples of it.
     """
-    multiples = [milli for milli in (said.steal_milli, said.preparation_milli) if milli is not None]
+    multiples = [milli for milli in (wishes.steal_milli, wishes.preparation_milli) if milli is not None]
     possible = [one for one in QUANTA_MILLI if all(milli % one == 0 for milli in multiples)] or [1]
     wasted_milli = QUANTA_PART * capacity_milli
     return next((one for one in possible if one * streams <= wasted_milli), possible[-1])
@@ -277,58 +277,60 @@ def _resolutions(costs: HostCosts, every: Sequence[int], capacity_milli: int) ->
     return usual
 
 
-def _window_s(said: Wishes, costs: HostCosts, preparing_milli: float, training_milli: float) -> float:
+def _window_s(wishes: Wishes, costs: HostCosts, preparing_milli: float, training_milli: float) -> float:
     """Returns a length in which one stream is prepared, and the cheapest γ ends in half of the rest."""
-    prepared_s = (_label_gpu_s(said, costs) + _trial_gpu_s(said, costs)) * FULL_GPU_MILLI / preparing_milli
-    trained_s = 2.0 * _least_gpu_s(said, _cheapest(said, costs)) * FULL_GPU_MILLI / training_milli
+    prepared_s = (
+        (_label_gpu_s(wishes, costs) + _trial_gpu_s(wishes, costs)) * FULL_GPU_MILLI / preparing_milli
+    )
+    trained_s = 2.0 * _least_gpu_s(wishes, _cheapest(wishes, costs)) * FULL_GPU_MILLI / training_milli
     return float(math.ceil(min(max(WINDOW_S, prepared_s, trained_s), LONGEST_WINDOW_S)))
 
 
-def _prepared(said: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
+def _prepared(wishes: Wishes, costs: HostCosts, budget_gpu_s: float) -> int:
     """Returns the number of streams that are labelled within the labelling part of a budget.
 
     The rest of the budget is for profiling those in need.
     """
-    if said.prepared is not None:
-        return min(said.prepared, len(costs.streams))
-    one_gpu_s, all_gpu_s = _label_gpu_s(said, costs), LABELS_PART * budget_gpu_s
+    if wishes.prepared is not None:
+        return min(wishes.prepared, len(costs.streams))
+    one_gpu_s, all_gpu_s = _label_gpu_s(wishes, costs), LABELS_PART * budget_gpu_s
     if all_gpu_s >= one_gpu_s * len(costs.streams):
         return len(costs.streams)
     return max(1, int(all_gpu_s / one_gpu_s))
 
 
-def _label_gpu_s(said: Wishes, costs: HostCosts) -> float:
+def _label_gpu_s(wishes: Wishes, costs: HostCosts) -> float:
     """Returns the GPU-seconds to label a window of one stream."""
-    labels_gpu_s = said.labels * costs.label_gpu_s
-    return labels_gpu_s if said.label_gpu_s is None else min(labels_gpu_s, said.label_gpu_s)
+    labels_gpu_s = wishes.labels * costs.label_gpu_s
+    return labels_gpu_s if wishes.label_gpu_s is None else min(labels_gpu_s, wishes.label_gpu_s)
 
 
-def _trial_gpu_s(said: Wishes, costs: HostCosts) -> float:
+def _trial_gpu_s(wishes: Wishes, costs: HostCosts) -> float:
     """Returns the GPU-seconds to micro-profile the cheapest family of γ on a stream's labels."""
-    cost = _cheapest(said, costs)
-    return said.labels * (cost.prepare_gpu_s + TRIAL_EPOCHS * cost.epoch_gpu_s)
+    cost = _cheapest(wishes, costs)
+    return wishes.labels * (cost.prepare_gpu_s + TRIAL_EPOCHS * cost.epoch_gpu_s)
 
 
-def _cheapest(said: Wishes, costs: HostCosts) -> FamilyCost:
-    return min(costs.families, key=lambda cost: (_least_gpu_s(said, cost), cost.family))
+def _cheapest(wishes: Wishes, costs: HostCosts) -> FamilyCost:
+    return min(costs.families, key=lambda cost: (_least_gpu_s(wishes, cost), cost.family))
 
 
-def _least_gpu_s(said: Wishes, cost: FamilyCost) -> float:
+def _least_gpu_s(wishes: Wishes, cost: FamilyCost) -> float:
     """Returns the GPU-seconds of a family's smallest γ."""
-    crops = said.least_data * TRAINING_PART * said.labels
-    return crops * (cost.prepare_gpu_s + said.least_epochs * cost.epoch_gpu_s)
+    crops = wishes.least_data * TRAINING_PART * wishes.labels
+    return crops * (cost.prepare_gpu_s + wishes.least_epochs * cost.epoch_gpu_s)
 
 
-def _min_accuracy(said: Wishes, costs: HostCosts, every: Sequence[int], capacity_milli: int) -> float:
+def _min_accuracy(wishes: Wishes, costs: HostCosts, every: Sequence[int], capacity_milli: int) -> float:
     """Returns the usual a_MIN, or 0 where typical models would need more than half of the capacity for it.
 
     Its share comes before any retraining. A value set by the file is kept, unless the file's GPUs are not
     there.
     """
-    lowered = (said.capacity_milli or 0) > capacity_milli + max(QUANTA_MILLI)
-    if said.min_accuracy is not None and not lowered:
-        return said.min_accuracy
-    usual = MIN_ACCURACY if said.min_accuracy is None else said.min_accuracy
+    lowered = (wishes.capacity_milli or 0) > capacity_milli + max(QUANTA_MILLI)
+    if wishes.min_accuracy is not None and not lowered:
+        return wishes.min_accuracy
+    usual = MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy
     finest = max(_measured(costs))
     least = usual / TYPICAL_ACCURACY
     keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest) >= least]
@@ -336,20 +338,20 @@ def _min_accuracy(said: Wishes, costs: HostCosts, every: Sequence[int], capacity
     return usual if needed_milli <= KEEPING_PART * capacity_milli else 0.0
 
 
-def _draws_frames(said: Wishes, costs: HostCosts, window_s: float, capacity_milli: int) -> bool:
+def _draws_frames(wishes: Wishes, costs: HostCosts, window_s: float, capacity_milli: int) -> bool:
     """Returns whether detectors have time for frames that λ does not analyse."""
-    if said.draws_frames is not None:
-        return said.draws_frames
+    if wishes.draws_frames is not None:
+        return wishes.draws_frames
     finding_gpu_s = sum(of.finding_gpu_s for of in costs.streams.values())
     return FULL_GPU_MILLI * finding_gpu_s * DRAWN_FRAMES / window_s <= DRAWN_PART * capacity_milli
 
 
-def _blocks(said: Wishes, costs: HostCosts, training_gpu_s: float) -> tuple[int, ...]:
+def _blocks(wishes: Wishes, costs: HostCosts, training_gpu_s: float) -> tuple[int, ...]:
     """Returns the block counts of which a γ can end within a window, and that of the cheapest family."""
     kept = {
         cost.family.trainable_blocks
-        for cost in (_cheapest(said, costs), *costs.families)
-        if cost == _cheapest(said, costs) or _least_gpu_s(said, cost) <= training_gpu_s
+        for cost in (_cheapest(wishes, costs), *costs.families)
+        if cost == _cheapest(wishes, costs) or _least_gpu_s(wishes, cost) <= training_gpu_s
     }
     return tuple(sorted(kept))
 
@@ -359,7 +361,7 @@ def _down(milli: float, quantum_milli: int) -> int:
 
 
 def _too_much(
-    said: Wishes,
+    wishes: Wishes,
     costs: HostCosts,
     machine: Machine,
     floors: Mapping[StreamId, int],
@@ -380,7 +382,7 @@ def _too_much(
         remedies.append(f"--gpus {(sum(floors.values()) + quantum_milli) / FULL_GPU_MILLI:g}")
     remedies += [
         f"no {key}, so that it is chosen"
-        for key, value in (("inference.every", said.every), ("quantum_milli", said.quantum_milli))
+        for key, value in (("inference.every", wishes.every), ("quantum_milli", wishes.quantum_milli))
         if value is not None
     ]
     many = "one camera is too much" if len(floors) == 1 else f"{len(floors)} cameras are too many"
@@ -393,14 +395,14 @@ def _too_much(
 
 
 def _given_up(
-    said: Wishes, costs: HostCosts, machine: Machine, sizes: Sizes, floors: Mapping[StreamId, int]
+    wishes: Wishes, costs: HostCosts, machine: Machine, sizes: Sizes, floors: Mapping[StreamId, int]
 ) -> Iterator[str]:
     """Yields what a larger machine would have allowed."""
     there = machine.capacity_milli
-    if said.capacity_milli is not None and there is not None and said.capacity_milli > there:
-        said_gpus, here = said.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
+    if wishes.capacity_milli is not None and there is not None and wishes.capacity_milli > there:
+        wished, here = wishes.capacity_milli / FULL_GPU_MILLI, sizes.capacity_milli / FULL_GPU_MILLI
         rest = "; the rest decodes video and plans" if sizes.capacity_milli < there else ""
-        yield f"gpus: {said_gpus:g} is lowered to {here:g}, of {machine.worded(there)} that are there{rest}"
+        yield f"gpus: {wished:g} is lowered to {here:g}, of {machine.worded(there)} that are there{rest}"
     if sum(floors.values()) + sizes.quantum_milli > sizes.capacity_milli:
         yield "overload: not even one frame a second of each camera can be analysed; frames are dropped"
     else:
@@ -410,19 +412,19 @@ def _given_up(
             yield f"λ: not all cameras can be analysed at {finest} px at once"
         elif densest > min(sizes.every):
             yield f"λ: at most {InferenceConfig(densest, finest).name} of each camera"
-    if said.preparation_milli is not None and sizes.preparation_milli < said.preparation_milli:
+    if wishes.preparation_milli is not None and sizes.preparation_milli < wishes.preparation_milli:
         yield (
-            f"preparation.share_milli: {said.preparation_milli} is lowered to {sizes.preparation_milli}, "
+            f"preparation.share_milli: {wishes.preparation_milli} is lowered to {sizes.preparation_milli}, "
             "which the cameras leave"
         )
-    if said.prepared is None and sizes.prepared < len(floors):
+    if wishes.prepared is None and sizes.prepared < len(floors):
         yield f"labels: {sizes.prepared} of {len(floors)} cameras are labelled in a window, in turn"
-    if sizes.min_accuracy < (MIN_ACCURACY if said.min_accuracy is None else said.min_accuracy):
+    if sizes.min_accuracy < (MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy):
         yield "min_accuracy: none is kept, as that would leave too little for retraining"
-    if said.draws_frames is None and not sizes.draws_frames:
+    if wishes.draws_frames is None and not sizes.draws_frames:
         yield "labels: they are made from frames that are analysed anyway, and λ are not measured"
     known = {cost.family.trainable_blocks for cost in costs.families}
-    if said.trainable_blocks is None and set(sizes.trainable_blocks) < known:
+    if wishes.trainable_blocks is None and set(sizes.trainable_blocks) < known:
         most = max(sizes.trainable_blocks)
         what = f"at most {most} blocks are" if most else "only heads are"
         yield f"γ: {what} retrained, as more does not end within a window"

@@ -11,12 +11,9 @@ planning a window again counts nothing twice and loses nothing. The mean of f is
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ekya.core.view import RetrainOption
 
 Floats = NDArray[np.float64]
 
@@ -100,32 +97,3 @@ def early_part_left(early_part: float, left: float) -> float:
         return 0.0
     rest = bend_of(early_part) * left
     return mean_part(rest if abs(rest) >= _STRAIGHT else _STRAIGHT, 0.0, 1.0)
-
-
-def going_on(option: RetrainOption, accuracy: float, done_gpu_s: float) -> tuple[RetrainOption, float]:
-    """Returns the rest of a γ after some of its work, and the accuracy that serves then.
-
-    Args:
-        option: γ with all its work.
-        accuracy: accuracy before any of its work.
-        done_gpu_s: work done.
-    """
-    left = replace(option, gpu_s=max(option.gpu_s - done_gpu_s, 0.0))
-    gain = option.accuracy_after - accuracy
-    if option.early_part <= 0.0 or gain <= 0.0 or option.gpu_s <= 0.0:
-        return left, accuracy
-    part = min(done_gpu_s / option.gpu_s, 1.0)
-    reached = accuracy + gain * mean_part(bend_of(option.early_part), part, part)
-    return replace(left, early_part=early_part_left(option.early_part, 1.0 - part)), reached
-
-
-def steps_above(early_part: float, count: int) -> tuple[list[float], list[float]]:
-    """Returns parts of the work from 0 to 1, and f there: (count + 1,) each.
-
-    They lie closer where f is steep, so that the steps from each to the next exceed f least in total.
-    """
-    bend = bend_of(early_part)
-    # At equal parts of the integral of √f'; f' is an exponential, and so is its root.
-    last = -math.expm1(-bend / 2.0)
-    at = [-2.0 * math.log1p(-last * step / count) / bend for step in range(count)] + [1.0]
-    return at, [mean_part(bend, part, part) for part in at]

@@ -36,9 +36,7 @@ class Network:
 
 
 CELLULAR = Network(5.1, 17.5)
-SATELLITE = Network(8.5, 15.0)
-CELLULAR_TWICE = Network(10.2, 35.0)
-"""The networks of Table 4."""
+"""The cellular network of Table 4."""
 
 VIDEO_MBPS = 4.0
 """A compressed 720p stream (§6.5)."""

@@ -15,19 +15,19 @@ from ekya.planning.schedulers.schedule_simulation import Courses
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
 
-def plan_of_course(view: WindowView, board: WindowArrays, course: Courses) -> Plan:
+def plan_of_course(view: WindowView, arrays: WindowArrays, course: Courses) -> Plan:
     """Returns the plan of a course (the only one in ``course``), with one phase per completion.
 
     A retraining that would not complete in the window, and gains nothing before, is not begun; one that runs
     already goes on.
     """
-    begun = np.isfinite(course.done_us[0]) | course.unfinished[0] | board.locked
+    begun = np.isfinite(course.done_us[0]) | course.unfinished[0] | arrays.locked
     writers = [
         AssignmentWriter(
             view, stream, known[state] if begins else None, int(done_us) if np.isfinite(done_us) else None
         )
         for stream, known, state, begins, done_us in zip(
-            view.streams, board.options, course.states[0], begun, course.done_us[0], strict=True
+            view.streams, arrays.options, course.states[0], begun, course.done_us[0], strict=True
         )
     ]
     phases: list[Phase] = []

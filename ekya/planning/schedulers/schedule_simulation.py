@@ -19,7 +19,7 @@ left side is convex in that worth, alternating between playing and settling is N
 few rounds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ LEFTOVER_ROUNDS = 3
 """Number of jobs that may share the quanta into which no whole segment fits."""
 
 RUNNING_TO_ONE = 8
-"""Running retrainings per completion that may pass without a filling, where ``at_once`` allows several."""
+"""Running retrainings per completion that may pass without a filling, where ``ends_each`` allows several."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +60,7 @@ class Stretch:
 
     def only(self, index: Ints | slice) -> "Stretch":
         """Returns the stretch for some of the courses."""
-        return Stretch(
-            self.shares[index],
-            self.speed[index],
-            self.serving[index],
-            self.lasts_us[index],
-            self.ends[index],
-        )
+        return Stretch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,59 +87,53 @@ class Courses:
 
     def only(self, index: Ints | slice) -> "Courses":
         """Returns some of the courses."""
-        return Courses(
-            self.states[index],
-            self.worths[index],
-            self.values[index],
-            self.done_us[index],
-            self.unfinished[index],
-            self.parts[index],
-            tuple(stretch.only(index) for stretch in self.stretches),
-        )
+        stretches = tuple(stretch.only(index) for stretch in self.stretches)
+        arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "stretches"}
+        return Courses(**arrays, stretches=stretches)
 
 
 def simulate_schedule(
-    board: WindowArrays, states: Ints, worths: Floats, weight: Floats, at_once: int = 1
+    arrays: WindowArrays, states: Ints, worths: Floats, weight: Floats, ends_each: int = 1
 ) -> Courses:
     """Plays courses to the window's end, by the physics of ``objective.evaluate``.
 
     Args:
-        board: the view.
+        arrays: the view.
         states: (C, V) as in ``Courses``.
         worths: (C, V); a retraining that is worth nothing does not run.
         weight: (V,) weight of a stream's accuracy when quanta are given out.
-        at_once: maximum of completions between two fillings. With more than 1, a retraining that completes
+        ends_each: maximum of completions between two fillings. With more than 1, a retraining that completes
             in between leaves its share idle until the next filling.
     """
-    played = _Played(board, states, worths, weight)
+    played = _Played(arrays, states, worths, weight)
     stretches = []
     going_on = True
     while going_on:
-        shares = fill(board, played.hull, played.pull)
-        stretches.append(played.advance(shares, at_once))
+        shares = fill(arrays, played.hull, played.pull)
+        stretches.append(played.advance(shares, ends_each))
         going_on = bool(stretches[-1].ends.any())
-    values = played.area / board.left_us
+    values = played.area / arrays.left_us
     return Courses(states, worths, values, played.done_us, played.unfinished(), played.part, tuple(stretches))
 
 
 class _Played:
     """State of courses while they are played."""
 
-    def __init__(self, board: WindowArrays, states: Ints, worths: Floats, weight: Floats) -> None:
+    def __init__(self, arrays: WindowArrays, states: Ints, worths: Floats, weight: Floats) -> None:
         count, streams = states.shape
-        reached = board.places(states)
+        reached = arrays.places(states)
         runs = (states > 0) & (worths > 0.0)
-        accuracy = np.repeat(board.accuracy[None, :, 0], count, axis=0)
-        self._board = board
+        accuracy = np.repeat(arrays.accuracy[None, :, 0], count, axis=0)
+        self._arrays = arrays
         self._accuracy = accuracy
-        self._after = board.accuracy.take(reached)
+        self._after = arrays.accuracy.take(reached)
         self._pull_after = self._after * weight
-        self._hull_after = board.hull.take(reached)
-        self._values = board.value.ravel()
-        self._job = np.arange(2 * streams) * board.value.shape[1]
+        self._hull_after = arrays.hull.take(reached)
+        self._values = arrays.value.ravel()
+        self._job = np.arange(2 * streams) * arrays.value.shape[1]
         self._shares = np.full((count, 2 * streams), -1)
-        self._left_gpu_s = np.where(runs, board.work_gpu_s.take(reached), np.inf)
-        self._early = _Early(board, reached, runs) if board.bend.any() else None
+        self._left_gpu_s = np.where(runs, arrays.work_gpu_s.take(reached), np.inf)
+        self._early = _Early(arrays, reached, runs) if arrays.bend.any() else None
         self._speed = np.zeros((count, streams))
         self._ends_us = np.full((count, streams), np.inf)
         self._since_us = np.zeros((count, streams))
@@ -154,19 +142,19 @@ class _Played:
         self.part = np.zeros((count, streams))
         self.done_us = np.full((count, streams), np.inf)
         self.pull = np.concatenate([accuracy * weight, np.where(runs, worths, 0.0)], axis=1)
-        self.hull = np.full((count, 2 * streams), board.training_hull)
-        self.hull[:, :streams] = board.hull[:, 0]
+        self.hull = np.full((count, 2 * streams), arrays.training_hull)
+        self.hull[:, :streams] = arrays.hull[:, 0]
 
-    def advance(self, shares: Ints, at_once: int) -> Stretch:
-        """Advances through at most ``at_once`` completions, or to the window's end."""
+    def advance(self, shares: Ints, ends_each: int) -> Stretch:
+        """Advances through at most ``ends_each`` completions, or to the window's end."""
         self._give(shares)
-        next_us = np.minimum(_next_ends(self._ends_us, at_once), self._board.left_us)[:, None]
+        next_us = np.minimum(_next_ends(self._ends_us, ends_each), self._arrays.left_us)[:, None]
         lasts_us = next_us - self._now_us
         ends = self._ends_us <= next_us
         serving = np.einsum("cv,cv->c", self.pull[:, : ends.shape[1]], self.part)
         self.area += self._accuracy * self.part * lasts_us
         early_us = np.zeros(1)
-        if at_once > 1:
+        if ends_each > 1:
             early_us = np.where(ends, next_us - np.where(ends, self._ends_us, 0.0), 0.0)
             self.area += (self._after - self._accuracy) * self.part * early_us
         if self._early is not None:
@@ -222,9 +210,9 @@ class _Played:
 class _Early:
     """Gains from checkpoints before their retrainings end (``rising``), for C courses."""
 
-    def __init__(self, board: WindowArrays, reached: Ints, runs: Flags) -> None:
-        bend, work_gpu_s = board.bend.take(reached), board.work_gpu_s.take(reached)
-        gain = board.accuracy.take(reached) - board.accuracy[:, 0]
+    def __init__(self, arrays: WindowArrays, reached: Ints, runs: Flags) -> None:
+        bend, work_gpu_s = arrays.bend.take(reached), arrays.work_gpu_s.take(reached)
+        gain = arrays.accuracy.take(reached) - arrays.accuracy[:, 0]
         rises = runs & (bend != 0.0) & (work_gpu_s > 0.0)
         self._gain = np.where(rises, gain, 0.0)
         self._bend = np.where(rises, bend, 1.0)
@@ -248,69 +236,69 @@ class _Early:
         return found
 
 
-def _next_ends(ends_us: Floats, at_once: int) -> Floats:
+def _next_ends(ends_us: Floats, ends_each: int) -> Floats:
     """Returns (C,) the time of the last completion that is allowed before the next filling."""
-    if at_once == 1:
+    if ends_each == 1:
         first: Floats = ends_us.min(axis=1)
         return first
     running = np.isfinite(ends_us).sum(axis=1)
-    count = np.clip(running // RUNNING_TO_ONE, 1, at_once)
+    count = np.clip(running // RUNNING_TO_ONE, 1, ends_each)
     last: Floats = np.sort(ends_us, axis=1)[np.arange(len(ends_us)), count - 1]
     return last
 
 
-def fill(board: WindowArrays, hull: Ints, pull: Floats) -> Ints:
+def fill(arrays: WindowArrays, hull: Ints, pull: Floats) -> Ints:
     """Returns the shares (C, jobs) in quanta that gain most at one moment.
 
     Args:
-        board: the view.
+        arrays: the view.
         hull: (C, jobs) index of each job's hull.
         pull: (C, jobs) what a unit of a job's value counts; 0 gives the job nothing.
     """
-    shares: Ints = board.hulls.floor.take(hull)
-    left = board.quanta - shares.sum(axis=1)
+    shares: Ints = arrays.hulls.floor.take(hull)
+    left = arrays.quanta - shares.sum(axis=1)
     if left.min() < 0:
-        hull = _without_floors(board, hull, shares, left)
-        shares = board.hulls.floor.take(hull)
-        left = board.quanta - shares.sum(axis=1)
+        hull = _without_floors(arrays, hull, shares, left)
+        shares = arrays.hulls.floor.take(hull)
+        left = arrays.quanta - shares.sum(axis=1)
     count, jobs = hull.shape
-    size = board.hulls.size.take(hull, axis=0).reshape(count, -1)
+    size = arrays.hulls.size.take(hull, axis=0).reshape(count, -1)
     # Equal rises are ordered by job, since argsort is not stable.
-    rise = (board.hulls.rise.take(hull, axis=0) * pull[:, :, None]).reshape(count, -1) * board.tie_breaks
+    rise = (arrays.hulls.rise.take(hull, axis=0) * pull[:, :, None]).reshape(count, -1) * arrays.tie_breaks
     order = np.argsort(-rise, axis=1) + np.arange(0, rise.size, rise.shape[1])[:, None]
     wanted = np.where(rise > 0.0, size, 0).take(order)
     ends = wanted.cumsum(axis=1)
     size.put(order, np.where(ends <= left[:, None], wanted, 0))
     shares += np.einsum("cjs->cj", size.reshape(count, jobs, -1))
-    _give_leftovers(board, shares, pull)
+    _give_leftovers(arrays, shares, pull)
     return shares
 
 
-def _without_floors(board: WindowArrays, hull: Ints, floor: Ints, left: Ints) -> Ints:
+def _without_floors(arrays: WindowArrays, hull: Ints, floor: Ints, left: Ints) -> Ints:
     """Returns hulls with which the floors fit: those of the streams that need most are given up."""
     fitting = hull.copy()
     for course in np.nonzero(left < 0)[0]:
         order = np.argsort(floor[course], kind="stable")
-        beyond = order[np.cumsum(floor[course][order]) > board.quanta]
-        fitting[course, beyond] = board.floorless[beyond]
+        beyond = order[np.cumsum(floor[course][order]) > arrays.quanta]
+        fitting[course, beyond] = arrays.floorless[beyond]
     return fitting
 
 
-def _give_leftovers(board: WindowArrays, shares: Ints, pull: Floats) -> None:
+def _give_leftovers(arrays: WindowArrays, shares: Ints, pull: Floats) -> None:
     """Gives what is left to the job that gains most by it, up to ``LEFTOVER_ROUNDS`` times."""
-    job = np.arange(shares.shape[1]) * board.value.shape[1]
-    top = board.value.shape[1] - 1
+    job = np.arange(shares.shape[1]) * arrays.value.shape[1]
+    top = arrays.value.shape[1] - 1
     for _ in range(LEFTOVER_ROUNDS):
-        left = board.quanta - shares.sum(axis=1)
+        left = arrays.quanta - shares.sum(axis=1)
         if not left.any():
             return
         reach = np.minimum(shares + left[:, None], top) + job
-        gain = (board.value.take(reach) - board.value.take(shares + job)) * pull
+        gain = (arrays.value.take(reach) - arrays.value.take(shares + job)) * pull
         if gain.max() <= 0.0:
             return
         gains = np.flatnonzero(gain.max(axis=1) > 0.0)
         best = gain.argmax(axis=1)[gains]
-        shares[gains, best] = board.enough.take(reach[gains, best])
+        shares[gains, best] = arrays.enough.take(reach[gains, best])
 
 
 def settled_worths(courses: Courses) -> Floats:

@@ -34,7 +34,7 @@ class Effort:
         rounds: maximum of rounds of small changes.
         changes: approximate number of small changes in one round.
         worst_rounds: max-min: how often the weights of streams are changed.
-        at_once: maximum of completions between two fillings (``course.play``).
+        ends_each: maximum of completions between two fillings (``course.play``).
     """
 
     paces: tuple[float, ...]
@@ -43,7 +43,7 @@ class Effort:
     rounds: int
     changes: int
     worst_rounds: int
-    at_once: int
+    ends_each: int
 
 
 def effort_for(streams: int) -> Effort:
@@ -52,11 +52,11 @@ def effort_for(streams: int) -> Effort:
     With many streams on few GPUs inference leaves little to retraining, so paces are lower.
     """
     if streams <= 16:
-        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, at_once=1)
+        return Effort((0.25, 0.7), kept=3, settlings=1, rounds=2, changes=10, worst_rounds=8, ends_each=1)
     paces = (0.03, 0.1, 0.3)
     if streams <= 160:
-        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, at_once=4)
-    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, at_once=8)
+        return Effort(paces, kept=3, settlings=4, rounds=2, changes=6, worst_rounds=3, ends_each=4)
+    return Effort(paces, kept=3, settlings=3, rounds=0, changes=0, worst_rounds=1, ends_each=8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,35 +68,35 @@ class Found:
     score: float
 
 
-def best_course(board: WindowArrays, objective: Objective, effort: Effort) -> Found:
+def best_course(arrays: WindowArrays, objective: Objective, effort: Effort) -> Found:
     """Returns the best course found."""
-    best = _best_for(board, objective, effort, board.weight)
+    best = _best_for(arrays, objective, effort, arrays.weight)
     if objective is not Objective.MAX_MIN:
         return best
     latest = best
     for _ in range(effort.worst_rounds):
         values = latest.courses.values[0]
         weight = latest.weight * np.exp(-TOWARDS_THE_WORST * (values - values.min()))
-        latest = _best_for(board, objective, effort, weight / weight.sum())
+        latest = _best_for(arrays, objective, effort, weight / weight.sum())
         best = _better(best, latest)
     return best
 
 
-def _best_for(board: WindowArrays, objective: Objective, effort: Effort, weight: Floats) -> Found:
-    courses = simulate_schedule(board, *beginnings(board, weight, effort.paces), weight, effort.at_once)
-    best = _best_of(courses, objective, board, weight)
-    order = np.argsort(-_scores(courses, objective, board), kind="stable")[: effort.kept]
+def _best_for(arrays: WindowArrays, objective: Objective, effort: Effort, weight: Floats) -> Found:
+    courses = simulate_schedule(arrays, *beginnings(arrays, weight, effort.paces), weight, effort.ends_each)
+    best = _best_of(courses, objective, arrays, weight)
+    order = np.argsort(-_scores(courses, objective, arrays), kind="stable")[: effort.kept]
     courses = courses.only(order)
     for _ in range(effort.settlings):
         worths = settled_worths(courses)
         courses = simulate_schedule(
-            board, chosen_again(board, courses, worths, weight), worths, weight, effort.at_once
+            arrays, chosen_again(arrays, courses, worths, weight), worths, weight, effort.ends_each
         )
-        best = _better(best, _best_of(courses, objective, board, weight))
+        best = _better(best, _best_of(courses, objective, arrays, weight))
     for _ in range(effort.rounds):
-        states, worths = small_changes(board, best.courses, weight, effort.changes)
+        states, worths = small_changes(arrays, best.courses, weight, effort.changes)
         tried = _best_of(
-            simulate_schedule(board, states, worths, weight, effort.at_once), objective, board, weight
+            simulate_schedule(arrays, states, worths, weight, effort.ends_each), objective, arrays, weight
         )
         if tried.score <= best.score + SAME:
             break
@@ -104,15 +104,15 @@ def _best_for(board: WindowArrays, objective: Objective, effort: Effort, weight:
     return best
 
 
-def _scores(courses: Courses, objective: Objective, board: WindowArrays) -> Floats:
+def _scores(courses: Courses, objective: Objective, arrays: WindowArrays) -> Floats:
     if objective is Objective.MAX_MIN:
         worst: Floats = courses.values.min(axis=1)
         return worst
-    return courses.values @ board.weight
+    return courses.values @ arrays.weight
 
 
-def _best_of(courses: Courses, objective: Objective, board: WindowArrays, weight: Floats) -> Found:
-    scores = _scores(courses, objective, board)
+def _best_of(courses: Courses, objective: Objective, arrays: WindowArrays, weight: Floats) -> Found:
+    scores = _scores(courses, objective, arrays)
     index = int(scores.argmax())
     return Found(courses.only(slice(index, index + 1)), weight, float(scores[index]))
 

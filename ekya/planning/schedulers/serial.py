@@ -31,6 +31,6 @@ class Serial:
         """Returns a plan with a phase for each completion until the window's end."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
-        board = window_arrays_of(view)
-        found = best_course(board, view.objective, effort_for(len(view.streams)))
-        return plan_of_course(view, board, found.courses)
+        arrays = window_arrays_of(view)
+        found = best_course(arrays, view.objective, effort_for(len(view.streams)))
+        return plan_of_course(view, arrays, found.courses)

@@ -69,7 +69,7 @@ class WindowArrays:
 
 
 def window_arrays_of(view: WindowView) -> WindowArrays:
-    """Returns the board of a view with at least one stream, and a window that is not over."""
+    """Returns the arrays of a view with at least one stream, and a window that is not over."""
     streams = view.streams
     offered = [worthwhile(stream) for stream in streams]
     states = 1 + max(len(known) for known in offered)

@@ -5,29 +5,12 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ekya.core.units import StreamId
+from ekya.core.units import StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.run_history import RunHistory, WindowOutcome
 
 _DIGITS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class StreamFacts:
-    """Facts of a stream besides its score.
-
-    Attributes:
-        stream: the stream.
-        damaged: number of frames that could not be decoded; they did not arrive.
-        set_aside: why the stream was given up, None if it was not.
-        lost_s: seconds without frames from its camera since the stream was added.
-    """
-
-    stream: StreamId
-    damaged: int = 0
-    set_aside: str | None = None
-    lost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +41,11 @@ class RunFacts:
         seed: of the run.
         gpus: number of GPUs.
         window_s: length of a window.
-        streams: one entry each, in any order.
         history: retrainings and costs.
         label_budget_gpu_s: budget of the golden model for the windows that were labelled, bursts included;
             None without a limit.
+        damaged: number of frames of each stream that could not be decoded; they did not arrive.
+        set_aside: why streams were given up.
         host: measurements by the host's clock.
         health: of each stream in its windows.
         warnings: of the run's processes, each with its sources.
@@ -72,9 +56,10 @@ class RunFacts:
     seed: int
     gpus: float
     window_s: float
-    streams: tuple[StreamFacts, ...]
     history: RunHistory
     label_budget_gpu_s: float | None = None
+    damaged: Mapping[StreamId, int] = field(default_factory=dict)
+    set_aside: Mapping[StreamId, str] = field(default_factory=dict)
     host: HostFacts = field(default_factory=HostFacts)
     health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
     warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -109,21 +94,17 @@ def build_summary(
     Args:
         facts: of the run.
         outcomes: in any order; a window without one is not listed and does not count.
-        scores: of every stream in ``facts``.
+        scores: of every stream.
         sampled: accuracies on sampled frames, for the streams that have them.
-
-    Raises:
-        KeyError: a stream has no score.
     """
-    ordered = sorted(facts.streams, key=lambda stream: stream.stream)
-    scored = [scores[stream.stream] for stream in ordered]
+    streams = sorted(scores)
     own = {
-        stream.stream: sorted((o for o in outcomes if o.stream == stream.stream), key=lambda o: o.index)
-        for stream in ordered
+        stream: sorted((o for o in outcomes if o.stream == stream), key=lambda o: o.index)
+        for stream in streams
     }
     delays_ms = facts.host.swap_delay_ms
-    plain = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.accuracy) for s in ordered]
-    balanced = [_mean_of(own[s.stream], scores[s.stream], lambda w: w.balanced_accuracy) for s in ordered]
+    plain = [_mean_of(own[s], scores[s], lambda w: w.accuracy) for s in streams]
+    balanced = [_mean_of(own[s], scores[s], lambda w: w.balanced_accuracy) for s in streams]
     return {
         "world": facts.world,
         "scheduler": facts.scheduler,
@@ -133,16 +114,13 @@ def build_summary(
         "mean_accuracy": rounded(mean_or_none(plain)),
         "balanced_accuracy": rounded(mean_or_none(balanced)),
         "streams": {
-            stream.stream: _stream(
-                stream,
-                own[stream.stream],
-                scores[stream.stream],
-                sampled.get(stream.stream, SampledAccuracy(None, None)),
+            stream: _stream(
+                facts, stream, own[stream], scores[stream], sampled.get(stream, SampledAccuracy(None, None))
             )
-            for stream in ordered
+            for stream in streams
         },
         "frames": {
-            name: sum(getattr(score.frames, name) for score in scored)
+            name: sum(getattr(scores[stream].frames, name) for stream in streams)
             for name in ("arrived", "analysed", "skipped", "lost")
         },
         "retrainings": facts.history.retraining_counts(),
@@ -150,7 +128,7 @@ def build_summary(
         "labelling_gpu_s": rounded(facts.history.labelling_gpu_s),
         "golden_gpu_s": rounded(facts.history.golden_gpu_s),
         "label_budget_gpu_s": rounded(facts.label_budget_gpu_s),
-        "health": health_values({stream.stream: facts.health.get(stream.stream, ()) for stream in ordered}),
+        "health": health_values({stream: facts.health.get(stream, ()) for stream in streams}),
         "warnings": [{"text": text, "from": list(sources)} for text, sources in facts.warnings.items()],
         "host": {
             **facts.host.others,
@@ -162,12 +140,14 @@ def build_summary(
 
 
 def _stream(
-    facts: StreamFacts,
+    facts: RunFacts,
+    stream: StreamId,
     outcomes: Sequence[WindowOutcome],
     score: StreamScore,
     sampled: SampledAccuracy,
 ) -> dict[str, Any]:
     windows = {window.index: window for window in score.windows}
+    lost_us = sum(span.end_us - span.start_us for span in facts.history.lost if span.stream == stream)
     return {
         "mean_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
         "balanced_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
@@ -177,9 +157,9 @@ def _stream(
         "false_alarm_share": rounded(score.false_alarm_share),
         "counted_objects": sum(window.counted for window in score.windows),
         "excluded_objects": score.excluded_objects,
-        "damaged_frames": facts.damaged,
-        "lost_s": round(facts.lost_s, 3),
-        "set_aside": facts.set_aside,
+        "damaged_frames": facts.damaged.get(stream, 0),
+        "lost_s": round(us_to_seconds(lost_us), 3),
+        "set_aside": facts.set_aside.get(stream),
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
             | {"validation_accuracy": rounded(o.validation_accuracy)}

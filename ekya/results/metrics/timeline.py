@@ -8,7 +8,6 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.results.metrics.accuracy import ScoreSeries
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +65,6 @@ class WindowSpan:
     index: int
     start_us: int
     end_us: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Curve:
-    """Accuracy of a stream in one run: by second, and its mean as in the summary."""
-
-    series: ScoreSeries
-    mean_accuracy: float | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StreamCurves:
-    """Curves of one stream in a figure.
-
-    Attributes:
-        stream: the stream.
-        measured: in this run.
-        without_retraining: of the base model on the sampled frames, if measured.
-    """
-
-    stream: StreamId
-    measured: Curve
-    without_retraining: Curve | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunTimeline:
-    """Data of a figure of a run.
-
-    Attributes:
-        windows: in order.
-        streams: in the order of drawing.
-        shares, retrainings, swaps, preparations: in rising order of time.
-        capacity_milli: total share of all GPUs.
-    """
-
-    windows: tuple[WindowSpan, ...]
-    streams: tuple[StreamCurves, ...]
-    shares: tuple[ShareSample, ...]
-    retrainings: tuple[RetrainRun, ...]
-    swaps: tuple[Swap, ...]
-    capacity_milli: int
-    preparations: tuple[PreparationSpan, ...] = ()
-
-    @property
-    def end_us(self) -> int:
-        """End of the last window; 0 without windows."""
-        return self.windows[-1].end_us if self.windows else 0
 
 
 def mean_shares(

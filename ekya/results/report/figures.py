@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.results.metrics.accuracy import ScoreSeries
-from ekya.results.metrics.timeline import RunTimeline, StreamCurves
-from ekya.results.report.panels import LIGHT, Theme, has_own_colors, mixed, plain_axes
+from ekya.results.report.panels import (
+    LIGHT,
+    RunTimeline,
+    StreamCurves,
+    Theme,
+    has_own_colors,
+    mixed,
+    plain_axes,
+    plain_legend,
+)
 from ekya.results.report.share_panel import draw_shares
 from ekya.results.report.words import percent
 
@@ -116,7 +124,7 @@ def _draw_stream(
     wide: bool,
 ) -> None:
     plain_axes(axes, timeline, theme)
-    for span in timeline.retrainings:
+    for span in timeline.history.retrainings:
         if span.stream == curves.stream:
             hatch = None if span.ended == "finished" else "////"
             axes.axvspan(
@@ -134,7 +142,7 @@ def _draw_stream(
         axes.plot(times, accuracy, color=theme.quiet, linewidth=1.2, linestyle=_DASHES, zorder=3)
     times, accuracy = smoothed(curves.measured.series, seconds)
     axes.plot(times, accuracy, color=color, linewidth=1.9 if wide else 1.1, solid_joinstyle="round", zorder=4)
-    for swap in timeline.swaps:
+    for swap in timeline.history.swaps:
         if swap.stream == curves.stream and len(times):
             at_s = us_to_seconds(swap.t_us)
             height = np.interp(at_s, times, accuracy)
@@ -160,11 +168,11 @@ def _draw_stream(
 def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide: bool) -> None:
     """Writes the stream's name and means to the right of its panel, or above it in a narrow panel."""
     lines: list[tuple[str, str, str, float]] = [(curves.stream, color, "bold", 10.5)]
-    if curves.measured.mean_accuracy is not None:
-        lines.append((f"{percent(curves.measured.mean_accuracy)} mean", theme.ink, "normal", 8.5))
+    if curves.measured.accuracy is not None:
+        lines.append((f"{percent(curves.measured.accuracy)} mean", theme.ink, "normal", 8.5))
     other = curves.without_retraining
-    if other is not None and other.mean_accuracy is not None:
-        lines.append((f"{percent(other.mean_accuracy)} without", theme.quiet, "normal", 8.5))
+    if other is not None and other.accuracy is not None:
+        lines.append((f"{percent(other.accuracy)} without", theme.quiet, "normal", 8.5))
     for i, (text, text_color, weight, size) in enumerate(lines):
         axes.annotate(
             _shortened(text),
@@ -182,10 +190,10 @@ def _remarks(axes: Axes, curves: StreamCurves, *, color: str, theme: Theme, wide
 
 def _number_windows(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     """Labels the windows above the first panel; of more than 12 only some."""
-    every = ceil(len(timeline.windows) / 12)
-    for window in timeline.windows[::every]:
+    every = ceil(len(timeline.history.windows) / 12)
+    for window in timeline.history.windows[::every]:
         axes.annotate(
-            f"window {window.index}" if len(timeline.windows) <= 8 else str(window.index),
+            f"window {window.index}" if len(timeline.history.windows) <= 8 else str(window.index),
             (us_to_seconds((window.start_us + window.end_us) // 2), 1),
             xytext=(0, 5),
             xycoords=("data", "axes fraction"),
@@ -207,7 +215,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
         )
     retraining = mixed(color, theme.page, 0.25)
     entries.append(Patch(facecolor=retraining, label="retraining"))
-    if any(span.ended != "finished" for span in timeline.retrainings):
+    if any(span.ended != "finished" for span in timeline.history.retrainings):
         entries.append(
             Patch(
                 facecolor=retraining,
@@ -220,18 +228,7 @@ def _legend(figure: Figure, timeline: RunTimeline, theme: Theme, *, top: float) 
     entries.append(
         Line2D([], [], color=color, marker="D", markersize=5.5, linestyle="none", label="new model serves")
     )
-    figure.legend(
-        handles=entries,
-        loc="upper left",
-        bbox_to_anchor=(0.006, top),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=theme.quiet,
-        handlelength=1.5,
-        columnspacing=1.4,
-        handletextpad=0.5,
-    )
+    plain_legend(figure, entries, theme, (0.006, top))
 
 
 def _lowest(timeline: RunTimeline) -> float:
@@ -247,7 +244,7 @@ def _lowest(timeline: RunTimeline) -> float:
 
 
 def _smoothing_s(timeline: RunTimeline) -> int:
-    window = timeline.windows[0]
+    window = timeline.history.windows[0]
     return max(1, round(us_to_seconds(window.end_us - window.start_us) * _SMOOTHING))
 
 

@@ -3,12 +3,10 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ekya.core.units import StreamId
 from ekya.results.report import words
 
 _TEMPLATE = "report.html.j2"
@@ -31,28 +29,10 @@ class ReportFigure:
     dark_png: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SampleCrop:
-    """Crop of one object with its classification.
-
-    Attributes:
-        stream: its stream.
-        caption: for example ``window 3: called car, is truck``.
-        png: the crop.
-        correct: whether the classification was right.
-    """
-
-    stream: StreamId
-    caption: str
-    png: bytes
-    correct: bool
-
-
 def render_report(
     name: str,
     summary: Mapping[str, Any],
     figures: Sequence[ReportFigure] = (),
-    crops: Sequence[SampleCrop] = (),
 ) -> str:
     """Renders the whole page. All text is escaped, and the page loads nothing from other addresses.
 
@@ -60,7 +40,6 @@ def render_report(
         name: of the run.
         summary: as built by ``results.metrics.summary``.
         figures: in the order of the page.
-        crops: grouped by stream, otherwise in the given order.
     """
     environment = Environment(
         loader=PackageLoader("ekya.results.report", "templates"),
@@ -69,21 +48,13 @@ def render_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        percent=words.percent,
-        share=words.share,
-        gamma=words.gamma,
-        inference=words.inference,
-        points=words.points,
-        png=_inlined,
-        number=_number,
-    )
-    by_stream = groupby(sorted(crops, key=lambda crop: crop.stream), key=lambda crop: crop.stream)
+    formats = (words.percent, words.share, words.gamma, words.inference, words.points)
+    environment.filters |= {format_.__name__: format_ for format_ in formats}
+    environment.filters |= {"png": _inlined, "number": _number}
     return environment.get_template(_TEMPLATE).render(
         name=name,
         run=summary,
         figures=figures,
-        crops=[(stream, list(group)) for stream, group in by_stream],
         host=list(_flat(summary["host"])),
     )
 

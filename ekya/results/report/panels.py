@@ -1,11 +1,38 @@
 """Elements and colours that all panels of a figure share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from ekya.core.units import us_to_seconds
-from ekya.results.metrics.timeline import RunTimeline
+from ekya.core.units import StreamId, us_to_seconds
+from ekya.results.metrics.accuracy import StreamScore
+from ekya.results.metrics.run_history import RunHistory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamCurves:
+    """Scores of one stream in a figure: of the run, and of the base model on the sampled frames."""
+
+    stream: StreamId
+    measured: StreamScore
+    without_retraining: StreamScore | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimeline:
+    """Data of a figure of a run: at least one window and one stream, in the order of drawing."""
+
+    history: RunHistory
+    streams: tuple[StreamCurves, ...]
+    capacity_milli: int
+
+    @property
+    def span_us(self) -> tuple[int, int]:
+        """Start of the first window and end of the last."""
+        return self.history.windows[0].start_us, self.history.windows[-1].end_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +79,8 @@ def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     axes.tick_params(colors=theme.quiet, labelsize=8.5, length=0)
     axes.grid(axis="y", color=theme.line, linewidth=0.7, zorder=0)
     axes.set_axisbelow(True)
-    axes.set_xlim(us_to_seconds(timeline.windows[0].start_us), us_to_seconds(timeline.end_us))
-    for window in timeline.windows[1:]:
+    axes.set_xlim(*map(us_to_seconds, timeline.span_us))
+    for window in timeline.history.windows[1:]:
         axes.axvline(us_to_seconds(window.start_us), color=theme.quiet, linewidth=0.7, alpha=0.55, zorder=2)
 
 
@@ -69,3 +96,21 @@ def mixed(color: str, page: str, strength: float) -> str:
         for i in (1, 3, 5)
     ]
     return "#{:02x}{:02x}{:02x}".format(*parts)
+
+
+def plain_legend(
+    target: Axes | Figure, entries: Sequence[Artist], theme: Theme, place: tuple[float, float]
+) -> None:
+    """Adds a legend in one row; ``place`` is its lower left corner in a panel, its upper left in a figure."""
+    target.legend(
+        handles=entries,
+        loc="lower left" if isinstance(target, Axes) else "upper left",
+        bbox_to_anchor=place,
+        ncols=len(entries),
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=theme.quiet,
+        handlelength=1.5,
+        columnspacing=1.4,
+        handletextpad=0.5,
+    )

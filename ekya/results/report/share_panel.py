@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
-from ekya.results.metrics.timeline import PreparationSpan, RunTimeline, ShareSample
-from ekya.results.report.panels import Theme, has_own_colors, mixed, plain_axes
+from ekya.results.metrics.timeline import PreparationSpan, ShareSample
+from ekya.results.report.panels import RunTimeline, Theme, has_own_colors, mixed, plain_axes, plain_legend
 
 _PALE = 0.38
 _HATCH = "////"
@@ -38,8 +38,8 @@ def draw_shares(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     If there are more streams than colours, all streams are summed.
     """
     plain_axes(axes, timeline, theme)
-    edges_us = {sample.t_us for sample in timeline.shares} | {timeline.windows[0].start_us, timeline.end_us}
-    for span in timeline.preparations:
+    edges_us = {sample.t_us for sample in timeline.history.shares} | set(timeline.span_us)
+    for span in timeline.history.preparations:
         edges_us |= {span.start_us, span.end_us}
     times_us = np.array(sorted(edges_us), np.int64)
     capacity = timeline.capacity_milli / FULL_GPU_MILLI
@@ -82,7 +82,7 @@ def prepared_of(spans: Sequence[PreparationSpan], times_us: NDArray[np.int64]) -
 
 def _bands(timeline: RunTimeline, theme: Theme, times_us: NDArray[np.int64]) -> list[_Band]:
     """Returns the bands from bottom to top."""
-    steps = [steps_of(timeline.shares, curves.stream, times_us) for curves in timeline.streams]
+    steps = [steps_of(timeline.history.shares, curves.stream, times_us) for curves in timeline.streams]
     if not has_own_colors(theme, timeline):
         steps = [(np.sum([pair[0] for pair in steps], axis=0), np.sum([pair[1] for pair in steps], axis=0))]
     bands = [
@@ -90,8 +90,8 @@ def _bands(timeline: RunTimeline, theme: Theme, times_us: NDArray[np.int64]) -> 
         for i, (retrain, inference) in enumerate(steps)
         for share, strength in ((inference, _PALE), (retrain, 1.0))
     ]
-    if timeline.preparations:
-        bands.append(_Band(prepared_of(timeline.preparations, times_us), *_preparation_colors(theme)))
+    if timeline.history.preparations:
+        bands.append(_Band(prepared_of(timeline.history.preparations, times_us), *_preparation_colors(theme)))
     return bands
 
 
@@ -126,23 +126,12 @@ def _legend(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
         Patch(facecolor=color, label="retraining"),
         Patch(facecolor=mixed(color, theme.page, _PALE), label="inference"),
     ]
-    if timeline.preparations:
+    if timeline.history.preparations:
         face, hatch = _preparation_colors(theme)
         entries.append(
             Patch(facecolor=face, edgecolor=hatch, hatch=_HATCH, linewidth=0, label="labelling and profiling")
         )
-    axes.legend(
-        handles=entries,
-        loc="lower left",
-        bbox_to_anchor=(-0.006, 0.97),
-        ncols=len(entries),
-        frameon=False,
-        fontsize=8.5,
-        labelcolor=theme.quiet,
-        handlelength=1.5,
-        columnspacing=1.4,
-        handletextpad=0.5,
-    )
+    plain_legend(axes, entries, theme, (-0.006, 0.97))
 
 
 def _preparation_colors(theme: Theme) -> tuple[str, str]:

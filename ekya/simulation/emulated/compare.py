@@ -49,8 +49,8 @@ def _one_seed(
         folders[scheduler] = RunFolder.create(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
-        finished = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, turn: None, card)
-        summaries.append({**finished.summary, "folder": str(folders[scheduler].path)})
+        summary = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, step: None, card)
+        summaries.append({**summary, "folder": str(folders[scheduler].path)})
     _score_alike(fleet, folders, summaries)
     return summaries
 

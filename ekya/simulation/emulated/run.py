@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -45,7 +46,7 @@ from ekya.pipeline.setup import (
 )
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.results.finalize import Finished, RunEnd, finish_run
+from ekya.results.finalize import finish_run
 from ekya.results.metrics.summary import HostFacts
 from ekya.results.progress import ProgressObserver, ScriptTeller
 from ekya.results.report.screen import open_screen
@@ -97,7 +98,7 @@ def emulate(
     seed: int,
     observe: Observer,
     card: CostCard | None = None,
-) -> Finished:
+) -> dict[str, Any]:
     """Makes one run of the emulated world in a new folder, with ``card`` or the shipped cost card.
 
     Raises:
@@ -110,10 +111,10 @@ def emulate(
         except KeyboardInterrupt:
             stopped = True
             _LOG.warning("stopped at %.1f s of virtual time", run.executor.now_us / 1e6)
-    finished = run.finish()
+    summary = run.finish()
     if stopped:
         raise KeyboardInterrupt
-    return finished
+    return summary
 
 
 @contextmanager
@@ -190,12 +191,12 @@ class EmulatedRun:
         self.executor.charge(self.planning_us)
         return plan
 
-    def finish(self) -> Finished:
-        """Scores the run, after the block of ``open_emulated``."""
+    def finish(self) -> dict[str, Any]:
+        """Scores the run and returns its summary, after the block of ``open_emulated``."""
         took_s = time.monotonic() - self._began_s
         others = {"wall_s": round(took_s, 3), "machine": platform.machine()}
         host = HostFacts(planning_ms=tuple(self._took_ms), others=others)
-        return finish_run(self.folder, self.fleet, RunEnd("emulated", self.options.seed, host))
+        return finish_run(self.folder, self.fleet, "emulated", self.options.seed, host)
 
 
 def _camera(

@@ -5,7 +5,7 @@ picture: each object of each picture has a separate track.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat,
 
 from ekya.core.errors import UserError
 from ekya.core.unique_tuple import UniqueTuple
-from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import (
     Frames,
     LabelledFrame,
@@ -24,7 +24,7 @@ from ekya.streams.datasets.labelled import (
     LabelledSource,
     show_files,
 )
-from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
+from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
 from ekya.streams.ingest.pictures import UnreadableError, read_bytes, read_values
 from ekya.system.files import FolderPath, user_errors
 
@@ -274,15 +274,6 @@ def _spec(root: Path, stream: str) -> CityscapesSpec:
     return CityscapesSpec(root=root, city=stream, seconds_per_frame=SECONDS_PER_FRAME)
 
 
-def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-) -> StreamFindings:
-    source = _spec(root, stream).open(classes)
-    return write_index(
-        index, IndexHead(dataset=DATASET, stream=stream, known=KNOWN), source, classes, looked_at
-    )
-
-
 CITYSCAPES = Dataset(
     name=DATASET,
     title="Cityscapes, fine annotations",
@@ -301,7 +292,7 @@ CITYSCAPES = Dataset(
     ),
     classes_in=lambda root: PAPER_CLASSES,
     survey=_survey,
-    examine=_examine,
+    examine=partial(examine_labelled, DATASET, lambda root: KNOWN, _spec, CityscapesSpec.source),
     spec=_spec,
 )
 """The finely labelled cities, except those of ``test``, whose labels are not public."""

@@ -1,7 +1,7 @@
 """Folders of pictures, one folder for each class and one object in each picture, as a camera."""
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ekya.core.errors import UserError
-from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import (
     WHOLE,
     Frames,
@@ -18,8 +18,7 @@ from ekya.streams.datasets.labelled import (
     LabelledSource,
     show_files,
 )
-from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
-from ekya.streams.ingest.frame import classes_known
+from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
 from ekya.system.files import FolderPath, user_errors
 
 DATASET = "image-folder"
@@ -132,16 +131,6 @@ def _spec(root: Path, stream: str) -> ImageFolderSpec:
     return ImageFolderSpec(root=folder, fps=FPS)
 
 
-def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-) -> StreamFindings:
-    spec, known = _spec(root, stream), _classes_in(root)
-    source = spec.source(spec.listed()[1], classes_known(classes, known, f"{root} has"))
-    return write_index(
-        index, IndexHead(dataset=DATASET, stream=stream, known=known), source, classes, looked_at
-    )
-
-
 def _cameras(root: Path) -> dict[str, Path]:
     """Returns the cameras' folders, which hold a folder for each class, by stream name."""
     folders = class_folders(root)
@@ -158,7 +147,7 @@ IMAGE_FOLDER = Dataset(
     layout="CLASS/*.jpg, or CAMERA/CLASS/*.jpg where there are several cameras (also .jpeg and .png)",
     classes_in=_classes_in,
     survey=_survey,
-    examine=_examine,
+    examine=partial(examine_labelled, DATASET, _classes_in, _spec, ImageFolderSpec.source),
     spec=_spec,
 )
 """A root that is one camera with a folder for each class, or has a folder for each camera."""

@@ -172,7 +172,7 @@ class LabelledSource:
 def examine_source(
     source: LabelledSource,
     classes: tuple[str, ...],
-    looked_at: Callable[[], None],
+    on_frame: Callable[[], None],
     record: Callable[[LabelledFrame], None] = lambda frame: None,
 ) -> StreamFindings:
     """Reads every picture and label of a stream.
@@ -180,7 +180,7 @@ def examine_source(
     Args:
         source: the stream.
         classes: the fleet's classes.
-        looked_at: progress callback, called after each frame.
+        on_frame: progress callback, called after each frame.
         record: takes each frame, with its problem if it has one.
     """
     objects: Counter[str] = Counter()
@@ -195,7 +195,7 @@ def examine_source(
             good += 1
             image = shrink(shown.image, source.max_side)
             objects.update(classes[number] for number in source.objects(shown.frame, shown.image, image)[1])
-        looked_at()
+        on_frame()
     return StreamFindings(
         good, round(duration_us / US_PER_S, 6), dict(sorted(objects.items())), tuple(problems)
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -62,6 +62,9 @@ class LabelledSpec(Protocol):
         """Returns the source of these frames; ``class_of`` numbers the fleet's classes."""
 
 
+Spec = TypeVar("Spec", bound=LabelledSpec)
+
+
 def open_labelled(spec: LabelledSpec, dataset: str, whose: str, classes: tuple[str, ...]) -> LabelledSource:
     """Opens a source by its index or, if it has none, by listing the data set.
 
@@ -82,25 +85,39 @@ def open_labelled(spec: LabelledSpec, dataset: str, whose: str, classes: tuple[s
     return spec.source(frames, classes_known(classes, known, whose))
 
 
-def write_index(
-    index: Path,
-    head: IndexHead,
-    source: LabelledSource,
+def examine_labelled(
+    dataset: str,
+    known_in: Callable[[Path], tuple[str, ...]],
+    spec_of: Callable[[Path, str], Spec],
+    source_of: Callable[[Spec, Frames, Mapping[str, int]], LabelledSource],
+    root: Path,
+    stream: str,
     classes: tuple[str, ...],
-    looked_at: Callable[[], None],
+    index: Path,
+    on_frame: Callable[[], None],
 ) -> StreamFindings:
-    """Examines a stream (``examine_source``) and writes its index.
+    """Examines a stream and writes its index: ``Dataset.examine`` of every data set of labelled pictures.
+
+    Args:
+        dataset: name of the data set.
+        known_in: returns the classes that the data set in a root knows.
+        spec_of: as ``Dataset.spec``.
+        source_of: ``LabelledSpec.source``, or what is to be used in its place.
+        root, stream, classes, index, on_frame: as for ``Dataset.examine``.
 
     Raises:
-        UserError: the index cannot be written.
+        UserError: a class is not known, no frame can be used, or the index cannot be written.
     """
+    spec, known = spec_of(root, stream), known_in(root)
+    source = source_of(spec, spec.listed()[1], classes_known(classes, known, f"{root} has"))
+    head = IndexHead(dataset=dataset, stream=stream, known=known)
     with atomic_path(index) as temporary, temporary.open("wb") as file:
 
         def record(frame: LabelledFrame) -> None:
             file.write(_FRAME.dump_json(frame, exclude_defaults=True) + b"\n")
 
         file.write(head.model_dump_json().encode() + b"\n")
-        found = examine_source(source, classes, looked_at, record)
+        found = examine_source(source, classes, on_frame, record)
         file.write(b'{"end":%d}\n' % (found.frames + len(found.problems)))
     return found
 

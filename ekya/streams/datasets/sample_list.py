@@ -21,11 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.datasets.cityscapes import PAPER_CLASSES
-from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
+from ekya.streams.datasets.dataset import Dataset, Survey
 from ekya.streams.datasets.labelled import Frames, LabelledFrame, LabelledSource, Shown, show_files
-from ekya.streams.datasets.labelled_index import IndexHead, open_labelled, write_index
+from ekya.streams.datasets.labelled_index import examine_labelled, open_labelled
 from ekya.streams.datasets.sample_csv import Sample, read_columns, read_samples
-from ekya.streams.ingest.frame import classes_known
 from ekya.streams.ingest.process import SourceProcess, probe_source
 from ekya.streams.ingest.video import VideoSpec, check_video, video_images
 from ekya.system.files import FOLDER, user_errors
@@ -76,7 +75,7 @@ class SampleListSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     @model_validator(mode="after")
-    def _one_of_the_two(self) -> Self:
+    def _has_frames_or_video(self) -> Self:
         if (self.frames is None) == (self.video is None):
             raise ValueError("name a folder of pictures as frames, or a file as video, and not both")
         return self
@@ -273,16 +272,6 @@ def _spec(root: Path, stream: str) -> SampleListSpec:
     return SampleListSpec(samples=file, video=material)
 
 
-def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
-) -> StreamFindings:
-    spec, known = _spec(root, stream), _classes_in(root)
-    source = spec.source(spec.listed()[1], classes_known(classes, known, f"{root} has"), apart=True)
-    return write_index(
-        index, IndexHead(dataset=DATASET, stream=stream, known=known), source, classes, looked_at
-    )
-
-
 SAMPLE_LIST = Dataset(
     name=DATASET,
     title="Sample lists",
@@ -298,7 +287,9 @@ SAMPLE_LIST = Dataset(
     ),
     classes_in=_classes_in,
     survey=_survey,
-    examine=_examine,
+    examine=partial(
+        examine_labelled, DATASET, _classes_in, _spec, partial(SampleListSpec.source, apart=True)
+    ),
     spec=_spec,
 )
 """A root in which each list is a camera."""

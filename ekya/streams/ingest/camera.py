@@ -101,7 +101,7 @@ class CameraSource:
     max_side: int
     _capture: cv2.VideoCapture | None = field(default=None, init=False, repr=False)
     _measured_fps: float | None = field(default=None, init=False)
-    _reason: str = field(default="it was not looked for yet", init=False)
+    _reason: str = field(default="no connection was tried yet", init=False)
 
     @property
     def fps(self) -> float:
@@ -128,7 +128,12 @@ class CameraSource:
                 asked_s = time.monotonic()
                 image = next_picture(self._capture)
                 if image is None:
-                    self._lose(time.monotonic() - asked_s)
+                    self.close()
+                    waited_s = time.monotonic() - asked_s
+                    stalled = waited_s > 0.9 * self.stall_s
+                    self._reason = (
+                        f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
+                    )
                     continue
                 delay_s = FIRST_DELAY_S
                 yield Sight(time.monotonic_ns(), shrink(image, self.max_side))
@@ -140,11 +145,6 @@ class CameraSource:
         if self._capture is not None:
             self._capture.release()
             self._capture = None
-
-    def _lose(self, waited_s: float) -> None:
-        self.close()
-        stalled = waited_s > 0.9 * self.stall_s
-        self._reason = f"no frame for {waited_s:.1f} s" if stalled else "the camera ended the connection"
 
     def _opened(self) -> cv2.VideoCapture | None:
         self._reason = _why_unreachable(self.address, self.stall_s) or ""
@@ -176,13 +176,13 @@ def _why_unreachable(address: str, timeout_s: float) -> str | None:
     return None
 
 
-def _capture(address: str, patience_ms: int) -> cv2.VideoCapture | None:
+def _capture(address: str, timeout_ms: int) -> cv2.VideoCapture | None:
     """Opens the camera, decoded on one thread; returns None if it cannot be opened."""
     if _DEVICE.fullmatch(address):
         capture = cv2.VideoCapture(address, cv2.CAP_V4L2)
     else:
-        patience = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, patience_ms, cv2.CAP_PROP_READ_TIMEOUT_MSEC, patience_ms]
-        capture = cv2.VideoCapture(address, cv2.CAP_FFMPEG, [*patience, cv2.CAP_PROP_N_THREADS, 1])
+        timeouts = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, timeout_ms, cv2.CAP_PROP_READ_TIMEOUT_MSEC, timeout_ms]
+        capture = cv2.VideoCapture(address, cv2.CAP_FFMPEG, [*timeouts, cv2.CAP_PROP_N_THREADS, 1])
     if capture.isOpened():
         return capture
     capture.release()

@@ -11,7 +11,7 @@ from ekya.streams.ingest.process import Arrived, SourceDiedError, SourceProcess,
 
 _LOG = logging.getLogger(__name__)
 
-_DEATHS_ALLOWED, _DEATHS_WITHIN_S = 2, 60.0
+_DEATHS_ALLOWED, DEATHS_WITHIN_S = 2, 60.0
 """A recording is given up when its decoder dies more often than this within this time."""
 
 
@@ -123,7 +123,7 @@ class Feed:
             self._next_index = arrived[-1].index + 1
             self._lost_by, self._delay_s = None, FIRST_DELAY_S
             # Without frames every death counts.
-            since_s = time.monotonic() - _DEATHS_WITHIN_S
+            since_s = time.monotonic() - DEATHS_WITHIN_S
             self._deaths_s = [at_s for at_s in self._deaths_s if at_s > since_s]
         if self._spec.live and self._process.ended:
             self._reconnect(timeout_s)

@@ -67,7 +67,7 @@ class FrameGrid:
         if self._newest is None and t_us > 0:
             self._newest, self._lost = image, self._lost or _NOT_YET
         self.fill(t_us - 1)
-        self._close_gap()
+        self.close_gap()
         self._newest, self._fresh = image, True
 
     def lose(self, reason: str) -> None:
@@ -82,12 +82,11 @@ class FrameGrid:
             if self._fresh:
                 self._fresh, self._same_since = False, self.slots
 
-    def end(self) -> None:
-        """Closes a gap that is still open; to be called after the last picture."""
-        self._close_gap()
+    def close_gap(self) -> None:
+        """Records the slots since the last new picture, as a gap if the camera was lost, else as repeated.
 
-    def _close_gap(self) -> None:
-        """Records the slots since the last new picture, as a gap if the camera was lost, else as repeated."""
+        To be called after the last picture.
+        """
         same = self.slots - self._same_since
         if self._lost is not None and same:
             self.gaps.append(Gap(self._same_since, self.slots, self._lost))

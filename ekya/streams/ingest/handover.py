@@ -19,7 +19,7 @@ from ekya.streams.ingest.frame import Frame, Truth
 
 SLOTS = 4
 _SLOT_HEADER = 64  # the frame's index, padded so that pixels are aligned
-_NOBODYS = -1
+_NO_OWNER = -1
 
 
 class MessageKind(IntEnum):
@@ -98,7 +98,7 @@ def _numbers(array: tuple[str, bytes]) -> NDArray[np.int64]:
 
 
 class SlotWriter:
-    """Writes pictures into the slots in turn; never waits for the reader."""
+    """Writes pictures into one slot after another; never waits for the reader."""
 
     def __init__(self, memory_fd: int) -> None:
         self._fd = memory_fd
@@ -106,7 +106,7 @@ class SlotWriter:
         self._start = 0
         self._end = 0
         self._slot_bytes = 0
-        self._turn = 0
+        self._slot = 0
 
     def write(self, frame: Frame) -> int:
         """Stores a frame's pixels.
@@ -116,9 +116,9 @@ class SlotWriter:
         """
         if self._map is None or frame.image.nbytes + _SLOT_HEADER > self._slot_bytes:
             self._map = self._grow(frame.image.nbytes)
-        offset = self._start + self._turn * self._slot_bytes
-        self._turn = (self._turn + 1) % SLOTS
-        _put_owner(self._map, offset, _NOBODYS)
+        offset = self._start + self._slot * self._slot_bytes
+        self._slot = (self._slot + 1) % SLOTS
+        _put_owner(self._map, offset, _NO_OWNER)
         pixels = np.frombuffer(self._map, np.uint8, frame.image.nbytes, offset + _SLOT_HEADER)
         pixels.reshape(frame.image.shape)[...] = frame.image
         _put_owner(self._map, offset, frame.index)
@@ -130,7 +130,7 @@ class SlotWriter:
         page = mmap.PAGESIZE
         self._slot_bytes = -(-(image_bytes + _SLOT_HEADER) // page) * page
         self._end = self._start + SLOTS * self._slot_bytes
-        self._turn = 0
+        self._slot = 0
         os.ftruncate(self._fd, self._end)
         return mmap.mmap(self._fd, self._end)
 

@@ -148,7 +148,7 @@ class PlayedSource:
         self._damaged_before = 0
         index = position = begins_us = ends_us = 0
         first_pass = True
-        told: Lost | None = None
+        announced: Lost | None = None
         while True:
             for frame, truth in self.source.frames():
                 recording_us = begins_us + frame.t_us
@@ -156,8 +156,8 @@ class PlayedSource:
                 script_us = shown_us(script, recording_us)
                 position += 1
                 lost = during(outages, script_us)
-                if lost is not None and lost != told:
-                    told = lost
+                if lost is not None and lost != announced:
+                    announced = lost
                     yield Outage(*self.play.outage_us(lost), LOST_BY_SCRIPT)
                 if lost is not None:
                     continue

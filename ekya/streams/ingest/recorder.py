@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 _LATE_US = 250_000
 """Delay after which a slot is filled, so that every picture that arrived by its time has been received."""
 
-_TURN_S = 0.1
+_STEP_S = 0.1
 _NOTHING_CAME = "it gave no picture"
 _SLOWEST_FPS = 0.1
 
@@ -61,7 +61,11 @@ class Recording:
 
 
 class CameraRecorder:
-    """Records one camera: construct, ``look``, ``record``, ``close``. Memory does not grow with time."""
+    """Records one camera: construct, ``wait_picture``, ``record``, ``close``. Memory does not grow with time.
+
+    Attributes:
+        fps: frames a second of the file, available after ``wait_picture``.
+    """
 
     def __init__(self, name: str, spec: CameraSpec) -> None:
         """Starts to connect to the camera.
@@ -74,7 +78,7 @@ class CameraRecorder:
         self._spec = spec
         self._feed = Feed(spec, ())
         self._began_ns = 0
-        self._fps = 0.0
+        self.fps = 0.0
         self._first: NDArray[np.uint8] | None = None
         self._grid: FrameGrid | None = None
         self._lost: str | None = None
@@ -84,12 +88,7 @@ class CameraRecorder:
         """Number of frames written so far."""
         return 0 if self._grid is None else self._grid.slots
 
-    @property
-    def fps(self) -> float:
-        """Frames a second of the file, available after ``look``."""
-        return self._fps
-
-    def look(self) -> str | None:
+    def wait_picture(self) -> str | None:
         """Waits until the camera gives its first picture or counts as lost.
 
         Returns:
@@ -97,14 +96,14 @@ class CameraRecorder:
         """
         # The container stores two decimals exactly, so the file does not drift against real time.
         try:
-            self._fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
+            self.fps = max(_SLOWEST_FPS, round(self._feed.wait_open(), 2))
         except UserError as error:
             return masked(str(error), self._spec.model_dump_json())
         self._began_ns = time.monotonic_ns()
         self._feed.begin(self._began_ns)
         until_s = time.monotonic() + self._spec.stall_s
         while self._first is None and self._feed.lost is None and time.monotonic() < until_s:
-            self._first = _newest(self._feed.poll(_TURN_S), self._first)
+            self._first = _newest(self._feed.poll(_STEP_S), self._first)
         return None if self._first is not None else self._feed.lost or _NOTHING_CAME
 
     def record(self, path: Path, started_ns: int, seconds: float, stop: threading.Event) -> Recording:
@@ -120,13 +119,13 @@ class CameraRecorder:
             UserError: the camera gave no picture, or the file cannot be written.
         """
         began_us = (started_ns - self._began_ns) // 1000
-        frames = max(1, round(seconds * self._fps))
+        frames = max(1, round(seconds * self.fps))
         first = self._first if self._first is not None else self._awaited(started_ns, seconds, stop)
         if first is None:
             raise UserError(self._no_picture())
         with atomic_path(path, f".tmp{SUFFIX}") as temporary:
-            video = VideoFile(temporary, first, self._fps)
-            grid = self._grid = FrameGrid(self._fps, frames, video.write)
+            video = VideoFile(temporary, first, self.fps)
+            grid = self._grid = FrameGrid(self.fps, frames, video.write)
             problem = None
             try:
                 if self._first is not None:
@@ -136,17 +135,17 @@ class CameraRecorder:
                 problem = str(error)
             finally:
                 readable = video.close()
-            grid.end()
+            grid.close_gap()
             if not readable or any(gap.begin == 0 and gap.end >= readable for gap in grid.gaps):
                 raise UserError(problem or self._no_picture())
             if problem is None and readable < grid.slots:
                 problem = (
-                    f"{path}: the last {grid.slots - readable} of its frames cannot be read; look at the disk"
+                    f"{path}: the last {grid.slots - readable} of its frames cannot be read; check the disk"
                 )
             size_bytes = temporary.stat().st_size
         return Recording(
             file=path,
-            fps=self._fps,
+            fps=self.fps,
             frames=readable,
             repeated=min(grid.repeated, readable),
             width=video.size[0],
@@ -169,23 +168,23 @@ class CameraRecorder:
         end_ns = started_ns + round(seconds * 1e9)
         first = None
         while first is None and not stop.is_set() and time.monotonic_ns() < end_ns:
-            first = _newest(self._feed.poll(_TURN_S), None)
-            self._tell()
+            first = _newest(self._feed.poll(_STEP_S), None)
+            self._log_loss()
         return first
 
     def _fill(self, grid: FrameGrid, began_us: int, started_ns: int, stop: threading.Event) -> None:
         while not grid.full and not stop.is_set():
             now_us = (time.monotonic_ns() - started_ns) // 1000
             waits_s = (grid.due_us + _LATE_US - now_us) / US_PER_S
-            arrived = self._feed.poll(min(max(waits_s, 0.0), _TURN_S))
+            arrived = self._feed.poll(min(max(waits_s, 0.0), _STEP_S))
             if arrived and arrived[-1].frame is not None:
                 grid.show(arrived[-1].t_us - began_us, arrived[-1].frame.image)
             if self._feed.lost is not None:
                 grid.lose(self._feed.lost)
-            self._tell()
+            self._log_loss()
             grid.fill((time.monotonic_ns() - started_ns) // 1000 - _LATE_US)
 
-    def _tell(self) -> None:
+    def _log_loss(self) -> None:
         """Logs when the camera is lost or back."""
         if self._feed.lost != self._lost:
             if self._lost is None:

@@ -60,18 +60,14 @@ class IouTracker:
             track.unseen = 0
             numbers[column] = track.number
             seen.add(track.number)
-        self._age(seen)
+        for track in self._tracks:
+            track.unseen += track.number not in seen
+        self._tracks = [track for track in self._tracks if track.unseen <= self.max_unseen]
         for column in np.flatnonzero(numbers < 0).tolist():
             numbers[column] = self._next
             self._tracks.append(_Track(self._next, boxes[column].astype(np.float64), np.zeros(4)))
             self._next += 1
         return numbers
-
-    def _age(self, seen: set[int]) -> None:
-        for track in self._tracks:
-            if track.number not in seen:
-                track.unseen += 1
-        self._tracks = [track for track in self._tracks if track.unseen <= self.max_unseen]
 
     def _pairs(self, boxes: NDArray[np.float32]) -> list[tuple[int, int]]:
         """Returns (track, box) pairs of rows, best overlap first, each row used once."""

@@ -67,41 +67,37 @@ class VideoSource:
         files: video files, in the order in which they play.
         rates: frames a second of each file.
         max_side: longest side of a frame, pixels; larger frames are scaled down.
+        damaged: number of frames of the current pass that could not be decoded.
     """
 
     files: tuple[Path, ...]
     rates: tuple[float, ...]
     max_side: int
-    _damaged: int = field(default=0, init=False)
+    damaged: int = field(default=0, init=False)
 
     @property
     def fps(self) -> float:
         """Frames a second of the first file: a hint, as other files may have another rate."""
         return self.rates[0]
 
-    @property
-    def damaged(self) -> int:
-        """Number of frames of the current pass that could not be decoded."""
-        return self._damaged
-
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
         """Yields all frames that decode. Stream time continues across files and damaged frames."""
-        self._damaged = 0
+        self.damaged = 0
         index = 0
         file_start_us = 0
         for file, rate in zip(self.files, self.rates, strict=True):
-            position, damaged_before = 0, self._damaged
+            position, damaged_before = 0, self.damaged
             for image in video_images(file):
                 if image is None:
-                    self._damaged += 1
+                    self.damaged += 1
                 else:
                     t_us = file_start_us + round(position * US_PER_S / rate)
                     yield Frame(index, t_us, shrink(image, self.max_side), None), None
                     index += 1
                 position += 1
             file_start_us += round(position * US_PER_S / rate)
-            if self._damaged > damaged_before:
-                _log.warning("%s: %d frames cannot be decoded", file, self._damaged - damaged_before)
+            if self.damaged > damaged_before:
+                _log.warning("%s: %d frames cannot be decoded", file, self.damaged - damaged_before)
 
 
 def check_video(file: Path) -> float:

@@ -1,6 +1,5 @@
 """Traffic of a street: people and vehicles that arrive, move and leave."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,13 +43,9 @@ class Actor:
     step: float
 
     @property
-    def _part(self) -> float:
-        return self.along / lane_length(self.lane)
-
-    @property
     def size(self) -> tuple[float, float]:
         """Width and height at the current position, pixels."""
-        part = min(1.0, max(0.0, self._part))
+        part = min(1.0, max(0.0, self.along / self.lane.length))
         scale = self.scale * (self.lane.scale0 + part * (self.lane.scale1 - self.lane.scale0))
         longest = max(self.body.width, self.body.height)
         scale = min(max(scale, _SMALLEST / longest), _LARGEST / longest)
@@ -60,16 +55,16 @@ class Actor:
     def extent(self) -> float:
         """Length in the direction of movement, pixels."""
         width, height = self.size
-        return width if self.lane.y0 == self.lane.y1 else height
+        return width if self.lane.across else height
 
     @property
     def box(self) -> tuple[float, float, float, float]:
         """Box x0 y0 x1 y1 in pixels; may reach beyond the picture."""
         width, height = self.size
-        lane, part = self.lane, self._part
+        lane, part = self.lane, self.along / self.lane.length
         x = lane.x0 + part * (lane.x1 - lane.x0)
         y = lane.y0 + part * (lane.y1 - lane.y0)
-        if lane.y0 == lane.y1:
+        if lane.across:
             y += self.offset
         else:
             x += self.offset
@@ -78,23 +73,15 @@ class Actor:
     @property
     def entry(self) -> float:
         """Starting position on the lane: outside the picture, or at the far end of the street."""
-        horizontal = self.lane.y0 == self.lane.y1
-        if horizontal:
+        if self.lane.across:
             return -0.5 * self.extent
         return 0.0 if self.lane.approaching else -self.extent
 
     @property
     def gone(self) -> bool:
         """True if the object has left."""
-        length = lane_length(self.lane)
-        if self.lane.y0 == self.lane.y1:
-            return self.along > length + 0.5 * self.extent
-        return self.along > length + (self.extent if self.lane.approaching else 0.0)
-
-
-def lane_length(lane: Lane) -> float:
-    """Returns the length of a lane in pixels."""
-    return math.hypot(lane.x1 - lane.x0, lane.y1 - lane.y0)
+        behind = 0.5 if self.lane.across else float(self.lane.approaching)
+        return self.along > self.lane.length + behind * self.extent
 
 
 class Traffic:
@@ -125,8 +112,7 @@ class Traffic:
             wanted = actor.along + actor.pace * actor.extent * dt_s
             ahead = [other for other in by_lead[:number] if other.lane == actor.lane]
             if ahead and not actor.lane.pavement:
-                room = _clear_before(actor, ahead[-1])
-                wanted = max(actor.along, min(wanted, room))
+                wanted = max(actor.along, min(wanted, ahead[-1].along - _distance(actor, ahead[-1]) - _GAP))
             actor.along = wanted
         self._actors = [actor for actor in self._actors if not actor.gone]
         missing = round(moment.density) - len(self._actors)
@@ -156,16 +142,14 @@ class Traffic:
         )
         actor.along = actor.entry
         if somewhere:
-            actor.along = float(rng.uniform(0.05, 0.9)) * lane_length(lane)
-        if not walks and any(_touch(actor, other) for other in self._actors if other.lane == lane):
+            actor.along = float(rng.uniform(0.05, 0.9)) * lane.length
+        near = (other for other in self._actors if other.lane == lane)
+        if not walks and any(abs(actor.along - one.along) < _distance(actor, one) + _GAP for one in near):
             return
         self._actors.append(actor)
         self._next_track += 1
 
 
-def _clear_before(actor: Actor, ahead: Actor) -> float:
-    return ahead.along - 0.5 * (actor.extent + ahead.extent) - _GAP
-
-
-def _touch(actor: Actor, other: Actor) -> bool:
-    return abs(actor.along - other.along) < 0.5 * (actor.extent + other.extent) + _GAP
+def _distance(actor: Actor, other: Actor) -> float:
+    """Returns the distance of two actors' middles on one lane when they touch."""
+    return 0.5 * (actor.extent + other.extent)

@@ -1,6 +1,7 @@
 """Scenes of a street and the script by which they change (paper §2.3, Figure 2)."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Scene(BaseModel):
 
     @field_validator("mix")
     @classmethod
-    def _someone_comes(cls, mix: Mapping[Kind, float]) -> Mapping[Kind, float]:
+    def _has_a_weight(cls, mix: Mapping[Kind, float]) -> Mapping[Kind, float]:
         if sum(mix.values()) <= 0:
             raise ValueError("at least one kind needs a weight above 0")
         return mix
@@ -62,6 +63,7 @@ class Scene(BaseModel):
         return KINDS[int(rng.choice(len(KINDS), p=weights / weights.sum()))]
 
 
+@dataclass(frozen=True, slots=True)
 class Moment:
     """State of a script: the previous scene, the current one, and the progress of the change.
 
@@ -71,13 +73,10 @@ class Moment:
         index: number of the scene ``after`` in the script.
     """
 
-    __slots__ = ("after", "before", "index", "part")
-
-    def __init__(self, before: Scene, after: Scene, part: float, index: int) -> None:
-        self.before = before
-        self.after = after
-        self.part = part
-        self.index = index
+    before: Scene
+    after: Scene
+    part: float
+    index: int
 
     @property
     def main(self) -> Scene:

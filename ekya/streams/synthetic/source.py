@@ -1,7 +1,8 @@
 """Synthetic city as a camera: rendered frames with exact ground truth."""
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, pairwise
 from typing import Annotated, ClassVar, Literal
 
 import cv2
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth, classes_known
-from ekya.streams.synthetic.actors import Traffic
+from ekya.streams.synthetic.actors import Actor, Traffic
 from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.light import LightBox, levels_between
 from ekya.streams.synthetic.scene import KINDS, Kind, Moment, Scene, View, moment_at
@@ -68,34 +69,30 @@ class CitySpec(BaseModel):
                         f"source.scenes[{number}].mix: {kind!r} is not among the fleet's classes; "
                         "add it to classes or set its weight to 0"
                     )
-        return _City(self, {kind: class_of[kind] for kind in KINDS if kind in class_of})
+        return _City(self, self.fps, {kind: class_of[kind] for kind in KINDS if kind in class_of})
 
 
+@dataclass(frozen=True, slots=True)
 class _City:
     """A ``StreamSource`` that renders its script from the start at every pass."""
 
-    def __init__(self, spec: CitySpec, class_of: dict[Kind, int]) -> None:
-        self._spec = spec
-        self._class_of = class_of
-
-    @property
-    def fps(self) -> float:
-        return self._spec.fps
-
-    @property
-    def damaged(self) -> int:
-        return 0
+    spec: CitySpec
+    fps: float
+    class_of: Mapping[Kind, int]
+    damaged: int = 0
 
     def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        spec = self._spec
+        """Yields all frames with their truth."""
+        spec = self.spec
         traffic = Traffic(np.random.default_rng([spec.seed, 1]))
         lights = LightBox(np.random.default_rng([spec.seed, 2]))
         streets: dict[View, NDArray[np.uint8]] = {}
         shown: Moment | None = None
-        index = 0
-        while spec.duration_s is None or index < round(spec.duration_s * spec.fps):
-            t_s = index / spec.fps
-            moment = moment_at(spec.scenes, t_s)
+        across, down = spec.width / BASE_WIDTH, spec.height / BASE_HEIGHT
+        for index in count():
+            if spec.duration_s is not None and index >= round(spec.duration_s * spec.fps):
+                return
+            moment = moment_at(spec.scenes, index / spec.fps)
             if shown is None or _is_cut(shown, moment):
                 traffic.cut(moment)
             else:
@@ -105,60 +102,53 @@ class _City:
             if view not in streets:
                 streets[view] = paint_street(view, np.random.default_rng([spec.seed, 3, _VIEW_SEEDS[view]]))
             picture = streets[view].copy()
-            lamps, boxes, classes, tracks = self._paint(picture, traffic)
+            actors = list(traffic)
+            lamps = [lamp for actor in actors for lamp in _paint(picture, actor)]
             levels = levels_between(moment.before.lighting, moment.after.lighting, moment.part)
             lights.light(picture, levels, lamps, np.random.default_rng([spec.seed, 4, index]))
-            picture, boxes = self._resize(picture, boxes)
-            yield (
-                Frame(index, round(index * US_PER_S / spec.fps), picture, boxes.copy()),
-                Truth(boxes, classes, tracks),
+            if (across, down) != (1.0, 1.0):
+                resized = np.empty((spec.height, spec.width, 3), np.uint8)
+                cv2.resize(picture, (spec.width, spec.height), resized, 0, 0, cv2.INTER_LINEAR)
+                picture = resized
+            seen = list(_visible(actors))
+            boxes = np.array([box for _, box in seen], np.float32).reshape(-1, 4)
+            boxes *= np.array([across, down, across, down], np.float32)
+            truth = Truth(
+                boxes,
+                np.array([self.class_of[actor.kind] for actor, _ in seen], np.int64),
+                np.array([actor.track for actor, _ in seen], np.int64),
             )
-            index += 1
+            yield Frame(index, round(index * US_PER_S / spec.fps), picture, boxes.copy()), truth
 
-    def _paint(
-        self, picture: NDArray[np.uint8], traffic: Traffic
-    ) -> tuple[list[Lamp], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-        """Draws all actors; returns lamps, and boxes, classes and tracks of actors at least half visible."""
-        actors = list(traffic)
-        # Front actor at each pixel, to find actors that are mostly hidden.
-        owner = np.full(picture.shape[:2], -1, np.int16)
-        lamps: list[Lamp] = []
-        for number, actor in enumerate(actors):
-            box = actor.box
-            shadow = (round((box[0] + box[2]) / 2), round(box[3]) - 1)
-            reach = (max(2, round((box[2] - box[0]) * 0.5)), 2)
-            cv2.ellipse(picture, shadow, reach, 0, 0, 360, (66, 64, 62), -1, cv2.LINE_AA)
-            lamps += actor.body.draw(picture, box, actor.lane.mirrored, actor.colours, actor.step)
-            x0, y0, x1, y1 = _inside(box)
-            owner[round(y0) : round(y1), round(x0) : round(x1)] = number
-        boxes, classes, tracks = [], [], []
-        for number, actor in enumerate(actors):
-            x0, y0, x1, y1 = _inside(actor.box)
-            if x1 - x0 < 2.0 or y1 - y0 < 2.0:
-                continue
-            mine = np.count_nonzero(owner[round(y0) : round(y1), round(x0) : round(x1)] == number)
-            width, height = actor.size
-            if mine >= _VISIBLE * width * height:
-                boxes.append((x0, y0, x1, y1))
-                classes.append(self._class_of[actor.kind])
-                tracks.append(actor.track)
-        return (
-            lamps,
-            np.array(boxes, np.float32).reshape(-1, 4),
-            np.array(classes, np.int64),
-            np.array(tracks, np.int64),
-        )
 
-    def _resize(
-        self, picture: NDArray[np.uint8], boxes: NDArray[np.float32]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        spec = self._spec
-        if (spec.width, spec.height) == (BASE_WIDTH, BASE_HEIGHT):
-            return picture, boxes
-        resized = np.empty((spec.height, spec.width, 3), np.uint8)
-        cv2.resize(picture, (spec.width, spec.height), dst=resized, interpolation=cv2.INTER_LINEAR)
-        across, down = spec.width / BASE_WIDTH, spec.height / BASE_HEIGHT
-        return resized, boxes * np.array([across, down, across, down], np.float32)
+def _paint(picture: NDArray[np.uint8], actor: Actor) -> list[Lamp]:
+    """Draws an actor and its shadow; returns its lamps."""
+    box = x0, _, x1, y1 = actor.box
+    shadow = (round((x0 + x1) / 2), round(y1) - 1)
+    reach = (max(2, round((x1 - x0) * 0.5)), 2)
+    cv2.ellipse(picture, shadow, reach, 0, 0, 360, (66, 64, 62), -1, cv2.LINE_AA)
+    return actor.body.draw(picture, box, actor.lane.mirrored, actor.colours, actor.step)
+
+
+_Box = tuple[float, float, float, float]
+
+
+def _visible(actors: list[Actor]) -> Iterator[tuple[Actor, _Box]]:
+    """Yields the actors that are at least half visible, with their boxes; later ones hide earlier ones."""
+    found = []
+    # Front actor at each pixel.
+    owner = np.full((BASE_HEIGHT, BASE_WIDTH), -1, np.int16)
+    for number, actor in enumerate(actors):
+        box = _inside(actor.box)
+        x0, y0, x1, y1 = map(round, box)
+        place = slice(y0, y1), slice(x0, x1)
+        owner[place] = number
+        found.append((actor, box, place))
+    for number, (actor, box, place) in enumerate(found):
+        mine = np.count_nonzero(owner[place] == number)
+        large = min(box[2] - box[0], box[3] - box[1]) >= 2.0
+        if large and mine >= _VISIBLE * actor.size[0] * actor.size[1]:
+            yield actor, box
 
 
 def _is_cut(before: Moment, now: Moment) -> bool:
@@ -167,6 +157,6 @@ def _is_cut(before: Moment, now: Moment) -> bool:
     return begins or now.main.view != before.main.view
 
 
-def _inside(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def _inside(box: _Box) -> _Box:
     x0, y0, x1, y1 = box
     return max(0.0, x0), max(0.0, y0), min(float(BASE_WIDTH), x1), min(float(BASE_HEIGHT), y1)

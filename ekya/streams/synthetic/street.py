@@ -1,6 +1,8 @@
 """Background picture of the street, and the lanes along which actors move."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import cv2
@@ -37,6 +39,16 @@ class Lane(NamedTuple):
     pavement: bool
     mirrored: bool = False
     approaching: bool = False
+
+    @property
+    def across(self) -> bool:
+        """True if it runs across the picture, False if it runs along the street."""
+        return self.y0 == self.y1
+
+    @property
+    def length(self) -> float:
+        """Length in pixels."""
+        return math.hypot(self.x1 - self.x0, self.y1 - self.y0)
 
 
 def _across(y: float, scale: float, pavement: bool, mirrored: bool) -> Lane:
@@ -89,11 +101,11 @@ LANES: Mapping[View, tuple[Lane, ...]] = {
 
 def paint_street(view: View, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Paints the empty street by day, (240, 320, 3) uint8 BGR; each generator state gives another street."""
-    picture = np.zeros((BASE_HEIGHT, BASE_WIDTH, 3), np.uint8)
-    {"side": _paint_side, "front": _paint_front, "high": _paint_high}[view](picture, rng)
+    street = _Street(np.zeros((BASE_HEIGHT, BASE_WIDTH, 3), np.uint8), rng)
+    {"side": _paint_side, "front": _paint_front, "high": _paint_high}[view](street)
     grain = rng.normal(0.0, 1.0, (BASE_HEIGHT, BASE_WIDTH, 1)).astype(np.float32)
     patches = cv2.resize(rng.normal(0.0, 1.0, (15, 20)).astype(np.float32), (BASE_WIDTH, BASE_HEIGHT))
-    textured = picture.astype(np.float32) + 3.0 * grain + 4.0 * patches[..., None]
+    textured = street.picture.astype(np.float32) + 3.0 * grain + 4.0 * patches[..., None]
     finished: NDArray[np.uint8] = np.clip(textured, 0, 255).astype(np.uint8)
     return finished
 
@@ -108,167 +120,152 @@ _WALLS: tuple[Colour, ...] = (
 )  # fmt: skip
 
 
-def _box(picture: NDArray[np.uint8], colour: Colour, *corners: float) -> None:
-    x0, y0, x1, y1 = corners
-    cv2.rectangle(picture, (round(x0), round(y0)), (round(x1), round(y1)), colour, -1)
+@dataclass(frozen=True, slots=True)
+class _Street:
+    """A street that is being painted, with its random generator."""
+
+    picture: NDArray[np.uint8]
+    rng: np.random.Generator
+
+    def box(self, colour: Colour, *corners: float) -> None:
+        """Fills a rectangle x0 y0 x1 y1."""
+        x0, y0, x1, y1 = map(round, corners)
+        cv2.rectangle(self.picture, (x0, y0), (x1, y1), colour, -1)
+
+    def fill(self, colour: Colour, *points: tuple[float, float]) -> None:
+        """Fills a polygon."""
+        cv2.fillPoly(self.picture, [np.array(points).round().astype(np.int32)], colour, cv2.LINE_AA)
+
+    def joints(self, xs: range, y0: int, y1: int, lean: int) -> None:
+        """Draws the joints of a pavement, whose lower ends lie ``lean`` pixels farther left."""
+        for x in xs:
+            cv2.line(self.picture, (x, y0), (x - lean, y1), shade(_PAVING, 0.9), 1, cv2.LINE_AA)
+
+    def marks(self, xs: range, y: int, length: int) -> None:
+        """Paints the marks between two lanes."""
+        for x in xs:
+            self.box(_PAINT, x, y, x + length, y + 1)
+
+    def leaf(self, x: float, y: float, radius: int, light: float) -> None:
+        """Paints a part of a tree's crown."""
+        cv2.circle(self.picture, (round(x), round(y)), radius, shade(_LEAVES, light), -1, cv2.LINE_AA)
+
+    def wall(self) -> Colour:
+        """Returns the colour of a random wall."""
+        colour = _WALLS[int(self.rng.integers(len(_WALLS)))]
+        return shade(colour, self.rng.uniform(0.85, 1.1))
+
+    def asphalt(self) -> Colour:
+        """Returns a random shade of asphalt."""
+        return shade(_ASPHALT, self.rng.uniform(0.85, 1.15))
+
+    def plots(self, first: float, low: float, high: float) -> Iterator[tuple[float, float]]:
+        """Yields left edge and random width of plots side by side, the first of which begins outside."""
+        x = -self.rng.uniform(0, first)
+        while x < BASE_WIDTH:
+            width = self.rng.uniform(low, high)
+            yield x, width
+            x += width
 
 
-def _fill(picture: NDArray[np.uint8], colour: Colour, *points: tuple[float, float]) -> None:
-    cv2.fillPoly(picture, [np.array(points).round().astype(np.int32)], colour, cv2.LINE_AA)
-
-
-def _asphalt(rng: np.random.Generator) -> Colour:
-    return shade(_ASPHALT, float(rng.uniform(0.85, 1.15)))
-
-
-def _wall(rng: np.random.Generator) -> Colour:
-    return shade(_WALLS[int(rng.integers(len(_WALLS)))], float(rng.uniform(0.85, 1.1)))
-
-
-def _paint_side(picture: NDArray[np.uint8], rng: np.random.Generator) -> None:
-    _box(picture, (226, 206, 180), 0, 0, 320, 60)
-    x = -float(rng.uniform(0, 30))
-    while x < BASE_WIDTH:
-        width = float(rng.uniform(46, 84))
-        _house(picture, rng, x, float(rng.uniform(0, 36)), width)
-        x += width
-    _box(picture, _PAVING, 0, 120, 320, 142)
-    for x_slab in range(int(rng.integers(0, 14)), 320, 14):
-        cv2.line(picture, (x_slab, 120), (x_slab - 8, 142), shade(_PAVING, 0.9), 1, cv2.LINE_AA)
-    for x_tree in rng.uniform(0, 320, 3):
-        _tree(picture, rng, float(x_tree), 122.0)
-    _box(picture, _KERB, 0, 142, 320, 144)
-    _box(picture, _asphalt(rng), 0, 145, 320, 216)
+def _paint_side(street: _Street) -> None:
+    rng = street.rng
+    street.box((226, 206, 180), 0, 0, 320, 60)
+    for x, width in street.plots(30, 46, 84):
+        _paint_house(street, x, rng.uniform(0, 36), width)
+    street.box(_PAVING, 0, 120, 320, 142)
+    street.joints(range(int(rng.integers(0, 14)), 320, 14), 120, 142, 8)
+    for x in rng.uniform(0, 320, 3).tolist():
+        street.box((56, 72, 88), x - 1, 98, x + 2, 122)
+        for _ in range(9):
+            at, light = (x + rng.normal(0, 8), 88 + rng.normal(0, 7)), rng.uniform(0.7, 1.25)
+            street.leaf(*at, int(rng.integers(5, 9)), light)
+    street.box(_KERB, 0, 142, 320, 144)
+    street.box(street.asphalt(), 0, 145, 320, 216)
     for y, gap in ((167, 26), (190, 30)):
-        for x_mark in range(int(rng.integers(-20, 0)), 320, gap):
-            _box(picture, _PAINT, x_mark, y, x_mark + 12, y + 1)
-    _box(picture, _KERB, 0, 215, 320, 218)
-    _box(picture, shade(_PAVING, 1.04), 0, 219, 320, 240)
-    for x_slab in range(int(rng.integers(0, 22)), 340, 22):
-        cv2.line(picture, (x_slab, 219), (x_slab - 14, 240), shade(_PAVING, 0.9), 1, cv2.LINE_AA)
+        street.marks(range(int(rng.integers(-20, 0)), 320, gap), y, 12)
+    street.box(_KERB, 0, 215, 320, 218)
+    street.box(shade(_PAVING, 1.04), 0, 219, 320, 240)
+    street.joints(range(int(rng.integers(0, 22)), 340, 22), 219, 240, 14)
 
 
-def _house(picture: NDArray[np.uint8], rng: np.random.Generator, x: float, top: float, width: float) -> None:
-    wall = _wall(rng)
-    _box(picture, wall, x, top, x + width, 119)
-    _box(picture, shade(wall, 0.7), x, top, x + width, top + 3)
-    pane = shade((120, 104, 88), float(rng.uniform(0.8, 1.3)))
-    for y in np.arange(top + 9, 86, 19):
-        for u in np.arange(x + 6, x + width - 9, 14):
-            _box(picture, pane, u, y, u + 7, y + 10)
-            _box(picture, shade(wall, 1.15), u, y + 11, u + 7, y + 12)
-    _box(picture, shade(wall, 0.8), x + 3, 92, x + width - 3, 118)
-    _box(picture, shade(pane, 1.1), x + 6, 97, x + width - 20, 114)
-    awning = shade(_WALLS[int(rng.integers(len(_WALLS)))], 1.15)
-    _fill(picture, awning, (x + 4, 91), (x + width - 18, 91), (x + width - 15, 97), (x + 2, 97))
+def _paint_house(street: _Street, x: float, top: float, width: float) -> None:
+    wall = street.wall()
+    street.box(wall, x, top, x + width, 119)
+    street.box(shade(wall, 0.7), x, top, x + width, top + 3)
+    pane = shade((120, 104, 88), street.rng.uniform(0.8, 1.3))
+    for y in np.arange(top + 9, 86, 19).tolist():
+        for u in np.arange(x + 6, x + width - 9, 14).tolist():
+            street.box(pane, u, y, u + 7, y + 10)
+            street.box(shade(wall, 1.15), u, y + 11, u + 7, y + 12)
+    street.box(shade(wall, 0.8), x + 3, 92, x + width - 3, 118)
+    street.box(shade(pane, 1.1), x + 6, 97, x + width - 20, 114)
+    awning = shade(_WALLS[int(street.rng.integers(len(_WALLS)))], 1.15)
+    street.fill(awning, (x + 4, 91), (x + width - 18, 91), (x + width - 15, 97), (x + 2, 97))
 
 
-def _tree(picture: NDArray[np.uint8], rng: np.random.Generator, x: float, foot: float) -> None:
-    _box(picture, (56, 72, 88), x - 1, foot - 24, x + 2, foot)
-    for _ in range(9):
-        spot = (round(x + float(rng.normal(0, 8))), round(foot - 34 + float(rng.normal(0, 7))))
-        leaf = shade(_LEAVES, float(rng.uniform(0.7, 1.25)))
-        cv2.circle(picture, spot, int(rng.integers(5, 9)), leaf, -1, cv2.LINE_AA)
-
-
-def _paint_front(picture: NDArray[np.uint8], rng: np.random.Generator) -> None:
+def _paint_front(street: _Street) -> None:
     for y in range(110):
-        _box(picture, (232 - y // 6, 214 - y // 8, 190 - y // 12), 0, y, 320, y)
-    _box(picture, _PAVING, 0, 100, 320, 240)
+        street.box((232 - y // 6, 214 - y // 8, 190 - y // 12), 0, y, 320, y)
+    street.box(_PAVING, 0, 100, 320, 240)
     middle = (160.0, _HORIZON)
     for sign in (-1, 1):
         edge = 160.0 + sign * 168
         for near, far in ((1.0, 0.62), (0.62, 0.4), (0.4, 0.27), (0.27, 0.18)):
-            wall = _wall(rng)
-            top = float(rng.uniform(10, 60))
-            xa, xb = 160 + sign * 168 * near, 160 + sign * 168 * far
-            ya, yb = _HORIZON + 130 * near, _HORIZON + 130 * far
-            ta, tb = _HORIZON - (88 - top * 0.4) * near, _HORIZON - (88 - top * 0.4) * far
-            _fill(picture, wall, (xa, ta), (xb, tb), (xb, yb), (xa, ya))
-            for floor in (0.2, 0.42, 0.64):
-                _windows(picture, shade(wall, 0.62), (xa, ta, ya), (xb, tb, yb), floor)
-        _fill(picture, shade(_PAVING, 1.03), middle, (edge, 208), (edge, 240), (160.0 + sign * 110, 240))
-    road = 113.0
-    _fill(picture, _KERB, middle, (160 - road - 4, 240), (160 + road + 4, 240))
-    _fill(picture, _asphalt(rng), middle, (160 - road, 240), (160 + road, 240))
-    _fill(
-        picture,
-        (150, 140, 128),
-        (120, _HORIZON + 12),
-        (200, _HORIZON + 12),
-        (180, _HORIZON - 14),
-        (140, _HORIZON - 14),
-    )
-    for part in np.geomspace(0.14, 1.0, 9):
-        y0, y1 = _HORIZON + 162 * part, _HORIZON + 162 * part * 1.14
-        for offset in (-52.0, 0.0, 52.0):
-            xs = [160 + offset * part, 160 + offset * part * 1.14]
-            thick = 1.6 * part
-            _fill(
-                picture,
-                _PAINT,
-                (xs[0] - thick, y0),
-                (xs[0] + thick, y0),
-                (xs[1] + thick, y1),
-                (xs[1] - thick, y1),
+            wall = street.wall()
+            height = 88 - street.rng.uniform(10, 60) * 0.4
+            a, b = (
+                (160 + sign * 168 * part, _HORIZON - height * part, _HORIZON + 130 * part)
+                for part in (near, far)
             )
+            street.fill(wall, (a[0], a[1]), (b[0], b[1]), (b[0], b[2]), (a[0], a[2]))
+            for floor in (0.2, 0.42, 0.64):
+                _paint_windows(street, shade(wall, 0.62), np.array(a), np.array(b), floor)
+        street.fill(shade(_PAVING, 1.03), middle, (edge, 208), (edge, 240), (160.0 + sign * 110, 240))
+    road = 113.0
+    street.fill(_KERB, middle, (160 - road - 4, 240), (160 + road + 4, 240))
+    street.fill(street.asphalt(), middle, (160 - road, 240), (160 + road, 240))
+    low, high = _HORIZON + 12, _HORIZON - 14
+    street.fill((150, 140, 128), (120, low), (200, low), (180, high), (140, high))
+    for part in np.geomspace(0.14, 1.0, 9).tolist():
+        y0, y1, thick = _HORIZON + 162 * part, _HORIZON + 162 * part * 1.14, 1.6 * part
+        for offset in (-52.0, 0.0, 52.0):
+            x0, x1 = 160 + offset * part, 160 + offset * part * 1.14
+            street.fill(_PAINT, (x0 - thick, y0), (x0 + thick, y0), (x1 + thick, y1), (x1 - thick, y1))
 
 
-def _windows(
-    picture: NDArray[np.uint8],
-    colour: Colour,
-    near: tuple[float, float, float],
-    far: tuple[float, float, float],
-    floor: float,
+def _paint_windows(
+    street: _Street, colour: Colour, near: NDArray[np.float64], far: NDArray[np.float64], floor: float
 ) -> None:
     """Paints the windows on one floor of a house whose near and far edges are (x, top, foot)."""
     for start in (0.12, 0.42, 0.72):
+        end, sill = start + 0.16, floor + 0.12
         corners = []
-        for along, down in (
-            (start, floor),
-            (start + 0.16, floor),
-            (start + 0.16, floor + 0.12),
-            (start, floor + 0.12),
-        ):
-            x = near[0] + (far[0] - near[0]) * along
-            top = near[1] + (far[1] - near[1]) * along
-            foot = near[2] + (far[2] - near[2]) * along
+        for along, down in ((start, floor), (end, floor), (end, sill), (start, sill)):
+            x, top, foot = (near + (far - near) * along).tolist()
             corners.append((x, top + (foot - top) * down))
-        _fill(picture, colour, *corners)
+        street.fill(colour, *corners)
 
 
-def _paint_high(picture: NDArray[np.uint8], rng: np.random.Generator) -> None:
-    _box(picture, _PAVING, 0, 0, 320, 240)
-    for x_slab in range(0, 320, 16):
-        cv2.line(picture, (x_slab, 0), (x_slab, 240), shade(_PAVING, 0.93), 1)
-    for y_slab in range(0, 240, 12):
-        cv2.line(picture, (0, y_slab), (320, y_slab), shade(_PAVING, 0.93), 1)
-    x = -float(rng.uniform(0, 40))
-    while x < BASE_WIDTH:
-        width = float(rng.uniform(40, 80))
+def _paint_high(street: _Street) -> None:
+    rng = street.rng
+    street.box(_PAVING, 0, 0, 320, 240)
+    for x in range(0, 320, 16):
+        street.box(shade(_PAVING, 0.93), x, 0, x, 240)
+    for y in range(0, 240, 12):
+        street.box(shade(_PAVING, 0.93), 0, y, 320, y)
+    for left, width in street.plots(40, 40, 80):
         lawn = rng.random() < 0.5
-        _box(picture, shade(_LEAVES, 1.2) if lawn else _wall(rng), x, 0, x + width - 6, 12)
-        x += width
-    _box(picture, _KERB, 0, 54, 320, 204)
-    _box(picture, _asphalt(rng), 0, 57, 320, 201)
-    _box(picture, _PAINT, 0, 127, 320, 128)
+        street.box(shade(_LEAVES, 1.2) if lawn else street.wall(), left, 0, left + width - 6, 12)
+    street.box(_KERB, 0, 54, 320, 204)
+    street.box(street.asphalt(), 0, 57, 320, 201)
+    street.box(_PAINT, 0, 127, 320, 128)
     for y in (92, 164):
-        for x_mark in range(int(rng.integers(-30, 0)), 320, 34):
-            _box(picture, _PAINT, x_mark, y, x_mark + 16, y + 1)
+        street.marks(range(int(rng.integers(-30, 0)), 320, 34), y, 16)
     crossing = int(rng.integers(60, 240))
     for y in range(60, 200, 12):
-        _box(picture, shade(_PAINT, 0.95), crossing, y, crossing + 18, y + 5)
-    for x_tree in rng.uniform(0, 320, 4):
+        street.box(shade(_PAINT, 0.95), crossing, y, crossing + 18, y + 5)
+    for tree in rng.uniform(0, 320, 4).tolist():
         for _ in range(7):
-            spot = (
-                round(float(x_tree + rng.normal(0, 5))),
-                round(float(rng.choice((8, 212)) + rng.normal(0, 2))),
-            )
-            cv2.circle(
-                picture,
-                spot,
-                int(rng.integers(3, 6)),
-                shade(_LEAVES, float(rng.uniform(0.7, 1.2))),
-                -1,
-                cv2.LINE_AA,
-            )
+            at = (tree + rng.normal(0, 5), float(rng.choice((8, 212))) + rng.normal(0, 2))
+            street.leaf(*at, int(rng.integers(3, 6)), rng.uniform(0.7, 1.2))

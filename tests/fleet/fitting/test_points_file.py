@@ -25,7 +25,7 @@ POINT = ProfilePoint(
 TRIED = Tried(EdgeWork("arm", "resnet18", 32, 1), 0.5, 0.25, 16, 500)
 
 
-def test_points_and_what_was_tried_come_back_as_they_were_written(tmp_path):
+def test_points_written_are_read_unchanged(tmp_path):
     file = tmp_path / "points.parquet"
     write_points(file, [POINT], [TRIED])
     other = replace(POINT, app="", batches=())
@@ -42,7 +42,7 @@ def test_points_and_what_was_tried_come_back_as_they_were_written(tmp_path):
         (None, b"[", "its list of what was tried is damaged"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, row, tried, what):
+def test_points_damaged_file_is_refused(tmp_path, row, tried, what):
     file = tmp_path / "points.parquet"
     schema = SCHEMA.with_metadata({b"ekya.tried": tried})
     pq.write_table(pa.Table.from_pylist([row] if row else [], schema), file)

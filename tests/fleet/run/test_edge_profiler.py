@@ -19,7 +19,7 @@ needs_stress = pytest.mark.skipif(
 )
 
 
-def test_a_busy_core_shows_in_the_use() -> None:
+def test_host_use_of_busy_core_is_counted() -> None:
     host_use()
     until_s = time.process_time() + 0.3
     while time.process_time() < until_s:

@@ -101,10 +101,10 @@ class AboveServer:
             raise RuntimeError("a plan is made before there is anything that carries it out")
         return lambda view: lending.plan(view, plan)
 
-    def observe(self, batch: Batch, turn: StepResult) -> None:
+    def observe(self, batch: Batch, result: StepResult) -> None:
         """Passes the new state on: the capacity that the server could lend may have changed."""
         if self.lending is not None:
-            self.lending.follow(turn.state)
+            self.lending.follow(result.state)
 
     def close(self) -> None:
         """Gives up its remote retrainings, of which the desk is notified, and ends every guest here."""

@@ -24,7 +24,7 @@ from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
-from ekya.results.finalize import RunEnd, finish_run
+from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
 from ekya.system.memory import loaded_frozen
@@ -108,7 +108,7 @@ def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
         return None
     try:
         folder = RunFolder.open(path)
-        return finish_run(folder, load_fleet(folder.fleet), RunEnd("live", seed)).summary
+        return finish_run(folder, load_fleet(folder.fleet), "live", seed)
     except UserError as error:
         _LOG.warning("%s: cannot be measured: %s", path, error)
         return None

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,35 +18,34 @@ from ekya.system.files import user_errors, write_text_atomic
 _BEFORE_NAME, _AFTER_NAME = "segment-", "_with_camera_labels"
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Functions that read segments of one version.
+class Version(Protocol):
+    """Module that reads segments of one version."""
 
-    Attributes:
-        describe: returns the facts of a segment.
-        cameras: returns the cameras that it has pictures of.
-        check: raises a ``UserError`` if it lacks pictures or labels of a camera.
-        shots: yields the pictures of a camera in chronological order.
-    """
+    def describe(self, files: SegmentFiles) -> SegmentFacts:
+        """Returns the facts of a segment."""
 
-    describe: Callable[[SegmentFiles], SegmentFacts]
-    cameras: Callable[[SegmentFiles], tuple[Camera, ...]]
-    check: Callable[[SegmentFiles, Camera], None]
-    shots: Callable[[SegmentFiles, Camera], Iterator[Shot | Lost]]
+    def cameras(self, files: SegmentFiles) -> tuple[Camera, ...]:
+        """Returns the cameras that it has pictures of."""
+
+    def check(self, files: SegmentFiles, camera: Camera) -> None:
+        """Raises a ``UserError`` if it lacks pictures or labels of a camera."""
+
+    def shots(self, files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
+        """Yields the pictures of a camera in chronological order."""
 
 
 def version_of(files: SegmentFiles) -> Version:
-    """Returns the functions that read a segment.
+    """Returns the module that reads a segment.
 
-    The version's module is imported only here, as it needs more than everything else that reads a fleet file.
+    It is imported only here, as it needs more than everything else that reads a fleet file.
     """
     if files.version == 1:
         from ekya.streams.datasets.waymo import records
 
-        return Version(records.describe, records.cameras, records.check, records.shots)
+        return records
     from ekya.streams.datasets.waymo import parquet
 
-    return Version(parquet.describe, parquet.cameras, parquet.check, parquet.shots)
+    return parquet
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +90,23 @@ def find_segments(root: Path) -> Mapping[str, SegmentFiles]:
     return found
 
 
-def look_into(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
+def describe_segments(segments: Sequence[SegmentFiles]) -> tuple[Segment, ...]:
     """Reads the facts of segments; returns the segments in chronological order.
 
     Raises:
         UserError: a segment cannot be read.
     """
-    looked = (Segment(files, version_of(files).describe(files)) for files in segments)
-    return tuple(sorted(looked, key=lambda one: one.order))
+    described = (Segment(files, version_of(files).describe(files)) for files in segments)
+    return tuple(sorted(described, key=lambda one: one.order))
 
 
-def look_into_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
+def describe_all(root: Path) -> tuple[tuple[Segment, ...], tuple[str, ...]]:
     """Returns a folder's readable segments in chronological order, and a sentence for each of the others."""
     segments: list[Segment] = []
     problems: list[str] = []
     for files in find_segments(root).values():
         try:
-            segments.extend(look_into([files]))
+            segments.extend(describe_segments([files]))
         except UserError as error:
             problems.append(str(error))
     return tuple(sorted(segments, key=lambda one: one.order)), tuple(problems)

@@ -12,8 +12,8 @@ from ekya.streams.datasets.dataset import Dataset, StreamFindings, Survey
 from ekya.streams.datasets.labelled import LabelledSource, examine_source
 from ekya.streams.datasets.waymo.catalogue import (
     Segment,
+    describe_all,
     find_segments,
-    look_into_all,
     usable_segments,
     version_of,
     write_index,
@@ -48,7 +48,7 @@ def _survey(root: Path) -> Survey:
 
 
 def _examine(
-    root: Path, stream: str, classes: tuple[str, ...], index: Path, looked_at: Callable[[], None]
+    root: Path, stream: str, classes: tuple[str, ...], index: Path, on_frame: Callable[[], None]
 ) -> StreamFindings:
     found = _stream(root, stream)
     usable, unusable = usable_segments(found.segments, found.camera)
@@ -56,7 +56,7 @@ def _examine(
         raise UserError(f"{root}: no segment of {stream} can be used; the first: {unusable[0]}")
     shown = partial(show_segments, usable, found.camera, _LONGEST_SIDE)
     source = LabelledSource(shown, FPS, number_classes(classes), _LONGEST_SIDE)
-    findings = examine_source(source, classes, looked_at)
+    findings = examine_source(source, classes, on_frame)
     write_index(index, root, usable)
     return replace(findings, problems=(*unusable, *findings.problems))
 
@@ -79,7 +79,7 @@ def _streams(root: Path) -> tuple[Mapping[str, _Stream], tuple[str, ...]]:
         return {}, (
             f"{root}: has neither camera_image/*.parquet nor *.tfrecord, itself or in a folder in it",
         )
-    everything, problems = look_into_all(root)
+    everything, problems = describe_all(root)
     missing = [*problems]
     for segment in everything:
         missing.extend(_parts_missing(segment))

@@ -1,7 +1,8 @@
-"""Protobuf messages of version 1; ``frames.proto`` beside this file lists the fields that are read."""
+"""Protobuf messages of version 1, made from ``frames.proto``, which lists the fields that are read."""
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,42 +12,19 @@ from ekya.streams.datasets.waymo.shots import NO_LABELS, Camera, Labels, edges
 
 _PACKAGE = "ekya.waymo"
 
-MESSAGES: Mapping[str, tuple[tuple[str, str, str, int], ...]] = {
-    "Frame": (
-        ("optional", "Context", "context", 1),
-        ("optional", "int64", "timestamp_micros", 2),
-        ("repeated", "CameraImage", "images", 4),
-        ("repeated", "CameraLabels", "camera_labels", 8),
-    ),
-    "Context": (("optional", "bytes", "name", 1), ("optional", "Stats", "stats", 4)),
-    "Stats": (("optional", "bytes", "time_of_day", 2), ("optional", "bytes", "location", 3)),
-    "CameraImage": (("optional", "int32", "name", 1), ("optional", "bytes", "image", 2)),
-    "CameraLabels": (("optional", "int32", "name", 1), ("repeated", "Label", "labels", 2)),
-    "Label": (
-        ("optional", "Box", "box", 1),
-        ("optional", "int32", "type", 3),
-        ("optional", "bytes", "id", 4),
-    ),
-    "Box": (
-        ("optional", "double", "center_x", 1),
-        ("optional", "double", "center_y", 2),
-        ("optional", "double", "width", 4),
-        ("optional", "double", "length", 5),
-    ),
-}
-"""As in ``frames.proto``: label, type, name and number of each field of each message."""
-
 
 def _frame_type() -> type[Any]:
     """Creates the class of ``Frame``, in a separate pool so that it cannot conflict with other messages."""
+    text = Path(__file__).with_name("frames.proto").read_text(encoding="utf-8")
+    messages = dict(re.findall(r"message (\w+) \{([^}]*)\}", text))
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="frames.proto", package=_PACKAGE, syntax="proto2")
-    for name, fields in MESSAGES.items():
+    for name, fields in messages.items():
         described = file.message_type.add(name=name)
-        for label, kind, field, number in fields:
-            new = described.field.add(name=field, number=number)
+        for label, kind, field, number in re.findall(r"(\w+) (\w+) (\w+) = (\d+);", fields):
+            new = described.field.add(name=field, number=int(number))
             new.label = kinds.Label.Value(f"LABEL_{label.upper()}")
-            if kind in MESSAGES:
+            if kind in messages:
                 new.type = kinds.TYPE_MESSAGE
                 new.type_name = f".{_PACKAGE}.{kind}"
             else:

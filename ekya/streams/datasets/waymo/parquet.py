@@ -123,21 +123,21 @@ def shots(files: SegmentFiles, camera: Camera) -> Iterator[Shot | Lost]:
         waiting: dict[int, bytes | Lost] = {
             int(time): Lost(f"frame {time}: has no image of camera {camera}") for time in rows.without
         }
-        turns = iter(rows.times.tolist())
-        turn = next(turns, None)
+        times = iter(rows.times.tolist())
+        due = next(times, None)
         for group, expected in enumerate(rows.of_camera):
             for time, jpeg in _pictures(images, group, files.name, camera, expected).items():
-                if turn is not None and time >= turn:
+                if due is not None and time >= due:
                     waiting.setdefault(time, jpeg)
             # Release the memory of the pages, three times the published files' 90 MB, while frames play.
             pa.default_memory_pool().release_unused()
-            while turn is not None and turn in waiting:
-                found = waiting.pop(turn)
+            while due is not None and due in waiting:
+                found = waiting.pop(due)
                 if isinstance(found, Lost):
                     yield found
                 else:
-                    yield Shot(turn, found, labels.get(turn, NO_LABELS))
-                turn = next(turns, None)
+                    yield Shot(due, found, labels.get(due, NO_LABELS))
+                due = next(times, None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,9 @@ from ekya.core.unique_tuple import distinct
 from ekya.streams.datasets.labelled import LabelledSource
 from ekya.streams.datasets.waymo.catalogue import (
     Segment,
+    describe_all,
+    describe_segments,
     find_segments,
-    look_into,
-    look_into_all,
     read_index,
     usable_segments,
     version_of,
@@ -53,7 +53,7 @@ class WaymoSpec(BaseModel):
     max_side: int = Field(default=640, ge=32)
 
     @model_validator(mode="after")
-    def _says_which(self) -> Self:
+    def _names_segments(self) -> Self:
         if bool(self.segments) == (self.location is not None):
             raise ValueError("write either segments or location")
         return self
@@ -99,13 +99,13 @@ class WaymoSpec(BaseModel):
                     f"{self.root}: has no segment '{name}', named by the key 'segments'; fetch its files, or "
                     "remove the name."
                 )
-        chosen = look_into([there[name] for name in self.segments])
+        chosen = describe_segments([there[name] for name in self.segments])
         for segment in chosen:
             version_of(segment.files).check(segment.files, self.camera)
         return chosen
 
     def _at(self, location: str) -> tuple[Segment, ...]:
-        everything, problems = look_into_all(self.root)
+        everything, problems = describe_all(self.root)
         here = [segment for segment in everything if segment.facts.location == location]
         usable, unusable = usable_segments(here, self.camera)
         for problem in (*problems, *unusable):
@@ -120,7 +120,7 @@ class WaymoSpec(BaseModel):
         remedy = (
             f"the locations are {', '.join(places)}" if places else "fetch the files of its folder 'stats'"
         )
-        unread = f" ({len(problems)} could not be looked into; the first: {problems[0]})" if problems else ""
+        unread = f" ({len(problems)} could not be read; the first: {problems[0]})" if problems else ""
         raise UserError(
             f"{self.root}: has no segment of location '{location}', the key 'location'{unread}; {remedy}."
         )

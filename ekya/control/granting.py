@@ -1,0 +1,57 @@
+"""Grants a plan the shares that can be enforced, on the GPUs where its jobs may run."""
+
+from collections.abc import Mapping
+
+from ekya.control.options import LoopOptions
+from ekya.control.views import free_milli_at_home, held_milli
+from ekya.core.plan import Plan
+from ekya.core.shares import Job, Work
+from ekya.core.state import FleetState
+from ekya.core.view import WindowView
+from ekya.planning.placement.homes import AtHome, Grants
+from ekya.planning.placement.pack import pack
+from ekya.planning.placement.rounding import Steps
+from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
+from ekya.planning.schedulers.regrant import regrant
+from ekya.planning.schedulers.scheduler import Needs
+
+
+def at_granted_shares(
+    view: WindowView, plan: Plan, fleet: FleetState, options: LoopOptions, needs: Needs
+) -> Plan:
+    """Returns the plan at shares that can be enforced."""
+    shares = shares_of(plan.phases[0])
+    if not needs.fixed_shares:
+        shares = _with_floors(view, shares, fleet, options)
+    return regrant(view, plan, _grants(shares, fleet, options), needs)
+
+
+def _with_floors(
+    view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
+) -> dict[Job, int]:
+    """Raises shares to the inference floors, so that no plan starves inference; per GPU with home GPUs."""
+    floors = inference_floors(view)
+    if not options.homes:
+        return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
+    homes = {one.stream: one.gpu for one in options.homes}
+    lifted: dict[Job, int] = {}
+    for gpu, free_milli in enumerate(free_milli_at_home(fleet, options)):
+        here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
+        lifted |= with_floors(here, floors, free_milli, view.quantum_milli)
+    return {job: lifted[job] for job in shares}
+
+
+def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:
+    groups = options.training_groups
+    steps = Steps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
+    if options.homes:
+        homes = {one.stream: one.gpu for one in options.homes}
+        free = free_milli_at_home(fleet, options)
+        return AtHome(options.packing, shares, lambda job: homes[job.stream], free, steps)
+    return pack(
+        options.packing,
+        shares,
+        capacity_milli=options.capacity_milli,
+        held_milli=held_milli(fleet, options),
+        steps=steps,
+    )
