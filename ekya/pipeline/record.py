@@ -3,13 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ekya.control.protocols import Batch
-from ekya.control.step import StepResult
-from ekya.core.commands import StartRetraining
 from ekya.core.configs import RetrainConfig
-from ekya.core.events import ModelSwapped, RolledBack
 from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
@@ -95,29 +91,6 @@ class ModelRecord:
         for row in self._store.models(self._stream):
             if row.version == of:
                 self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
-
-
-class ModelObserver:
-    """Observer of a live loop that records each hot swap and roll-back; the weights are in the run folder."""
-
-    def __init__(self, folder: RunFolder, store: StateStore) -> None:
-        self._folder, self._store = folder, store
-        self._started: dict[JobId, StartRetraining] = {}
-
-    def __call__(self, batch: Batch, step: StepResult) -> None:
-        """Records the model changes of a step."""
-        for command in step.commands:
-            if isinstance(command, StartRetraining):
-                self._started[command.job] = command
-        for event in batch.events:
-            if not isinstance(event, RolledBack | ModelSwapped):
-                continue
-            record = ModelRecord(self._folder, self._store, event.stream)
-            if isinstance(event, RolledBack):
-                record.serve_again(event.version, event.of, event.t_us)
-            elif started := self._started.get(event.job):
-                accuracy = event.validation_accuracy
-                record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:
