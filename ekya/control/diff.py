@@ -5,8 +5,9 @@ from dataclasses import replace
 from operator import itemgetter
 
 from ekya.core import commands as cmd
+from ekya.core.faults import Status
 from ekya.core.plan import Assignment
-from ekya.core.state import FleetState, RetrainJob, Status
+from ekya.core.state import FleetState, RetrainJob
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 

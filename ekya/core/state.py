@@ -1,41 +1,18 @@
 """State of the loop, and its changes by events."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.faults import NO_FAULTS, OVER, Faults, Status
 from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
-from ekya.core.units import BASE_VERSION, FIRST_JOB, US_PER_S, JobId, ModelVersion, StreamId, us_to_seconds
+from ekya.core.units import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId, us_to_seconds
 from ekya.core.view import InferenceOption, RetrainOption
 from ekya.core.weights import CachedModel, Elsewhere
-
-DEATHS_ALLOWED = 2
-"""A stream whose workers die more often than this within ``DEATHS_WITHIN_US`` is set aside."""
-
-DEATHS_WITHIN_US = 600 * US_PER_S
-"""Older deaths do not count: a camera that runs for months may lose a process now and then."""
-
-TOGETHER_US = 5 * US_PER_S
-"""Deaths of both workers of a stream within this time count as one, since they are taken to have one cause,
-such as the MPS daemon of their GPU."""
-
-
-class Status(StrEnum):
-    """Status of a stream. Only streams that serve are planned for; those in ``OVER`` never serve again."""
-
-    SERVING = "serving"
-    RESTARTING = "restarting"
-    LOST = "lost"
-    ENDED = "ended"
-    SET_ASIDE = "set aside"
-
-
-OVER = (Status.ENDED, Status.SET_ASIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,43 +69,6 @@ class RetrainJob:
     def outlook(self) -> float:
         """Expected accuracy; never less than that of the best epoch, which serves in any case."""
         return max(self.expected_accuracy, self.best_accuracy)
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """Faults of a stream's camera and workers.
-
-    A stream serves while its camera gives frames and its inference worker runs. These two fail
-    independently, so each is tracked separately and ``status`` is derived from both.
-
-    Attributes:
-        lost: why the camera gives no frames; None while it does.
-        down: why the inference worker is gone; None while it runs.
-        ended: the camera has given its last frame.
-        set_aside: why the stream was given up; None unless it was.
-        deaths_us: times of its workers' deaths that still count; deaths of one cause count once.
-        last_death: last death, with which one of the other worker may share its cause.
-    """
-
-    lost: str | None = None
-    down: str | None = None
-    ended: bool = False
-    set_aside: str | None = None
-    deaths_us: tuple[int, ...] = ()
-    last_death: ev.WorkerDied | None = None
-
-    @property
-    def status(self) -> tuple[Status, str]:
-        """Status, and the reason for not serving; empty while the stream serves."""
-        if self.set_aside is not None:
-            return Status.SET_ASIDE, self.set_aside
-        if self.ended:
-            return Status.ENDED, "the stream has ended"
-        if self.lost is not None:
-            return Status.LOST, self.lost
-        if self.down is not None:
-            return Status.RESTARTING, self.down
-        return Status.SERVING, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +131,7 @@ class StreamState:
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
     added_in: int = 0
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     version: ModelVersion = BASE_VERSION
     accuracy: float | None = None
     cached: tuple[CachedModel, ...] = ()
@@ -382,22 +322,10 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    last = stream.faults.last_death
-    deaths_us = tuple(at_us for at_us in stream.faults.deaths_us if at_us > event.t_us - DEATHS_WITHIN_US)
-    if last is not None and last.role is not event.role and event.t_us - last.t_us < TOGETHER_US:
-        last = None
-    else:
-        deaths_us, last = (*deaths_us, event.t_us), event
-    stream = replace(stream, faults=replace(stream.faults, deaths_us=deaths_us, last_death=last))
-    if len(deaths_us) > DEATHS_ALLOWED:
-        minutes = DEATHS_WITHIN_US // (60 * US_PER_S)
-        reason = (
-            f"its workers died {len(deaths_us)} times within {minutes} minutes, the last time: {event.reason}"
-        )
-        return _not_serving(stream, set_aside=reason)
-    if event.role is ev.Role.RETRAINING:
+    stream = replace(stream, faults=stream.faults.after_death(event))
+    if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)
-    return _not_serving(stream, down=event.reason)
+    return _not_serving(stream)
 
 
 def _not_serving(stream: StreamState, **fault: Any) -> StreamState:

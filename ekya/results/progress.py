@@ -8,7 +8,8 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.events import Warned
-from ekya.core.state import FleetState, Status, StreamState
+from ekya.core.faults import Status
+from ekya.core.state import FleetState, StreamState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.results.metrics.cues import Cue, CueFollower

@@ -15,7 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import Role
-from ekya.core.state import DEATHS_WITHIN_US
+from ekya.core.faults import DEATHS_WITHIN_US
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Role as JobRole
 from ekya.gpu.backends.backend import ShareJob

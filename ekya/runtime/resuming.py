@@ -16,7 +16,8 @@ from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.errors import UserError
-from ekya.core.state import OVER, FleetState
+from ekya.core.faults import OVER
+from ekya.core.state import FleetState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler

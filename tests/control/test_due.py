@@ -9,7 +9,8 @@ from ekya.control.loop import closes_run
 from ekya.control.protocols import Batch
 from ekya.control.step import due, next_due_us
 from ekya.core import events as ev
-from ekya.core.state import OVER, FleetState, Status, StreamState
+from ekya.core.faults import OVER, Status
+from ekya.core.state import FleetState, StreamState
 
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):

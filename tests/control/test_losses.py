@@ -19,7 +19,7 @@ from byhand import (
 from ekya.control.step import due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.state import DEATHS_WITHIN_US, Status
+from ekya.core.faults import DEATHS_WITHIN_US, Status
 from ekya.core.units import JobId
 
 
