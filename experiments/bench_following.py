@@ -37,8 +37,8 @@ from ekya.core.errors import UserError
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detections, Detector, Proposals
 from ekya.models.golden.golden_model import GOLDEN_SCORE, PROPOSAL_SCORE, open_detector_of
-from ekya.models.golden.proposer import DetectorAndMotion
 from ekya.models.golden.spec import GoldenSpec
+from ekya.models.proposer import DetectorAndMotion
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.motion import MotionRegions
 from ekya.streams.ingest.video import VideoSpec

@@ -33,8 +33,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from ekya.cli.chosen_fleet import read_fleet
 from ekya.cli.compare import CompareConfig
+from ekya.cli.fleet_from_options import read_fleet
 from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.config.run_options import RunOptions

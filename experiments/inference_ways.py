@@ -16,7 +16,7 @@ from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.packed import can_pack
 from ekya.models.edge.precision import half_error
 from ekya.models.edge.predictor import Predictor, prepared
-from ekya.system.arithmetic import MOST_ERROR
+from ekya.system.numeric_result import MOST_ERROR
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float32]]
 Call = Callable[[], Scores]

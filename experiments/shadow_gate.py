@@ -42,8 +42,8 @@ from ekya.core.errors import UserError
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import accuracy
 from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, split_by_track_and_time
-from ekya.models.training.measured import few_of_each
 from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes

@@ -22,7 +22,7 @@ class CalibrateConfig:
 @command(CalibrateConfig, "ekya calibrate --out my-device.json")
 def calibrate(config: CalibrateConfig, output: Output) -> None:
     """Measure a cost card of this device: the durations for runs in virtual time."""
-    from ekya.simulation.emulated.costcard import calibrate
+    from ekya.simulation.emulated.calibrate import calibrate
 
     card = calibrate()
     card.save(config.out)

@@ -43,7 +43,7 @@ class CompareConfig:
 )
 def compare(config: CompareConfig, output: Output) -> None:
     """Run the same frames under several schedulers, on virtual time, and print one table."""
-    from ekya.cli.chosen_fleet import fitted_to_card, read_fleet, require_world, run_options
+    from ekya.cli.fleet_from_options import fitted_to_card, read_fleet, require_world, run_options
     from ekya.results.report.tables import compare_table
     from ekya.simulation.emulated.compare import compare
 

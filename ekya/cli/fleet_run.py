@@ -80,7 +80,7 @@ class FleetRunConfig:
 )
 def run(config: FleetRunConfig, output: Output) -> None:
     """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
-    from ekya.cli.chosen_fleet import require_world
+    from ekya.cli.fleet_from_options import require_world
     from ekya.config.shipped import shipped_path
     from ekya.fleet.run.loan_file import read_loans
     from ekya.fleet.run.servers_summary import summarise_servers
@@ -198,7 +198,7 @@ def _run_live(
     failures: "Sequence[Failure]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.cli.chosen_fleet import require_credentials
+    from ekya.cli.fleet_from_options import require_credentials
     from ekya.config.run_options import RunOptions
     from ekya.fleet.run.live.live_servers import nodes_at, nodes_here, run_live_servers
 

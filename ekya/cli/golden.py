@@ -52,7 +52,7 @@ def label(config: LabelConfig, output: Output) -> None:
     Name the file in the fleet file: golden: {model: file, weights: labels.parquet}. Labels are written every
     half minute; after Ctrl-C what is labelled is in the file.
     """
-    from ekya.cli.chosen_fleet import read_fleet
+    from ekya.cli.fleet_from_options import read_fleet
     from ekya.models.golden.label_file import read_labels
     from ekya.pipeline.costs import fitted_by_card
     from ekya.pipeline.prelabel import label_ahead

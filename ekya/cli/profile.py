@@ -61,7 +61,7 @@ def profile(config: ProfileConfig, output: Output) -> None:
 
     The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
     """
-    from ekya.cli.chosen_fleet import read_fleet, require_recorded
+    from ekya.cli.fleet_from_options import read_fleet, require_recorded
     from ekya.pipeline.costs import fitted_by_card, load_card
     from ekya.results.storage.trace_file import read_trace, write_trace
     from ekya.simulation.emulated.record_trace import Extent, record_fleet

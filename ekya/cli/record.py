@@ -66,7 +66,7 @@ def record(config: RecordConfig, output: Output) -> None:
     scripts that say when a camera was lost. After Ctrl-C what was recorded is in the files. The exit code is
     1 where a camera is missing or its video ends early, and 2 where no camera gives a picture.
     """
-    from ekya.cli.chosen_fleet import read_fleet, require_credentials
+    from ekya.cli.fleet_from_options import read_fleet, require_credentials
     from ekya.cli.recorded_fleet import recorded_fleet_text
     from ekya.cli.recording import CameraRecording, prepare_opencv, reasons_in_words
     from ekya.streams.ingest.camera import CameraSpec

@@ -56,7 +56,7 @@ def replay(config: ReplayConfig, output: Output) -> None:
     At speed 10 recordings and scripts pass ten times as fast: what stands at 30 s comes 3 s into the run.
     Windows keep their length. Exit code 3: as of run.
     """
-    from ekya.cli.chosen_fleet import read_fleet, require_recorded, run_options
+    from ekya.cli.fleet_from_options import read_fleet, require_recorded, run_options
     from ekya.config.shipped import shipped_path
     from ekya.pipeline.setup import script_cues
     from ekya.results.metrics.cues import occurred_cues

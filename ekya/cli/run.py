@@ -69,7 +69,7 @@ def run(config: RunConfig, output: Output) -> None:
 
     Exit code 3: the run ended in order, but more than half of the streams' windows were not well.
     """
-    from ekya.cli.chosen_fleet import read_fleet, run_options
+    from ekya.cli.fleet_from_options import read_fleet, run_options
 
     resumed = _folder_to_resume(config)
     fleet = read_fleet(replace(config, fleet=resumed.fleet) if resumed else config)
@@ -92,7 +92,12 @@ def ready(
     Raises:
         UserError: the fleet cannot be run here.
     """
-    from ekya.cli.chosen_fleet import fitted_to_card, require_capacity, require_credentials, require_world
+    from ekya.cli.fleet_from_options import (
+        fitted_to_card,
+        require_capacity,
+        require_credentials,
+        require_world,
+    )
 
     require_world(fleet, fleet.scheduler, clock)
     if clock is Clock.VIRTUAL:

@@ -40,9 +40,9 @@ from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import Objective
 from ekya.models.edge.spec import EdgeSpec
-from ekya.models.golden.proposer import ObjectsSpec
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import GoldenSpec
+from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.planning.profiling.label_policy import LABEL_POLICIES

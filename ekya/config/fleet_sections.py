@@ -9,7 +9,7 @@ from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import StreamId
-from ekya.models.golden.proposer import ObjectsSpec
+from ekya.models.proposer import ObjectsSpec
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec

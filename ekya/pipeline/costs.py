@@ -20,9 +20,9 @@ from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
-from ekya.models.golden.proposer import ObjectsSpec
 from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
+from ekya.models.proposer import ObjectsSpec
 from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.operations import (

@@ -36,8 +36,8 @@ from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
-from ekya.models.golden.proposer import Proposer
 from ekya.models.golden.registry import FILE
+from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops

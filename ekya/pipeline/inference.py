@@ -13,7 +13,7 @@ from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Answer, Predictors
 from ekya.models.golden.detections import Proposals
-from ekya.models.golden.proposer import Proposer
+from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame

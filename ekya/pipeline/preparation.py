@@ -20,8 +20,8 @@ from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
-from ekya.models.training.measured import few_of_each
 from ekya.models.training.microprofile import MicroProfile, way_to_try
 from ekya.models.training.trainer import Compute
 from ekya.pipeline.collector import CollectedFrame, WindowMaterial

@@ -17,12 +17,12 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
+from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
-from ekya.models.golden.label_file_model import LabelFileProposer
-from ekya.models.golden.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
+from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings

@@ -13,8 +13,8 @@ from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.classes import fleet_classes
-from ekya.pipeline.record import merge_frames
 from ekya.pipeline.reference import write_reference
+from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.energy import gpu_facts

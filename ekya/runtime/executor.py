@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.protocols import Batch
-from ekya.control.resizing import ShareLedger
+from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder

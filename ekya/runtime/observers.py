@@ -14,7 +14,7 @@ from ekya.core.speed import SpeedCurve
 from ekya.core.state import StreamState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
-from ekya.pipeline.record import ModelRecord
+from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.metrics.health import HealthState
 from ekya.results.metrics.health_follower import HealthFollower
 from ekya.results.storage.run_folder import RunFolder

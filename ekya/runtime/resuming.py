@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.control.journal_replay import replay
 from ekya.control.loop import closes_run
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.replay import replay
 from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.errors import UserError

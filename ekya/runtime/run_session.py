@@ -23,7 +23,7 @@ from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.nvml import list_gpus
 from ekya.gpu.window_meter import GpuMeter, open_meter
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import ModelRecord
+from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
 from ekya.planning.schedulers.registry import make_scheduler
@@ -41,7 +41,7 @@ from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
-from ekya.runtime.planning import ActorPlanner
+from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
 from ekya.runtime.resuming import newest_weights
 from ekya.runtime.share_changes import ledger_for

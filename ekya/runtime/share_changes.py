@@ -10,7 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError, RayError
 
 from ekya.control.options import LoopOptions
-from ekya.control.resizing import Overdue, ShareCommand, ShareLedger, Timeouts
+from ekya.control.share_ledger import Overdue, ShareCommand, ShareLedger, Timeouts
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import ShareHolder, Work, inference_holder

@@ -21,7 +21,7 @@ from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts, FrameTally
 from ekya.pipeline.inference import FrameSteps
-from ekya.pipeline.record import FrameRecord
+from ekya.pipeline.run_writer import FrameRecord
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow

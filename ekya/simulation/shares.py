@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from ekya.control.resizing import ShareCommand, ShareLedger, Timeouts
+from ekya.control.share_ledger import ShareCommand, ShareLedger, Timeouts
 from ekya.core.commands import BeginPreparation, ResizeRetraining, SetInference, StartRetraining
 from ekya.core.events import ShareResized
 from ekya.core.shares import ShareHolder, Work

@@ -8,7 +8,7 @@ from byhand import OPTIONS as OPTIONS_BY_HAND
 from script import CAM_1, CAM_2, CAM_3, OPTIONS, three_cameras
 from whole_runs import run
 
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId

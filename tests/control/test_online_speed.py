@@ -8,7 +8,7 @@ from byhand import A, S, Wish, progress, retraining
 from script import BENT, MISFORTUNES, OPTIONS
 from whole_runs import run
 
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig

@@ -10,7 +10,7 @@ from ekya.gpu.green.claims import SmClaims
 from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.green.levels import LevelPool
 from ekya.gpu.green.process import GreenProcess
-from ekya.system.arithmetic import Checked
+from ekya.system.numeric_result import Checked
 
 pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.

@@ -15,7 +15,7 @@ from ekya.gpu.green.gated_levels import GatedLevels
 from ekya.gpu.green.handle import GreenHandle
 from ekya.gpu.green.levels import LevelPool
 from ekya.gpu.green.sm_layout import SmSpan
-from ekya.system.arithmetic import Checked
+from ekya.system.numeric_result import Checked
 
 
 class Process:

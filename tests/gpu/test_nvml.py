@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from ekya.cli.examination import as_json, examine
+from ekya.cli.machine_report import as_json, examine
 from ekya.gpu.backends.backend import ShareJob
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine

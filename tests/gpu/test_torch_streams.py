@@ -10,8 +10,8 @@ from ekya.gpu.backends.torch_streams import TorchStreams
 from ekya.gpu.green import process as green_process
 from ekya.gpu.green.handle import GreenHandle
 from ekya.gpu.green.process import open_process
-from ekya.system import arithmetic_gate as gate
-from ekya.system.arithmetic_gate import GateSizes, NumericGate
+from ekya.system import numeric_check as gate
+from ekya.system.numeric_check import GateSizes, NumericGate
 
 
 class FakeEvent:

@@ -11,7 +11,7 @@ from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.edge.packed import PackedConvolution, can_pack, pack
 from ekya.models.edge.precision import half_error
 from ekya.models.edge.predictor import Predictor, prepared
-from ekya.system.arithmetic_gate import relative_error
+from ekya.system.numeric_check import relative_error
 
 EVERY_WAY = [
     ForwardWay(channels_last=True),

@@ -11,11 +11,11 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classifier import GoldenClassifier, grouped
 from ekya.models.golden.detections import Detections, Question
-from ekya.models.golden.detector_model import UNSURE, detector_model
+from ekya.models.golden.golden_from_detector import UNSURE, detector_model
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.golden.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, RESNEXT29, imported
 from ekya.models.golden.spec import GoldenSpec, detector_of
+from ekya.models.proposer import MAX_BOXES, DetectorAndMotion, GivenBoxes
 from ekya.pipeline.classes import occurring_classes
 from ekya.streams.ingest.frame import Frame
 

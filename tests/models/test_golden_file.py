@@ -6,10 +6,10 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import Detections, FramePlace, Question
-from ekya.models.golden.detector_model import UNSURE
+from ekya.models.golden.golden_from_detector import UNSURE
+from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable, read_labels
-from ekya.models.golden.label_file_model import LabelFileProposer
 from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.classes import classes_in
 from ekya.streams.ingest.frame import Frame

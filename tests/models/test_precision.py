@@ -1,7 +1,7 @@
 import torch
 
 from ekya.models.edge.precision import allowed_by, training_precision
-from ekya.system.arithmetic_gate import GateSizes, NumericGate
+from ekya.system.numeric_check import GateSizes, NumericGate
 
 
 def gate(**faults) -> NumericGate:

@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from ekya.core.objects import iou_matrix
 from ekya.models.golden.detections import Detections
-from ekya.models.golden.proposer import DetectorAndMotion, ObjectsSpec
-from ekya.streams.ingest.flow import BoxFlow
+from ekya.models.proposer import DetectorAndMotion, ObjectsSpec
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
 
 SIDE = 40

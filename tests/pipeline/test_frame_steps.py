@@ -12,7 +12,7 @@ from ekya.core.units import ModelVersion
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Proposals
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, classify
 from ekya.streams.ingest.frame import Frame

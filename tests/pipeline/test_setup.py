@@ -15,8 +15,8 @@ from ekya.core.view import Objective
 from ekya.models.edge.checkpoints import save_model
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.spec import EdgeSpec
-from ekya.models.golden.proposer import DetectorAndMotion
 from ekya.models.golden.spec import GoldenSpec
+from ekya.models.proposer import DetectorAndMotion
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.costs import load_card
 from ekya.pipeline.setup import first_inference_options, loop_options, proposer_for

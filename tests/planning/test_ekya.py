@@ -9,9 +9,9 @@ from optimum.problems import problem
 from views import V100, paper_view, window_views
 
 from ekya.core.speed import LINEAR
-from ekya.planning.schedulers.carried_on import best_remainder
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.pick import SAME
+from ekya.planning.schedulers.plan_remainder import best_remainder
 from ekya.planning.schedulers.registry import make_scheduler
 
 few = settings(max_examples=25)

@@ -24,7 +24,7 @@ from ekya.planning.schedulers.phases import plan_of_course
 from ekya.planning.schedulers.pick import pick_inference
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.schedule_simulation import settled_worths, simulate_schedule
-from ekya.planning.schedulers.search import best_course, effort_for
+from ekya.planning.schedulers.serial_search import best_course, effort_for
 from ekya.planning.schedulers.window_arrays import window_arrays_of
 
 few = settings(max_examples=60)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import ray
 from ray.exceptions import RayActorError
 
-from ekya.control.resizing import ShareLedger
+from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig

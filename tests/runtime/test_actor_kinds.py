@@ -42,7 +42,7 @@ def test_actor_class_that_cannot_be_loaded_raises_the_cause():
 
 
 def test_driver_and_scheduler_import_no_torch():
-    for module in ("ekya.runtime.live", "ekya.runtime.planning", "ekya.streams.ingest.process_child"):
+    for module in ("ekya.runtime.live", "ekya.runtime.planner", "ekya.streams.ingest.process_child"):
         said = subprocess.run(
             [sys.executable, "-c", f"import sys, {module}; print('torch' in sys.modules)"],
             check=True,

@@ -23,7 +23,7 @@ from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.edge.flat import DamagedWeightsError
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.results.storage.run_folder import RunFolder

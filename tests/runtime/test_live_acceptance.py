@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core.events import FramesCounted
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal

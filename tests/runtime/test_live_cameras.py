@@ -13,7 +13,7 @@ import pytest
 import yaml
 from rtsp_camera import RtspCamera, require_server, street_video
 
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import events as ev
 from ekya.core.commands import SetInference
 from ekya.planning.schedulers.registry import make_scheduler

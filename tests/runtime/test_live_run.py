@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from ekya.config.shipped import shipped_path
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal

@@ -9,7 +9,7 @@ from rich.console import Console
 from ekya.config.fleet_file import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, SetInference
 from ekya.planning.schedulers.registry import make_scheduler

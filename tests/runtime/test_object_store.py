@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ekya.cli.examination import examine
+from ekya.cli.machine_report import examine
 from ekya.gpu.nvml import GpuInventory
 from ekya.runtime.object_store import STORE_BYTES, fit_object_store, object_store_bytes
 

@@ -5,7 +5,7 @@ import ray
 from fake_actors import FakeActors, events_of, labels_ready, make_executor, start_retraining
 from ray.exceptions import GetTimeoutError, RayActorError
 
-from ekya.control.resizing import ShareLedger
+from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig

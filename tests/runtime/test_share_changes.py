@@ -7,7 +7,7 @@ from fake_actors import FakeActors
 from ray.exceptions import RayActorError, RayTaskError
 
 from ekya.control.options import LoopOptions, StreamHome
-from ekya.control.resizing import ShareLedger
+from ekya.control.share_ledger import ShareLedger
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder

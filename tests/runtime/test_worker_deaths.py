@@ -4,7 +4,7 @@ import pytest
 from fake_actors import FakeActors, events_of, make_executor
 from ray.exceptions import RayActorError
 
-from ekya.control.resizing import ShareLedger
+from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig

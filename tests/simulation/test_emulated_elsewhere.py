@@ -13,14 +13,14 @@ from ekya.core.units import StreamId
 from ekya.core.weights import Elsewhere
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.seen import watch
+from ekya.simulation.emulated.stored_frames import watch
 from ekya.simulation.emulated.training import KeptModels, training_steps
 from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
 

@@ -27,11 +27,11 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import clone
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import why_back
 from ekya.results.storage.run_folder import RunFolder

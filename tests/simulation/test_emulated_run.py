@@ -13,7 +13,7 @@ from ekya.cli import main
 from ekya.config.fleet_file import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainProgress

@@ -17,7 +17,7 @@ from ekya.core.profile import Family, family_of
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.microprofile import MicroProfile
 from ekya.pipeline.collector import WindowCollector

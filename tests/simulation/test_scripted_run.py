@@ -16,11 +16,11 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EDGE_MODELS, build_edge_model
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.record import FrameRecord, ModelRecord, merge_frames
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord, merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import misfortunes
 from ekya.planning.profiling.inference_profile import inference_options

@@ -8,7 +8,7 @@ from ekya.gpu.backends.meter import GpuStreams
 from ekya.gpu.green.levels import Level, LevelPool
 from ekya.gpu.green.sm_driver import SmDriverError
 from ekya.gpu.green.sm_layout import SmLayout
-from ekya.system.arithmetic import Checked
+from ekya.system.numeric_result import Checked
 
 Gate = Callable[[], Sequence[Checked]]
 """Checks arithmetic on the calling thread's stream and waits for the result."""

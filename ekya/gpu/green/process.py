@@ -42,7 +42,7 @@ def open_process(device: int) -> GreenProcess:
     import torch
 
     from ekya.gpu.backends.torch_streams import TorchStreams
-    from ekya.system.arithmetic_gate import NumericGate
+    from ekya.system.numeric_check import NumericGate
 
     driver = CudaDriver(CudaCalls(), device)
     streams = TorchStreams(device)

@@ -20,8 +20,8 @@ from torch.func import functional_call, stack_module_state, vmap
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, normalised, pool
 from ekya.models.edge.predictor import prepared, resized
-from ekya.system.arithmetic import MOST_ERROR
-from ekya.system.arithmetic_gate import relative_error
+from ekya.system.numeric_check import relative_error
+from ekya.system.numeric_result import MOST_ERROR
 
 Joined = Callable[[Tensor], Tensor]
 """Maps (K, N, C, h, w), the inputs of each of K modules, to (K, N, D, h', w')."""

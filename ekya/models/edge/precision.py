@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 
 from ekya.models.edge.model import EdgeModel
-from ekya.system.arithmetic_gate import NumericGate, relative_error
+from ekya.system.numeric_check import NumericGate, relative_error
 
 
 def training_precision(

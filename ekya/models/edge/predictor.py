@@ -20,7 +20,7 @@ from ekya.models.edge.model import EdgeModel, normalised
 from ekya.models.edge.packed import pack
 from ekya.models.edge.precision import half_error
 from ekya.models.training.labelled import LabelledCrops
-from ekya.system.arithmetic import MOST_ERROR
+from ekya.system.numeric_result import MOST_ERROR
 
 FORWARD_BATCH = 32
 """Crops in one forward pass of a training; for a ``Predictor`` it is ``ForwardWay.crops_a_pass``."""

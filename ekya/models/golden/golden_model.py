@@ -12,9 +12,9 @@ from ekya.core.errors import UserError
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.coco import coco_names
 from ekya.models.golden.detections import Detector, FramePlace, Question
-from ekya.models.golden.detector_model import DetectionModel, detector_model
+from ekya.models.golden.golden_from_detector import DetectionModel, detector_model
+from ekya.models.golden.golden_from_file import label_file_model
 from ekya.models.golden.label_file import read_labels
-from ekya.models.golden.label_file_model import label_file_model
 from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, FILE, ONNX, RESNEXT29, imported
 from ekya.models.golden.spec import GoldenSpec, detector_of
 

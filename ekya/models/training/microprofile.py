@@ -25,8 +25,8 @@ from ekya.core.profile import FamilyCurve, Profiler
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures, features_of
 from ekya.models.training.epochs import crops_in_epoch, steps_in_epoch
+from ekya.models.training.label_weights import few_of_each, folds_of_tracks, independent_crops, weights_now
 from ekya.models.training.labelled import LabelledCrops, concatenate
-from ekya.models.training.measured import few_of_each, folds_of_tracks, independent_crops, weights_now
 from ekya.models.training.operations import (
     RetrainingCost,
     TrainingCrops,

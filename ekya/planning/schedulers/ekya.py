@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
-from ekya.planning.schedulers.carried_on import best_remainder, plan_of_remainder
 from ekya.planning.schedulers.exact import Exact
+from ekya.planning.schedulers.plan_remainder import best_remainder, plan_of_remainder
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.serial import Serial
 

@@ -208,7 +208,7 @@ class _Played:
 
 
 class _Early:
-    """Gains from checkpoints before their retrainings end (``rising``), for C courses."""
+    """Gains from checkpoints before their retrainings end (``checkpoint_gain``), for C courses."""
 
     def __init__(self, arrays: WindowArrays, reached: Ints, runs: Flags) -> None:
         bend, work_gpu_s = arrays.bend.take(reached), arrays.work_gpu_s.take(reached)

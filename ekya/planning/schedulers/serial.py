@@ -16,7 +16,7 @@ from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.phases import plan_of_course
 from ekya.planning.schedulers.scheduler import Needs
-from ekya.planning.schedulers.search import best_course, effort_for
+from ekya.planning.schedulers.serial_search import best_course, effort_for
 from ekya.planning.schedulers.window_arrays import window_arrays_of
 
 

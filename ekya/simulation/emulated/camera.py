@@ -10,7 +10,7 @@ from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.training import KeptModels

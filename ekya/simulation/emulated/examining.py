@@ -17,7 +17,7 @@ from ekya.models.training.labelled import class_mix_weights
 from ekya.pipeline.labels import StreamLabels
 from ekya.planning.profiling.inference_profile import oldest_result_us
 from ekya.results.metrics.accuracy import ScoreSeries
-from ekya.simulation.emulated.seen import SeenFrames
+from ekya.simulation.emulated.stored_frames import SeenFrames
 
 PARTS = 8
 """Number of equal parts of a window with separate accuracies: a retraining serves only from its middle on."""

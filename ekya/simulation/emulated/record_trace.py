@@ -24,8 +24,8 @@ from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
 from ekya.simulation.emulated.courses import Common
-from ekya.simulation.emulated.recording import StreamRecorder
-from ekya.simulation.emulated.seen import SeenWindow, watch
+from ekya.simulation.emulated.stored_frames import SeenWindow, watch
+from ekya.simulation.emulated.trace_recorder import StreamRecorder
 from ekya.streams.ingest.process import SourceProcess
 
 _LOG = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.record import FrameRecord, ModelRecord
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
     first_inference_options,

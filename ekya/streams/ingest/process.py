@@ -23,7 +23,7 @@ import msgpack
 from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import masked
 from ekya.streams.ingest.frame import Frame, LiveSource, StreamSource, Truth
-from ekya.streams.ingest.handover import FrameHeader, MessageKind, SlotReader, unpack
+from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, SlotReader, unpack
 
 _log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from ekya.streams.ingest.frame import (
     StreamSource,
     Truth,
 )
-from ekya.streams.ingest.handover import SLOTS, FrameHeader, MessageKind, SlotWriter, pack
+from ekya.streams.ingest.frame_transport import SLOTS, FrameHeader, MessageKind, SlotWriter, pack
 from ekya.streams.ingest.process import SourceSpec
 
 _Requests = queue.SimpleQueue[dict[str, Any]]

@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.streams.ingest.frame import Frame, StreamSource, Truth, classes_known
-from ekya.streams.synthetic.actors import Actor, Traffic
 from ekya.streams.synthetic.bodies import Lamp
 from ekya.streams.synthetic.light import LightBox, levels_between
 from ekya.streams.synthetic.scene import KINDS, Kind, Moment, Scene, View, moment_at
 from ekya.streams.synthetic.street import BASE_HEIGHT, BASE_WIDTH, paint_street
+from ekya.streams.synthetic.traffic import Actor, Traffic
 
 _VISIBLE = 0.5
 _VIEW_SEEDS: dict[View, int] = {"side": 0, "front": 1, "high": 2}

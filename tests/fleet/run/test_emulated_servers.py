@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.models.edge.model import EdgeModel

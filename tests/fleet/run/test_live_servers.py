@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal

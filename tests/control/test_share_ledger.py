@@ -4,7 +4,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ekya.control.resizing import Overdue, ShareLedger, Timeouts
+from ekya.control.share_ledger import Overdue, ShareLedger, Timeouts
 from ekya.core.shares import Work, inference_holder, preparation_holder, retraining_holder
 from ekya.core.units import JobId, StreamId
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import NO_LABELS, FrameReference, PredictionColumns, ReferenceColumns
 from ekya.models.golden.detections import Proposals
-from ekya.models.golden.proposer import Proposer
+from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.reference import Referee
 from ekya.results.metrics.accuracy import ScoreSeries, WindowScore, score_stream

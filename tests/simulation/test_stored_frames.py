@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, class_at, frames
 
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.seen import watch
+from ekya.simulation.emulated.stored_frames import watch
 
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 5)
 

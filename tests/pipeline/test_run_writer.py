@@ -4,7 +4,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.models.edge.checkpoints import load_model, to_bytes
 from ekya.models.edge.model import build_edge_model
-from ekya.pipeline.record import ModelRecord
+from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 

@@ -6,7 +6,7 @@ import pytest
 from script import MISFORTUNES, OPTIONS
 from whole_runs import run
 
-from ekya.control.replay import replay
+from ekya.control.journal_replay import replay
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler

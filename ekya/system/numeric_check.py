@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
 
-from ekya.system.arithmetic import Checked
+from ekya.system.numeric_result import Checked
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from torch.nn.functional import conv2d
 from ekya.gpu.green.gated_levels import GatedLevels, spans_ahead
 from ekya.gpu.green.levels import LevelPool
 from ekya.gpu.green.sm_layout import SmLayout
-from ekya.system.arithmetic import Checked
-from ekya.system.arithmetic_gate import GateSizes, NumericGate
+from ekya.system.numeric_check import GateSizes, NumericGate
+from ekya.system.numeric_result import Checked
 
 SIZES = GateSizes(side=48, images=2, channels=4, pixels=8)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from ekya.streams.ingest.frame import Truth
-from ekya.streams.ingest.handover import FrameHeader, MessageKind, pack, unpack
+from ekya.streams.ingest.frame_transport import FrameHeader, MessageKind, pack, unpack
 
 BOXES = np.array([[1.5, 2, 30, 40], [0, 0, 1e4, np.nan]], np.float32)
 TRUTH = Truth(BOXES, np.array([0, 5]), np.array([7, 1 << 40]))

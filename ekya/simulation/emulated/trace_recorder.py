@@ -51,7 +51,7 @@ from ekya.simulation.emulated.preparing import (
     label_stream,
     profile_inference,
 )
-from ekya.simulation.emulated.seen import SeenFrames, SeenWindow
+from ekya.simulation.emulated.stored_frames import SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
 SCORED_PER_S = 4.0

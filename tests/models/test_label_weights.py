@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from ekya.models.training.labelled import LabelledCrops
-from ekya.models.training.measured import (
+from ekya.models.training.label_weights import (
     few_of_each,
     folds_of_tracks,
     independent_crops,
     weights_by_object,
     weights_now,
 )
+from ekya.models.training.labelled import LabelledCrops
 
 
 def test_folds_hold_out_each_object_once() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.view import Objective
-from ekya.planning.schedulers.changes import beginnings, chosen_again, small_changes
 from ekya.planning.schedulers.pick import SAME
 from ekya.planning.schedulers.schedule_simulation import Courses, settled_worths, simulate_schedule
+from ekya.planning.schedulers.serial_changes import beginnings, chosen_again, small_changes
 from ekya.planning.schedulers.window_arrays import WindowArrays
 
 Floats = NDArray[np.float64]

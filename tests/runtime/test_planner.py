@@ -7,8 +7,8 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from ekya.runtime import planning
-from ekya.runtime.planning import ActorPlanner
+from ekya.runtime import planner as planning
+from ekya.runtime.planner import ActorPlanner
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 from starts import start_retraining
 
-import ekya.simulation.emulated.recording
+import ekya.simulation.emulated.trace_recorder
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.profile import Family, family_of
 from ekya.core.records import LabelledBoxes
@@ -18,7 +18,7 @@ from ekya.core.units import StreamId
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import Predictor
-from ekya.models.golden.proposer import GivenBoxes
+from ekya.models.proposer import GivenBoxes
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.collector import WindowCollector
@@ -27,8 +27,8 @@ from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.courses import Common, Course, courses_of
-from ekya.simulation.emulated.recording import SCORED_PER_S, StreamRecorder
-from ekya.simulation.emulated.seen import watch
+from ekya.simulation.emulated.stored_frames import watch
+from ekya.simulation.emulated.trace_recorder import SCORED_PER_S, StreamRecorder
 from ekya.simulation.emulated.training import training_steps
 from ekya.simulation.retraining import VirtualRetraining
 
@@ -144,7 +144,7 @@ def test_recording_default_starts_from_youngest_of_each_family(of_the_youngest):
 
 
 def test_recording_accurate_models_follow_baselines_too(tiny, monkeypatch):
-    monkeypatch.setattr(ekya.simulation.emulated.recording, "ENOUGH_ACCURACY", 0.0)
+    monkeypatch.setattr(ekya.simulation.emulated.trace_recorder, "ENOUGH_ACCURACY", 0.0)
     before, window = Recorded(every_start=False, gammas=GAMMAS[1:4:2]).trace.windows[1:]
     serving = before.start_of(BASE).validation_accuracy
     better = [
