@@ -37,7 +37,7 @@ def resolutions():
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_dependencies_resolve(resolutions, python, platform):
+def test_dependencies_resolve_for_every_python_and_platform(resolutions, python, platform):
     resolution = resolutions[python, platform]
     try:
         pinned, said = resolution.communicate(timeout=PATIENCE_S)
@@ -55,7 +55,7 @@ def test_the_dependencies_resolve(resolutions, python, platform):
 @pytest.mark.parametrize(
     ("python", "fits"), [("3.10", False), *((one, True) for one in PYTHONS), ("3.14", False)]
 )
-def test_the_project_names_the_pythons_that_were_tried(python, fits):
+def test_project_python_range_matches_tested_versions(python, fits):
     asked = SpecifierSet(tomllib.loads(PROJECT.read_text())["project"]["requires-python"])
     assert asked.contains(f"{python}.1") == fits
     major, minor = python.split(".")

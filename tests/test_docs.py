@@ -51,7 +51,7 @@ def full_text(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", READ)
-def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
+def test_docs_links_lead_to_existing_files_and_headings(page):
     wrong = []
     for link in links(generated.filled((ROOT / page).read_text(encoding="utf-8"))):
         target = named(page, link.path) if link.path else page
@@ -62,11 +62,11 @@ def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page):
     assert not wrong
 
 
-def test_every_page_is_in_the_navigation_once():
+def test_docs_navigation_lists_every_page_once():
     assert sorted(navigation()) == [page.removeprefix("docs/") for page in PAGES]
 
 
-def test_every_generated_part_has_a_page():
+def test_docs_generated_parts_each_have_a_page():
     texts = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
     assert sorted(name for text in texts for name in generated.PLACE.findall(text)) == sorted(generated.PARTS)
 
@@ -74,7 +74,7 @@ def test_every_generated_part_has_a_page():
 @pytest.mark.parametrize(
     ("root", "sections"), [(FleetConfig, generated.fleet_file), (ServersSpec, generated.servers_file)]
 )
-def test_the_reference_names_every_key(root, sections):
+def test_docs_reference_names_every_key(root, sections):
     in_reference = {key.name for section in sections() for key in section.keys}
     text = page(sections())
     for model in models_below(root):
@@ -83,12 +83,12 @@ def test_the_reference_names_every_key(root, sections):
             assert f"| `{info.alias or name}` |" in text
 
 
-def test_every_key_is_described_in_the_code():
+def test_docs_keys_are_all_described_in_the_code():
     assert set(undescribed(generated.fleet_file())) <= DESCRIBED_IN_WORDS_ONLY
     assert not undescribed(generated.servers_file())
 
 
-def test_the_reference_names_the_values_of_enumerations_and_the_kinds_of_sources():
+def test_docs_reference_names_enum_values_and_source_kinds():
     text = page(generated.fleet_file())
     for value in ("quantised", "max-min", "detector+motion", "drawn", "cuda-ipc"):
         assert f"`{value}`" in text
@@ -98,7 +98,7 @@ def test_the_reference_names_the_values_of_enumerations_and_the_kinds_of_sources
     assert "| `weight` | number > 0 | `1` |" in text
 
 
-def test_the_reference_names_every_command_and_option():
+def test_docs_reference_names_every_command_and_option():
     text = generated.PARTS["cli"]()
     names = []
     for name, command in commands_of(get_command(app), "ekya"):
@@ -110,19 +110,19 @@ def test_the_reference_names_every_command_and_option():
     assert {"ekya run", "ekya golden label", "ekya fleet manager"} <= set(names)
 
 
-def test_the_reference_names_the_metrics():
+def test_docs_reference_names_the_metrics():
     text = generated.PARTS["metrics"]()
     assert "| `ekya_accuracy` | gauge | `stream` |" in text
     assert "| `ekya_gpu_energy_joules` | counter |" in text
 
 
-def test_the_summary_page_describes_every_field():
+def test_docs_summary_page_describes_every_field():
     described = words_of_tables((ROOT / "docs/summary.md").read_text(encoding="utf-8"), first_column=False)
     assert [name for name in field_names(an_eventful_summary()) if name not in described] == []
 
 
 @pytest.mark.parametrize("heading", ["The run", "A stream", "Health"])
-def test_the_summary_page_describes_no_field_that_does_not_exist(heading):
+def test_docs_summary_page_describes_no_unknown_field(heading):
     text = (ROOT / "docs/summary.md").read_text(encoding="utf-8")
     section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     described = words_of_tables(section, first_column=True)
@@ -133,13 +133,13 @@ def test_the_summary_page_describes_no_field_that_does_not_exist(heading):
 # What the links module makes of Markdown.
 
 
-def test_code_holds_no_links():
+def test_docs_links_inside_code_are_ignored():
     text = "[a](one.md)\n```\n[b](two.md)\n```\n`[c](three.md)` [`d`](four.md#e) [f](https://g.h)\n"
     assert list(links(text)) == [Link(1, "one.md", ""), Link(5, "four.md", "e")]
     assert with_links(text, str.upper) == text.replace("one.md", "ONE.MD").replace("four.md", "FOUR.MD")
 
 
-def test_anchors_are_those_of_the_site():
+def test_docs_anchors_match_those_of_the_site():
     headings = "# How it's *made*: a_b\n## `ekya run`\n## `ekya run`\n```\n# no\n```\n### [x](y.md) γ\n"
     assert anchors(headings) == {"how-its-made-a_b", "ekya-run", "ekya-run_1", "x"}
     assert slug("`streams[].source` with `kind: video`") == "streamssource-with-kind-video"

@@ -84,8 +84,8 @@ def _memory_left(group: Path) -> int | None:
     ):
         limit, used = _word(group / limit_file), _word(group / used_file)
         if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
-            told = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
-            kept = int(used or 0) - int(told.get(cache, 0))
+            memory_stat = dict(line.split(maxsplit=1) for line in _lines(group / "memory.stat"))
+            kept = int(used or 0) - int(memory_stat.get(cache, 0))
             return max(0, int(limit) - max(0, kept))
     return None
 

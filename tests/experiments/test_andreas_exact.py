@@ -19,7 +19,7 @@ def value_of(point, config, at):
 
 @settings(max_examples=12)
 @given(views(most_jobs=4))
-def test_it_is_worth_what_the_proxy_says_and_the_greedy_is_never_better(seen) -> None:
+def test_exact_value_matches_proxy_and_greedy_is_never_better(seen) -> None:
     point = point_of(seen)
     best = exact(point, 100.0, 600.0)
     assert best.value == pytest.approx(value_of(point, best.config, best.node), rel=1e-6, abs=1e-6)
@@ -27,7 +27,7 @@ def test_it_is_worth_what_the_proxy_says_and_the_greedy_is_never_better(seen) ->
     assert best.value <= found + 1e-6 * max(1.0, abs(found))
 
 
-def test_it_is_the_best_of_all_schedules() -> None:
+def test_exact_plan_is_best_of_all_schedules() -> None:
     where = places(node("big", "fast", 2), node("little", "slow", 1))
     states = [state(job("a", 10, due_s=650.0)), state(job("b", 20, due_s=700.0, weight=5e-4))]
     point = point_of(view(states, where))
@@ -44,7 +44,7 @@ def test_it_is_the_best_of_all_schedules() -> None:
     assert exact(point, 100.0, 600.0).value == pytest.approx(min(values), rel=1e-9)
 
 
-def test_only_the_first_job_to_end_pays_for_its_node() -> None:
+def test_exact_value_charges_node_only_to_first_finished_job() -> None:
     where = places(node("big", "fast", 2))
     point = point_of(view([state(job(name, n, due_s=9e5)) for name, n in (("a", 10), ("b", 20))], where))
     both = value_of(point, [0, 0], [0, 0])

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from ekya.models.edge.batched import common_blocks
-from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.model import build_edge_model
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments"
@@ -35,7 +34,7 @@ def busy(loops: int):
     return call
 
 
-def test_ways_stand_beside_the_first_of_them_by_images_a_second():
+def test_bench_compared_ways_are_rated_against_the_first():
     slow, fast = a_bench().compared("q", [bench.Way("slow", 2, busy(400)), bench.Way("fast", 6, busy(20))])
     assert (slow.times, fast.off_by) == (1.0, None), "answers about other crops are not compared"
     assert fast.times == pytest.approx(fast.images_s / slow.images_s)
@@ -44,7 +43,7 @@ def test_ways_stand_beside_the_first_of_them_by_images_a_second():
 
 
 @pytest.mark.parametrize("other", [answers(0.5, 0.6002), (np.array([1, 1]), answers(0.5, 0.6)[1])])
-def test_a_way_with_other_answers_is_refused_and_not_timed(other):
+def test_bench_compared_way_with_different_answers_is_refused(other):
     ways = [bench.Way("plain", 2, lambda: answers(0.5, 0.6)), bench.Way("other", 2, lambda: other)]
     plain, refused = a_bench().compared("q", ways)
     assert plain.p50_ms is not None
@@ -52,18 +51,27 @@ def test_a_way_with_other_answers_is_refused_and_not_timed(other):
     assert "refused" in refused.note
 
 
-def test_half_precision_that_leaves_its_range_is_refused():
+def test_bench_half_precision_overflow_is_refused():
     model = build_edge_model(("a", "b"), 0, 1)
     with torch.no_grad():
         model.head.weight.mul_(1e7)
-    way = a_bench(model)._halved(PLAIN, "float16")
+    (way,) = (one for one in a_bench(model).half() if one.name == "float16")
     assert way.call is None
     assert way.note == "refused: logits off by inf"
 
 
-def test_models_of_streams_differ_where_they_are_said_to():
+def test_bench_streams_share_common_blocks_and_differ_in_heads(monkeypatch):
+    batched = []
+
+    def refuse(models, *_):
+        batched.append(models)
+        raise ValueError("only the models are of interest")
+
+    monkeypatch.setattr(bench, "STREAMS", 2)
+    monkeypatch.setattr(bench, "BatchedPredictor", refuse)
     one = a_bench(build_edge_model(("a", "b"), 0, 1))
     for common, alike in ((3, 3), (None, 5)):
-        models = [one._retrained(common, seed) for seed in range(2)]
+        one.streams(common)
+        models = batched[-1]
         assert common_blocks(models) == alike
         assert not torch.equal(models[0].head.weight, models[1].head.weight)

@@ -15,7 +15,7 @@ def crops(count, first_track):
     return LabelledCrops(pictures, tracks % 2, tracks, tracks)
 
 
-def test_every_way_learns_the_same_and_times_are_those_of_the_first_epochs():
+def test_bench_training_ways_learn_the_same_and_time_first_epochs():
     base = build_edge_model(("car", "person"), 0, seed=1)
     case = bench.Case(crops(6, 0), crops(4, 50), ExemplarMemory(), crops(4, 90))
     shared, kept, anew = ways = bench.every_way(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)
@@ -28,7 +28,7 @@ def test_every_way_learns_the_same_and_times_are_those_of_the_first_epochs():
     assert row.largest_difference == pytest.approx(0.0)
 
 
-def test_the_trial_of_a_head_leaves_what_its_retraining_would_pass():
+def test_bench_training_head_trial_caches_features_for_retraining():
     base = build_edge_model(("car", "person"), 0, seed=1)
     case = bench.Case(crops(6, 0), crops(4, 50), ExemplarMemory(), crops(4, 90))
     passed = bench.tried(case, base, RetrainConfig(2, 4, 0, 0, 1.0), seed=0)

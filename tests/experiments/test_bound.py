@@ -45,14 +45,14 @@ def plans(draw):
 
 @settings(max_examples=20)
 @given(plans())
-def test_no_plan_of_any_phases_scores_more(case):
+def test_bound_is_not_exceeded_by_any_plan(case):
     view, phases = case
     assert evaluate(view, phases).score <= upper_bound(view, **ROUGH) + TINY
 
 
 @settings(max_examples=10)
 @given(window_views(), st.integers(1, 2000))
-def test_more_gpus_never_lower_it(view, more):
+def test_bound_with_more_gpus_never_falls(view, more):
     """The tolerance is the error of the search for the best prices."""
     richer = replace(view, capacity_milli=view.capacity_milli + more)
     assert upper_bound(richer, intervals=4, rounds=60) >= upper_bound(view, intervals=4, rounds=60) - 5e-5
@@ -60,7 +60,7 @@ def test_more_gpus_never_lower_it(view, more):
 
 @settings(max_examples=10)
 @given(window_views(), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_better_options_never_lower_it(view, gained, cheaper):
+def test_bound_with_better_options_never_falls(view, gained, cheaper):
     def better(option):
         after = option.accuracy_after + gained * (1.0 - option.accuracy_after)
         return replace(option, accuracy_after=after, gpu_s=option.gpu_s * cheaper)
@@ -97,7 +97,7 @@ def view_of(*streams, capacity=2000, **changes):
     return replace(WindowView(0, 60_000_000, capacity, 50, 50, 0.4, streams, LINEAR), **changes)
 
 
-def test_with_gpus_enough_it_is_what_everybody_gets_alone():
+def test_bound_with_enough_gpus_equals_accuracy_on_a_whole_gpu():
     """The retraining is done after 10 of 60 s at a whole GPU."""
     assert upper_bound(view_of(stream())) == pytest.approx(0.8 * (0.5 + 0.4 * 50 / 60), abs=1e-6)
 
@@ -109,13 +109,13 @@ def rising(**changes):
 
 
 @pytest.mark.parametrize(("gpu_s", "brought"), [(30.0, 0.4 * (30 + 15) / 60), (120.0, 0.4 / 4)])
-def test_checkpoints_lift_it_by_little_more_than_they_can_bring(gpu_s, brought):
+def test_bound_with_checkpoints_rises_by_at_most_their_gain(gpu_s, brought):
     """A linear gain: up to 0.9 in 30 s and then for 30 s, or half of the way by the end."""
     found = upper_bound(view_of(rising(options=((0.9, gpu_s),)), capacity=1000), **ROUGH)
     assert 0.8 * (0.5 + brought) - TINY <= found <= 0.8 * (0.5 + brought) + 0.02
 
 
-def test_what_checkpoints_bring_is_paid_for():
+def test_bound_with_checkpoints_pays_for_their_gpu_time():
     """Of three retrainings of 30 s in 60 s two are done in sequence; alone each would come to 0.64."""
     three = [rising(name=f"c{at}", options=((0.9, 30.0),)) for at in range(3)]
     found = upper_bound(view_of(*three, capacity=1000), **ROUGH)
@@ -123,15 +123,15 @@ def test_what_checkpoints_bring_is_paid_for():
     assert in_a_row - TINY <= found <= in_a_row + 0.06
 
 
-def test_without_gpus_nothing_is_analysed():
+def test_bound_without_gpus_is_zero():
     assert upper_bound(view_of(stream(), capacity=0)) == pytest.approx(0.0, abs=1e-4)
 
 
-def test_without_streams_there_is_nothing_to_bound():
+def test_bound_without_streams_is_zero():
     assert upper_bound(view_of()) == 0.0
 
 
-def test_retrainings_that_queue_for_one_gpu_are_seen_to_queue():
+def test_bound_includes_queueing_of_retrainings_on_one_gpu():
     """Twenty of 3 s each fill the window; in parallel they would gain 0.4 · 57/60, in sequence half of it."""
     many = [stream(f"cam-{at:02}", options=((0.9, 3.0),), needed=0) for at in range(20)]
     in_a_row = sum(0.8 * (0.5 + 0.4 * (60 - 3 * at) / 60) for at in range(1, 21)) / 20
@@ -139,20 +139,20 @@ def test_retrainings_that_queue_for_one_gpu_are_seen_to_queue():
     assert in_a_row - TINY <= found <= in_a_row + 0.02
 
 
-def test_what_no_multiple_of_the_quantum_reaches_does_not_count():
+def test_bound_ignores_shares_that_the_quantum_cannot_reach():
     """With a quantum of 250 thousandths inference can hold 250 of 450; with a quantum of 1 it holds 400."""
     coarse = view_of(stream(options=(), needed=400), capacity=450, quantum_milli=250, steal_milli=250)
     assert upper_bound(coarse) == pytest.approx(0.8 * 0.5 * 250 / 400, abs=1e-4)
     assert upper_bound(replace(coarse, quantum_milli=1)) == pytest.approx(0.8 * 0.5, abs=1e-4)
 
 
-def test_max_min_bounds_the_worst_stream_by_itself():
+def test_bound_max_min_limits_the_worst_stream():
     hopeless = stream("b", accuracy=0.1, options=())
     bound = upper_bound(view_of(stream(), hopeless, objective=Objective.MAX_MIN))
     assert bound == pytest.approx(0.8 * 0.1, abs=2e-3)
 
 
-def test_a_plan_that_keeps_the_minimum_has_a_bound_of_its_own():
+def test_bound_with_minimum_accuracy_is_below_free_bound():
     """Without the minimum, retraining would take the share that inference needs to stay at 0.4."""
     greedy = view_of(*(stream(f"c{at}", options=((0.95, 8.0),), accuracy=0.52) for at in range(2)))
     scarce = replace(greedy, capacity_milli=900)

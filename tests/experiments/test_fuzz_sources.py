@@ -9,6 +9,6 @@ SEED = 11
 
 @pytest.mark.live
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damaged_file_is_worse_than_a_sentence_or_a_counted_frame(kind):
+def test_fuzz_sources_damaged_files_give_error_text_or_counted_frames(kind):
     found = list(cases(kind, 2, SEED, Console(quiet=True)))
     assert [case for case in found if case.fate in BAD] == []

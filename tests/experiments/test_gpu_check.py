@@ -56,7 +56,7 @@ def found(checks, seconds=60.0):
     return list(gpu_check.run_checks(checks, time.monotonic() + seconds))
 
 
-def test_neighbours_of_a_module_share_a_process(checks):
+def test_run_checks_neighbours_of_a_module_share_a_process(checks):
     findings = found(
         checks(
             one="yield told('a')",
@@ -71,7 +71,7 @@ def test_neighbours_of_a_module_share_a_process(checks):
     assert len(set(pids)) == 3
 
 
-def test_a_check_that_fails_does_not_stop_the_others_and_what_it_told_before_counts(checks):
+def test_run_checks_failed_check_keeps_findings_and_later_checks(checks):
     findings = found(
         checks(
             one="yield told('a'); yield told('b', False)",
@@ -92,7 +92,7 @@ def test_a_check_that_fails_does_not_stop_the_others_and_what_it_told_before_cou
     assert pids[0] == pids[1] != pids[2]
 
 
-def test_a_process_that_dies_is_told_with_its_last_words(checks):
+def test_run_checks_crashed_process_reports_its_last_output(checks):
     findings = found(
         checks(
             one="yield told('a'); print('lost the GPU', file=sys.stderr, flush=True); os.abort()",
@@ -106,7 +106,7 @@ def test_a_process_that_dies_is_told_with_its_last_words(checks):
     assert findings[1].figures["stderr"][0] == "lost the GPU"
 
 
-def test_a_check_that_hangs_is_ended_with_all_that_it_started_and_says_where(checks, tmp_path):
+def test_run_checks_hanging_check_is_killed_with_children_and_located(checks, tmp_path):
     made = checks(
         hangs="yield told('a'); own = subprocess.Popen(['sleep', '60']); "
         f"open({str(tmp_path / 'child')!r}, 'w').write(str(own.pid)); time.sleep(60)",
@@ -121,7 +121,7 @@ def test_a_check_that_hangs_is_ended_with_all_that_it_started_and_says_where(che
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_a_process_that_ignores_everything_is_ended_too(checks, monkeypatch):
+def test_run_checks_process_ignoring_sigterm_is_killed(checks, monkeypatch):
     monkeypatch.setattr(gpu_check_process, "_END_S", 0.3)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); yield told('a'); time.sleep(60)"
     made = checks(deaf=deaf, next="yield told('b')")
@@ -129,7 +129,7 @@ def test_a_process_that_ignores_everything_is_ended_too(checks, monkeypatch):
     assert [one.name for one in findings] == ["a", "deaf", "b"]
 
 
-def test_a_check_that_needs_a_package_that_is_missing_is_left_out(checks):
+def test_run_checks_missing_package_skips_the_check(checks):
     findings = found(
         checks(
             one="import no_such_package.part; yield",
@@ -142,28 +142,28 @@ def test_a_check_that_needs_a_package_that_is_missing_is_left_out(checks):
     assert "ekya.no_such_room" in findings[1].measured
 
 
-def test_packages_that_lie_elsewhere_are_found(checks, tmp_path, monkeypatch):
+def test_run_checks_packages_on_pythonpath_are_found(checks, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "carried.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
     assert [one.met for one in found(checks(one="import carried; yield told('a')"))] == [True]
 
 
-def test_a_check_without_time_is_said_to_be_missing(checks):
+def test_run_checks_without_time_left_reports_check_unmet(checks):
     findings = found(checks(one="yield told('a')"), seconds=1.0)
     assert [(one.name, one.measured, one.met) for one in findings] == [
         ("one", "no time was left for it", False)
     ]
 
 
-def test_the_last_check_may_take_what_is_left(checks):
+def test_run_checks_last_check_may_use_remaining_time(checks):
     made = checks(one="yield told('a')", two="time.sleep(1.0); yield told('b')")
     findings = found([made[0], replace(made[1], limit_s=0.1)], seconds=20.0)
     assert [(one.name, one.met) for one in findings] == [("a", True), ("b", True)]
     assert 1.0 <= findings[1].took_s < 10.0
 
 
-def test_without_a_gpu_it_says_one_line_and_leaves_the_docs_alone(capsys, monkeypatch):
+def test_gpu_check_without_gpu_prints_one_line_and_keeps_docs(capsys, monkeypatch):
     monkeypatch.setattr(gpu_check, "read_layouts", lambda: SmReport((), "CUDA shows no GPU to this process"))
     before = gpu_check.PAGE.read_text(), gpu_check.DOCUMENT.exists()
     assert main([]) == 2
@@ -185,7 +185,7 @@ def with_gpu(monkeypatch, tmp_path):
     return page, document
 
 
-def test_all_checks_together_are_written_down_and_one_alone_is_not(checks, with_gpu, capsys):
+def test_gpu_check_writes_docs_only_when_all_checks_run(checks, with_gpu, capsys):
     page, document = with_gpu
     made = checks(one="yield told('a')", two="yield told('b', False)")
     assert main(["--only", "one", "--json", "-"], made) == 0
@@ -197,7 +197,7 @@ def test_all_checks_together_are_written_down_and_one_alone_is_not(checks, with_
     assert json.loads(document.read_text())["machine"]["torch"] == "2.11.0"
 
 
-def test_the_page_keeps_all_but_its_table(with_gpu):
+def test_write_up_replaces_only_the_table(with_gpu):
     page, document = with_gpu
     odd = Finding("a | b", "x", "two\nlines", False)
     left_out = Finding("run", "y", "no Ray", None)
@@ -216,17 +216,17 @@ def test_the_page_keeps_all_but_its_table(with_gpu):
         write_up(MACHINE, [FINE], document, page)
 
 
-def test_the_real_page_has_its_marks():
+def test_gpu_page_has_table_marks_in_order():
     text = gpu_check.PAGE.read_text()
     assert text.index(BEGIN) < text.index(END)
 
 
-def test_the_checks_have_names_of_their_own_and_end_in_eight_minutes():
+def test_checks_have_unique_names_and_fit_the_time_limit():
     assert sum(check.limit_s for check in CHECKS) <= gpu_check.LIMIT_S <= 470
     assert len({check.name for check in CHECKS}) == len(CHECKS)
 
 
-def test_what_was_left_out_is_no_failure(checks, with_gpu):
+def test_gpu_check_skipped_check_is_no_failure(checks, with_gpu):
     assert main([], checks(one="yield told('a')", two="import no_such_package; yield")) == 0
     assert "| two | measured | left out" in with_gpu[0].read_text()
 
@@ -244,7 +244,7 @@ MORE = {
 @pytest.mark.parametrize(
     "module", sorted({check.module for check in CHECKS} | {"gpu_check", "gpu_check_client"})
 )
-def test_a_check_needs_torch_and_what_its_wheels_bring(module):
+def test_check_module_imports_only_torch_and_listed_packages(module):
     assert imported_by(module) <= BROUGHT | MORE.get(module, set())
 
 

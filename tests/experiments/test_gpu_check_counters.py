@@ -2,12 +2,13 @@
 
 import importlib
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from fake_reader import Reader
 
 from ekya.core.gpus import GpuUse
-from ekya.gpu.nvml import GpuInventory
+from ekya.gpu.nvml import Gpu, GpuInventory
 from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
 
 checks = importlib.import_module("gpu_check_counters")
@@ -15,6 +16,7 @@ CHECKS = importlib.import_module("gpu_check").CHECKS
 
 USE = GpuUse(0, "GPU-1", 5_000_000, 8, 4, 5, 0.9, "sm-utilization", 500.0, 90.0, 2500.0, "counter", 11)
 IDLE = replace(USE, sm_activity=0.0, power_w=90.0, energy_j=450.0)
+ONE_GPU = GpuInventory((Gpu(0, "a GPU", 8 << 30, 7 << 30, "GPU-1"),), None, "one")
 
 
 @pytest.fixture
@@ -26,13 +28,13 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(checks, "VALIDATION", 6)
 
 
-def test_its_checks_are_listed():
+def test_counter_checks_are_listed():
     listed = {check.function for check in CHECKS if check.module == "gpu_check_counters"}
     assert listed == {"counters", "memory"}
     assert all(callable(getattr(checks, name)) for name in listed)
 
 
-def test_a_gpu_that_tells_everything_is_as_expected():
+def test_counters_complete_gpu_is_met():
     findings = list(checks.counter_findings(IDLE, USE))
     assert [finding.met for finding in findings] == [True, True]
     assert findings[1].measured == "2500 J by counter, 500 W after 90 W"
@@ -49,21 +51,23 @@ def test_a_gpu_that_tells_everything_is_as_expected():
         ({"power_w": 80.0}, 1),
     ],
 )
-def test_what_is_missing_or_too_little_is_not_met(changes, unmet):
+def test_counters_missing_or_low_value_is_unmet(changes, unmet):
     findings = list(checks.counter_findings(IDLE, replace(USE, **changes)))
     assert [finding.met for finding in findings] == [place != unmet for place in (0, 1)]
 
 
-def test_counters_are_read_while_it_rests_and_while_it_works(on_cpu, monkeypatch):
-    monkeypatch.setattr(checks, "_reader", Reader)
+def test_counters_are_read_while_idle_and_busy(on_cpu, monkeypatch):
+    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
+    monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader())
     activity, energy = checks.counters()
     assert activity.met
     assert energy.figures["energy_j"] > 0
 
 
 @pytest.mark.parametrize(("taken", "held", "met"), [(100 << 20, 0.9, True), (CONTEXT_BYTES + 1, 1.3, False)])
-def test_memory_is_held_against_what_was_estimated(on_cpu, monkeypatch, taken, held, met):
-    monkeypatch.setattr(checks, "_reader", lambda: Reader(1 << 30, (1 << 30) + taken))
+def test_memory_is_compared_with_estimate(on_cpu, monkeypatch, taken, held, met):
+    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
+    monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader(1 << 30, (1 << 30) + taken))
     estimates = []
     estimate = checks.retraining_bytes
     monkeypatch.setattr(
@@ -75,14 +79,17 @@ def test_memory_is_held_against_what_was_estimated(on_cpu, monkeypatch, taken, h
     assert refused.met, "torch on the CPU refuses such an allocation too"
 
 
-def test_an_error_that_is_no_lack_of_memory_is_not_taken_for_one(on_cpu, monkeypatch):
+def test_memory_error_of_another_kind_is_unmet(on_cpu, monkeypatch):
+    monkeypatch.setattr(checks, "list_gpus", lambda: ONE_GPU)
+    monkeypatch.setattr(checks, "NvmlReader", lambda _: Reader(1 << 30, 1 << 30))
+    monkeypatch.setattr(checks, "Retraining", Mock())
     monkeypatch.setattr(checks, "is_out_of_memory", lambda _: False)
-    finding = checks._out_of_memory()
+    *_, finding = checks.memory()
     assert not finding.met
     assert "something else" in finding.measured
 
 
-def test_without_a_gpu_the_reason_is_given(monkeypatch):
+def test_counters_without_gpu_raises_reason(on_cpu, monkeypatch):
     monkeypatch.setattr(checks, "list_gpus", lambda: GpuInventory((), None, "no driver"))
     with pytest.raises(RuntimeError, match="no driver"):
-        checks._reader()
+        next(checks.counters())

@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ PLAIN = check.Row("layout", "plain", 6, 1.0, 1.5, 6000.0, 1.0, 0.0)
 FASTER = check.Row("layout", "channels-last", 6, 0.5, 0.7, 12000.0, 2.0, 1e-4)
 
 
-def test_a_question_is_met_where_a_way_is_faster_with_the_same_answers():
+def test_inference_finding_is_met_by_faster_way_with_same_answers():
     found = check.finding_of("layout", [PLAIN, FASTER])
     assert found.met
     assert found.measured == (
@@ -24,7 +25,7 @@ def test_a_question_is_met_where_a_way_is_faster_with_the_same_answers():
     assert not check.finding_of("layout", [PLAIN, replace(FASTER, times=0.9)]).met
 
 
-def test_a_way_that_was_refused_is_told_and_counts_for_nothing():
+def test_inference_finding_of_refused_way_is_listed_and_ignored():
     refused = replace(FASTER, p50_ms=None, p99_ms=None, images_s=None, times=None, note="refused: off by inf")
     found = check.finding_of("half", [PLAIN, refused])
     assert not found.met
@@ -32,7 +33,7 @@ def test_a_way_that_was_refused_is_told_and_counts_for_nothing():
     assert check.finding_of("half", [PLAIN, refused, FASTER]).met
 
 
-def test_shares_are_measured_where_the_handle_says_that_they_hold():
+def test_inference_at_shares_reports_granted_shares(monkeypatch):
     asked = []
 
     class Handle:
@@ -43,11 +44,19 @@ def test_shares_are_measured_where_the_handle_says_that_they_hold():
         def scope(self):
             return torch.inference_mode()
 
+        def release(self):
+            pass
+
     class Ask:
         def predict(self, crops, resolution):
             return crops.sum(), resolution
 
-    found = check._at_shares(Handle(), "n", Ask(), check._noise()[:6])
+    monkeypatch.setattr(check, "open_process", Mock())
+    monkeypatch.setattr(check, "GreenHandle", lambda *_: Handle())
+    monkeypatch.setattr(check, "build_edge_model", Mock())
+    monkeypatch.setattr(check, "settled", Mock())
+    monkeypatch.setattr(check, "Predictor", lambda *_: Ask())
+    found = next(check.shares())
     assert asked == list(check.SHARES)
     figures = found.figures["shares"]
     assert [one["share_milli"] for one in figures] == [share - 5 for share in check.SHARES]
@@ -55,14 +64,15 @@ def test_shares_are_measured_where_the_handle_says_that_they_hold():
     assert all(one["p99_ms"] >= one["p50_ms"] > 0 for one in figures)
 
 
-def test_both_checks_ask_every_question_of_the_bench(monkeypatch):
+def test_inference_checks_cover_every_question_of_the_bench(monkeypatch):
     monkeypatch.setattr(
         check.Bench, "compared", lambda _self, question, _ways: [replace(PLAIN, question=question)]
     )
     for name in ("frames", "passes", "layout", "half", "graphs", "streams"):
         monkeypatch.setattr(check.Bench, name, lambda *_: [])
-    monkeypatch.setattr(check, "_model", lambda: None)
-    bench = check._bench("cpu")
+    monkeypatch.setattr(check, "build_edge_model", Mock())
+    monkeypatch.setattr(check, "settled", Mock())
+    bench = check.Bench("cpu", None, None, rounds=1, most_s=1.0)
     every = {f"inference of a ResNet18, {row.question}" for row in bench.rows(lambda _: None)}
     told = [finding.name for finding in (*check.ways("cpu"), *check.streams("cpu"))]
     assert len(told) == len(every) == 9

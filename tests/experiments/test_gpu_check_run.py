@@ -2,7 +2,10 @@
 
 import importlib
 import json
+import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +47,7 @@ GPU = {
 
 
 @pytest.mark.parametrize(("streams", "gpus", "held"), [(16, 1.0, 800), (2, 1.2, 700)])
-def test_the_fleet_is_one_that_can_be_read_and_has_that_many_cameras(tmp_path, streams, gpus, held):
+def test_short_fleet_is_readable_and_has_requested_cameras(tmp_path, streams, gpus, held):
     path = tmp_path / "fleet.yaml"
     path.write_text(check.short_fleet(streams, gpus, held))
     fleet = load_fleet(path)
@@ -66,17 +69,24 @@ def write_journal(folder, energies):
     journal.close()
 
 
-def of(monkeypatch, **summaries):
-    def run(fleet, scheduler, _shares):
-        energies = [600.0, 300.0] if "gpus" in summaries[scheduler]["host"] else []
-        write_journal(check._runs(fleet) / scheduler, energies)
-        return summaries[scheduler]
+def option(command, name):
+    """Returns the value of an option that is given exactly once."""
+    assert command.count(name) == 1
+    return command[command.index(name) + 1]
 
-    monkeypatch.setattr(check, "_run", run)
+
+def of(monkeypatch, **summaries):
+    def run(command, **_options):
+        scheduler = option(command, "--scheduler")
+        energies = [600.0, 300.0] if "gpus" in summaries[scheduler]["host"] else []
+        write_journal(Path(option(command, "--runs")) / scheduler, energies)
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(summaries[scheduler]))
+
+    monkeypatch.setattr(subprocess, "run", run)
     return list(check.compared(2, 1.2, 700, "cpu"))
 
 
-def test_both_runs_and_their_difference_are_told(monkeypatch):
+def test_compared_runs_report_each_run_and_the_difference(monkeypatch):
     found = of(monkeypatch, ekya=summary(0.8, gpus=GPU), uniform=summary(0.7, gpus=GPU))
     assert [one.met for one in found] == [True] * 5
     assert found[0].measured.startswith("0 of 100 lost, 60 analysed; 2 of 2 retrainings finished")
@@ -86,12 +96,12 @@ def test_both_runs_and_their_difference_are_told(monkeypatch):
     assert found[4].measured == "0.8000 and 0.7000"
 
 
-def test_a_lost_frame_and_a_worse_plan_are_found(monkeypatch):
+def test_compared_lost_frame_and_worse_plan_are_unmet(monkeypatch):
     found = of(monkeypatch, ekya=summary(0.68, lost=1), uniform=summary(0.7))
     assert [one.met for one in found] == [False, None, True, None, False]
 
 
-def test_a_device_without_a_counter_is_no_counter(monkeypatch):
+def test_compared_gpu_without_energy_counter_is_unmet(monkeypatch):
     found = of(
         monkeypatch,
         ekya=summary(0.8, gpus=GPU | {"energy_from": "power", "modelled_energy_j": None}),
@@ -100,22 +110,38 @@ def test_a_device_without_a_counter_is_no_counter(monkeypatch):
     assert [one.met for one in found] == [True, False, True, None, True]
 
 
-def test_a_run_that_ends_badly_is_an_error(monkeypatch, tmp_path, capfd):
-    monkeypatch.setattr(check, "_EKYA", "import sys; sys.exit('ekya: no such thing')")
-    with pytest.raises(RuntimeError, match="ekya run --scheduler uniform ended with 1"):
-        check._run(tmp_path / "fleet.yaml", "uniform", "cpu")
+def replaced(run, other, _command, **options):
+    """Runs another command with the options of the given one."""
+    return run(other, **options)
+
+
+def test_compared_failed_run_raises_and_shows_its_output(monkeypatch, capfd):
+    failing = [sys.executable, "-c", "import sys; sys.exit('ekya: no such thing')"]
+    monkeypatch.setattr(subprocess, "run", partial(replaced, subprocess.run, failing))
+    with pytest.raises(RuntimeError, match="ekya run --scheduler ekya ended with 1"):
+        next(check.compared(2, 1.2, 700, "cpu"))
     assert "no such thing" in capfd.readouterr().err
 
 
-def test_a_run_is_asked_for_its_summary_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(check, "_EKYA", "import json, sys; print(json.dumps(sys.argv[1:]))")
-    told = check._run(tmp_path / "fleet.yaml", "uniform", "mps")
-    assert told[:2] == ["run", str(tmp_path / "fleet.yaml")]
-    assert json.dumps(told).count("--shares") == 1
-    assert told[told.index("--shares") + 1] == "mps"
+def test_compared_runs_use_the_given_fleet_and_share_backend(monkeypatch):
+    commands = []
+
+    def run(command, **_options):
+        commands.append(command)
+        # The folder of the runs is deleted when the check ends.
+        assert load_fleet(Path(command[command.index("run") + 1])).windows == check.WINDOWS
+        return subprocess.CompletedProcess(command, 0, stdout=json.dumps(summary(0.8)))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    findings = check.compared(2, 1.2, 700, "mps")
+    next(findings)
+    findings.close()
+    (command,) = commands
+    assert option(command, "--shares") == "mps"
+    assert option(command, "--json") == "-", "the output is only the summary"
 
 
-def test_without_ray_the_package_is_named(monkeypatch):
+def test_runs_without_ray_names_the_package(monkeypatch):
     monkeypatch.delitem(sys.modules, "ekya.runtime.live", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError) as missing:
@@ -125,7 +151,7 @@ def test_without_ray_the_package_is_named(monkeypatch):
 
 @pytest.mark.live
 @pytest.mark.long
-def test_two_cameras_really_run_on_cores():
+def test_compared_two_cameras_on_cpu_gives_findings():
     found = list(check.compared(2, 1.2, 700, "cpu"))
     assert [one.met for one in found[:4]] == [True, None, True, None]
     assert all(0 < accuracy < 1 for accuracy in found[4].figures["mean_accuracy"].values())

@@ -65,9 +65,10 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     made = World(tmp_path)
+    # The module keeps the process that it opened; a reloaded one has none.
+    importlib.reload(shares)
     monkeypatch.setattr(shares, "DEVICE", "cpu")
     monkeypatch.setattr(shares, "open_process", made.open_process)
-    shares._process.cache_clear()
     monkeypatch.setattr(shares, "Kernels", lambda: FakeKernels(made))
     monkeypatch.setattr(shares, "TorchStreams", lambda _device: made.gpu)
     monkeypatch.setattr(shares, "CudaCalls", lambda: None)
@@ -91,7 +92,7 @@ def met(check):
 
 
 @pytest.mark.parametrize("name", ["split", "gate", "disjoint", "speed", "beside", "resize"])
-def test_a_gpu_that_does_what_it_should_meets_every_expectation(world, name, monkeypatch):
+def test_shares_correct_gpu_meets_every_expectation(world, name, monkeypatch):
     monkeypatch.setattr(shares, "RESIZES", 20)
     found = met(getattr(shares, name))
     # The time of a resize depends on this machine.
@@ -99,53 +100,53 @@ def test_a_gpu_that_does_what_it_should_meets_every_expectation(world, name, mon
     assert found and all(found.values()), found
 
 
-def test_speeds_are_those_of_the_issue(world):
+def test_speed_expected_is_the_part_of_132_multiprocessors(world):
     figures = [finding.figures for finding in shares.speed()]
     assert [one["sms"] for one in figures] == [32, 64, 96]
     assert [one["expected"] for one in figures] == pytest.approx([0.24, 0.48, 0.73], abs=0.005)
 
 
-def test_a_speed_that_is_off_by_more_is_not_met(world):
+def test_speed_outside_tolerance_is_unmet(world):
     world.power = 0.9
     assert set(met(shares.speed).values()) == {False}
 
 
-def test_jobs_side_by_side_are_96_and_36_multiprocessors(world):
+def test_beside_jobs_get_96_and_36_multiprocessors(world):
     (found,) = shares.beside()
     assert found.figures["sms"] == [96, 36]
     assert found.figures["kept"] == pytest.approx([1.0, 1.0], rel=0.01)
 
 
-def test_a_multiprocessor_in_common_is_found(world):
+def test_disjoint_overlapping_multiprocessor_is_unmet(world):
     world.overlapping = True
     assert False in met(shares.disjoint).values()
 
 
-def test_a_number_of_multiprocessors_that_computes_wrongly_is_named(world):
+def test_gate_wrong_results_name_the_number_of_multiprocessors(world):
     world.bad = (40,)
     (found,) = shares.gate()
     assert not found.met
     assert "on 40: a product in float16 has values that are not finite" in found.measured
 
 
-def test_weights_that_move_are_found(world, monkeypatch):
+def test_resize_moved_weights_are_unmet(world, monkeypatch):
     monkeypatch.setattr(shares, "RESIZES", 4)
     monkeypatch.setattr(shares.os, "getpid", iter(range(100)).__next__)
     assert not met(shares.resize)["process and addresses of the weights after all resizes"]
 
 
-def test_a_restart_is_timed_by_its_processes(monkeypatch):
+def test_restart_time_is_the_median_of_its_processes(monkeypatch):
     monkeypatch.setattr(shares.subprocess, "run", lambda *_args, **_options: None)
     (found,) = shares.restart()
     assert found.figures["median_s"] == statistics.median(found.figures["all_s"]) < 1.0
 
 
-def test_every_check_is_where_the_list_says():
+def test_share_checks_in_list_exist():
     for check in CHECKS:
         assert callable(getattr(MODULES[check.module], check.function))
 
 
-def test_the_kernels_compile_for_an_h200(monkeypatch):
+def test_kernels_compile_for_h200(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     try:
         code = kernels._compiled()

@@ -20,8 +20,14 @@ FOUND = check.Measured((20.0, 30.0), (0.1, 0.5), (1.0, 1.0), (1.2, 2.0), 1e-6, 0
 @pytest.fixture
 def models():
     EDGE_MODELS["tiny"] = tiny_trunk
-    yield [check._model("tiny", seed) for seed in range(check._MODELS)]
+    yield [check.settled(check.build_edge_model(check.CLASSES, 0, seed, "tiny"), seed) for seed in range(2)]
     del EDGE_MODELS["tiny"]
+
+
+def use(models, monkeypatch):
+    """Replaces the check's models by these."""
+    monkeypatch.setattr(check, "build_edge_model", lambda _classes, _version, seed, _name: models[seed])
+    monkeypatch.setattr(check, "settled", lambda model, _seed: model)
 
 
 def findings(measured, way=check.OBJECT_STORE):
@@ -29,9 +35,9 @@ def findings(measured, way=check.OBJECT_STORE):
 
 
 @pytest.mark.parametrize("way", check.WAYS)
-def test_weights_come_by_either_way_and_those_that_serve_answer(way, models, monkeypatch):
+def test_swap_by_either_way_delivers_weights_and_model_answers(way, models, monkeypatch):
     # torch has one random generator for all threads.
-    monkeypatch.setattr(check, "_model", lambda _, seed: models[seed])
+    use(models, monkeypatch)
     gpu = FakeGpu()
     monkeypatch.setattr(check, "open_ipc", lambda: gpu.process().ipc())
     threads = SimpleNamespace(Pipe=check.multiprocessing.Pipe, Process=threading.Thread)
@@ -44,19 +50,19 @@ def test_weights_come_by_either_way_and_those_that_serve_answer(way, models, mon
     assert gpu.lent == {}, "what was lent is freed"
 
 
-def test_what_the_driver_says_to_the_trainer_is_told(models, monkeypatch):
+def test_swap_driver_error_of_the_trainer_is_raised(models, monkeypatch):
     process = FakeGpu().process()
     process.fails["cuIpcGetMemHandle"] = "CUDA_ERROR_NOT_SUPPORTED"
     monkeypatch.setattr(check, "open_ipc", process.ipc)
     threads = SimpleNamespace(Pipe=check.multiprocessing.Pipe, Process=threading.Thread)
     monkeypatch.setattr(check.multiprocessing, "get_context", lambda _: threads)
-    monkeypatch.setattr(check, "_model", lambda _, seed: models[seed])
+    use(models, monkeypatch)
     monkeypatch.setattr(check, "_WAIT_S", 2.0)
     with pytest.raises(check.SmDriverError, match="CUDA_ERROR_NOT_SUPPORTED"):
         check.measure(check.CUDA_IPC, "cpu", "tiny", 1)
 
 
-def test_a_pause_that_is_too_long_is_not_met():
+def test_swap_pause_over_limit_is_unmet():
     assert [one.met for one in findings(FOUND)] == [True, True]
     assert not findings(replace(FOUND, stalls_ms=(1.5, 1.6)))[0].met
 
@@ -64,5 +70,5 @@ def test_a_pause_that_is_too_long_is_not_met():
 @pytest.mark.parametrize(
     "wrong", [{"off": 0.1}, {"moved": 0.001}, {"back": 1e-9}, {"processes": (7, 8)}], ids=str
 )
-def test_other_answers_and_another_process_are_not_met(wrong):
+def test_swap_different_answers_or_process_are_unmet(wrong):
     assert not findings(replace(FOUND, **wrong))[1].met

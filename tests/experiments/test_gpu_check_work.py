@@ -62,7 +62,7 @@ def findings():
     return list(both())
 
 
-def test_each_job_is_alone_and_then_both_share_the_gpu(world):
+def test_work_jobs_run_alone_and_then_share_the_gpu(world):
     found = findings()
     assert [one.met for one in found] == [True, True, None, True, None, True]
     # While one works alone, the other rests.
@@ -86,7 +86,7 @@ def test_each_job_is_alone_and_then_both_share_the_gpu(world):
         ("free_p99_ms", 4.0, [5]),
     ],
 )
-def test_what_is_slower_than_expected_is_found(world, name, value, unmet, monkeypatch):
+def test_work_slower_than_expected_is_unmet(world, name, value, unmet, monkeypatch):
     monkeypatch.setattr(world, name, value)
     assert [place for place, one in enumerate(findings()) if one.met is False] == unmet
 
@@ -109,12 +109,12 @@ class Dying(CpuShares):
 
 
 @pytest.mark.live
-def test_a_process_that_dies_says_of_what():
+def test_work_dead_process_reports_its_error():
     with pytest.raises(RuntimeError, match=r"for training has died \(ValueError: an illegal address\)"):
         list(check.with_shares(Dying(1), "cpu", SPEC, QUARTERS, "no NVML"))
 
 
-def test_where_a_backend_cannot_begin_the_next_one_is_measured_and_the_first_said(world, monkeypatch):
+def test_work_unusable_backend_is_reported_and_next_one_measured(world, monkeypatch):
     backends = {"no GPU": CpuShares(1), "first": Refusing(1), "second": Usable(1), "third": Usable(1)}
     monkeypatch.setattr(
         check, "SHARE_BACKENDS", {name: lambda _, one=one: one for name, one in backends.items()}
@@ -128,7 +128,7 @@ def test_where_a_backend_cannot_begin_the_next_one_is_measured_and_the_first_sai
     assert "by second" in found[1].name
 
 
-def test_joules_of_images_are_power_over_speed():
+def test_energy_of_images_is_power_over_speed():
     with GpuMeter([Reader()], every_s=60.0, clock_ns=iter(range(0, 10**12, 10**9)).__next__) as meter:
         (found,) = energy.of_images(meter, lambda: Rate(1.0, 1000, images_per_s=200.0))
     assert found.met
@@ -139,14 +139,14 @@ def test_joules_of_images_are_power_over_speed():
 USE = GpuUse(0, "GPU-1", 2_000_000, 8, 4, 5, 0.9, "sm-utilization", 500.0, 100.0, 1000.0, "counter", 11)
 
 
-def test_the_energy_of_jobs_is_shared_out_by_what_they_used():
+def test_energy_of_jobs_is_divided_by_use():
     told = energy.modelled(USE, 600, 200)
     assert told.idle_j == pytest.approx(200.0)
     assert sorted(told.jobs_j.values()) == pytest.approx([200.0, 600.0])
     assert energy.modelled(replace(USE, energy_j=None), 600, 200) is None
 
 
-def test_the_energy_of_jobs_says_that_it_is_a_model():
+def test_energy_of_jobs_names_the_model_as_source():
     with GpuMeter([Reader()], every_s=60.0, clock_ns=iter(range(0, 10**12, 10**9)).__next__) as meter:
         (found,) = energy.of_jobs(meter, lambda: [Rate(1.0, 600), Rate(1.0, 200)])
     assert found.met
@@ -154,7 +154,7 @@ def test_the_energy_of_jobs_says_that_it_is_a_model():
     assert set(found.figures["modelled_jobs_j"]) == {"inference", "retraining"}
 
 
-def test_without_the_library_of_the_driver_energy_is_left_out(monkeypatch):
+def test_energy_without_pynvml_is_skipped(monkeypatch):
     missing = ModuleNotFoundError("No module named 'pynvml'", name="pynvml")
 
     def refuse(_name):
@@ -169,7 +169,7 @@ def test_without_the_library_of_the_driver_energy_is_left_out(monkeypatch):
 
 @pytest.mark.live
 @pytest.mark.long
-def test_real_processes_fill_the_table(tmp_path):
+def test_work_live_processes_fill_the_table(tmp_path):
     """Runs on the CPU, in small; the rates depend on the load of this machine."""
     page = tmp_path / "gpu.md"
     page.write_text(f"{BEGIN}\n{END}\n")

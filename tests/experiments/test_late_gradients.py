@@ -44,7 +44,7 @@ def play(task, workers=3, is_late=True):
     return late.Play(task, assignment, late.SHARES, is_late)
 
 
-def test_of_w_workers_a_gradient_is_nearly_w_less_one_late_and_every_play_is_the_same(task):
+def test_late_gradients_lateness_follows_workers_and_is_reproducible(task):
     for workers in late.SPREAD:
         played = play(task, workers).run()
         assert workers - 1.5 < played.mean_late < workers - 1
@@ -52,12 +52,12 @@ def test_of_w_workers_a_gradient_is_nearly_w_less_one_late_and_every_play_is_the
         assert play(task, workers).run() == played
 
 
-def test_where_none_is_late_every_gradient_is_of_the_newest_weights(task):
+def test_late_gradients_without_lateness_use_newest_weights(task):
     played = play(replace(task, foresees=False), is_late=False).run()
     assert (played.mean_late, played.stalest) == (0.0, 0)
 
 
-def test_the_table_says_points_off_one_node_with_the_same_seed():
+def test_late_gradients_table_shows_points_below_one_node():
     def row(workers, seed, *accuracies):
         return late.Row(
             workers, "foreseen" if workers else "one node", 0, seed, late.Played(accuracies, 1.0, 2)

@@ -51,7 +51,7 @@ def small(sites, jobs, seed, function=GROWING):
 @settings(max_examples=8)
 @given(st.integers(1, 2), st.integers(1, 3), st.integers(0, 500), st.sampled_from([GROWING, LINEAR, CLIFF]))
 @example(3, 2, 2, LINEAR)
-def test_no_policy_is_below_the_optimum_and_the_optimum_can_be_played(sites, jobs, seed, function) -> None:
+def test_optimum_is_playable_and_no_policy_costs_less(sites, jobs, seed, function) -> None:
     world = small(sites, jobs, seed, function)
     policies = (Okita(SLOT_US), OkitaJoint(SLOT_US), OkitaFifo(SLOT_US), Drf(SLOT_US), Oasis(SLOT_US))
     costs = [cost(policy, world) for policy in policies]
@@ -63,7 +63,7 @@ def test_no_policy_is_below_the_optimum_and_the_optimum_can_be_played(sites, job
     assert cost(Plays(best.schedule), world) == pytest.approx(best.cost, rel=1e-6)
 
 
-def test_one_job_alone_on_one_site_ends_as_soon_as_its_workers_can() -> None:
+def test_optimum_single_job_ends_as_soon_as_workers_allow() -> None:
     world = small(1, 1, 0)
     job = replace(world.jobs[0], waiting=Linear(1.0 / 1800, 0.0), chunks_per_slot=1.0)
     world = replace(world, jobs=(job,))
@@ -77,7 +77,7 @@ def test_one_job_alone_on_one_site_ends_as_soon_as_its_workers_can() -> None:
     assert optimum(world, 1e6).cost == pytest.approx(slots)
 
 
-def test_where_no_schedule_can_be_it_says_so() -> None:
+def test_optimum_without_feasible_schedule_raises() -> None:
     world = small(1, 1, 0)
     job = replace(world.jobs[0], server={"gpu": 100.0})
     with pytest.raises(UnsolvedError, match="no schedule of 1 jobs"):

@@ -19,7 +19,7 @@ two_streams = st.lists(
 
 
 @given(two_streams)
-def test_nothing_beats_a_point_of_the_frontier(rows):
+def test_frontier_point_is_never_dominated(rows):
     held_out = [options(*one) for one in rows]
     frontier = pareto_frontier(held_out)
     means = [(sum(a for a, _ in pair) / 2, sum(g for _, g in pair) / 2) for pair in zip(*rows, strict=True)]
@@ -34,7 +34,7 @@ def test_nothing_beats_a_point_of_the_frontier(rows):
 
 
 @given(two_streams)
-def test_the_cheap_point_costs_no_more_and_gives_nearly_as_much(rows):
+def test_pareto_cheap_point_costs_less_and_is_nearly_as_accurate(rows):
     held_out = [options(*one) for one in rows]
     by_gamma = {option.config: option for option in pareto_frontier(held_out)}
     high, low = (by_gamma[config] for config in pareto_points(held_out))
@@ -42,7 +42,7 @@ def test_the_cheap_point_costs_no_more_and_gives_nearly_as_much(rows):
     assert low.accuracy_after >= 0.9 * high.accuracy_after
 
 
-def test_the_mean_over_both_streams_decides():
+def test_pareto_points_are_chosen_by_mean_of_streams():
     """The second γ is best on one stream, and the third on the mean of both."""
     held_out = [options((0.6, 1), (0.95, 10), (0.9, 10)), options((0.78, 1), (0.5, 10), (0.8, 10))]
     assert pareto_points(held_out) == (GAMMAS[2], GAMMAS[2])
@@ -50,7 +50,7 @@ def test_the_mean_over_both_streams_decides():
     assert pareto_points(held_out) == (GAMMAS[2], GAMMAS[0])
 
 
-def test_a_gamma_that_was_not_measured_everywhere_is_left_out():
+def test_pareto_gamma_not_measured_on_every_stream_is_skipped():
     assert pareto_points([options((0.6, 1), (0.9, 2)), options((0.6, 1))]) == (GAMMAS[0], GAMMAS[0])
     with pytest.raises(ValueError, match="measured on every"):
         pareto_points([options((0.6, 1)), []])
@@ -58,7 +58,7 @@ def test_a_gamma_that_was_not_measured_everywhere_is_left_out():
         pareto_points([])
 
 
-def test_both_gamma_come_with_every_part():
+def test_pareto_options_have_both_gammas_with_every_inference_part():
     made = uniform_baselines(GAMMAS[0], GAMMAS[1])
     assert {(o.fixed_gamma, o.inference_part_milli) for o in made} == {
         (gamma, part) for gamma in GAMMAS[:2] for part in INFERENCE_PARTS_MILLI

@@ -27,7 +27,7 @@ def fleet():
     return load_fleet(ROOT / "datasets/synthetic_city/fleet.yaml")
 
 
-def test_a_stretched_fleet_changes_later_and_slower_by_as_much(fleet):
+def test_stretched_fleet_changes_later_and_slower_by_the_factor(fleet):
     long = truths.stretched(fleet, 10 * fleet.window_s)
     assert long.window_s == 10 * fleet.window_s
     for short_stream, long_stream in zip(fleet.streams, long.streams, strict=True):
@@ -39,7 +39,7 @@ def test_a_stretched_fleet_changes_later_and_slower_by_as_much(fleet):
             assert truths.is_steady(long, place, window) == truths.is_steady(fleet, place, window)
 
 
-def test_a_window_in_which_a_camera_is_moved_is_not_steady(fleet):
+def test_steady_window_excludes_a_camera_move(fleet):
     """cam-1 is moved at 26 s, in the window from 21 s to 42 s."""
     assert [truths.is_steady(fleet, 0, window) for window in range(4)] == [True, False, True, True]
 
@@ -64,7 +64,7 @@ def given(*served):
     )
 
 
-def test_a_case_is_read_as_it_was_written(tmp_path):
+def test_saved_case_is_read_back_unchanged(tmp_path):
     case = a_case(given(0.5, 0.6, 0.7))
     assert not on_disk.is_whole(tmp_path)
     assert list(on_disk.save_cases(tmp_path, [case])) == [case]
@@ -82,7 +82,7 @@ def recorded(*served):
     return trials.Recorded("fleet", 0, True, 64, 16, 0.5, 0.55, (), 0.1, (), 0.2, given(*served))
 
 
-def test_who_trains_every_gamma_misses_what_is_other_in_the_next_window():
+def test_worth_of_training_all_counts_change_in_next_window():
     changed = tuple(
         replace(outcome, here=here)
         for outcome, here in zip(given(0.5, 0.5, 0.5), (0.5, 0.6, 0.8), strict=True)
@@ -93,7 +93,7 @@ def test_who_trains_every_gamma_misses_what_is_other_in_the_next_window():
     assert found.cost is None
 
 
-def test_estimates_are_compared_with_what_gamma_gave():
+def test_worth_compares_estimates_with_measured_options():
     rows = [recorded(0.5, 0.6, 0.7), recorded(0.6, 0.6, 0.6)]
 
     def promised(row):

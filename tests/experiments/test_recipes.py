@@ -25,7 +25,7 @@ def recipe():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_recipe_says_how_it_is_used(recipe, name):
+def test_recipe_help_shows_usage(recipe, name):
     app = typer.Typer()
     app.command()(recipe(name).main)
     told = CliRunner().invoke(app, ["--help"])
@@ -33,18 +33,18 @@ def test_every_recipe_says_how_it_is_used(recipe, name):
     assert "--json" in told.output
 
 
-def test_every_figure_that_has_a_recipe_is_listed(recipe):
+def test_recipe_of_every_figure_is_listed(recipe):
     assert set(NAMES) <= {one.name for one in recipe("all").RECIPES}
 
 
-def test_every_recipe_of_the_fleet_is_listed_and_is_there(recipe):
+def test_fleet_recipe_list_matches_files(recipe):
     begins = ("andreas_", "deep_edge_", "fleet_", "okita_")
     there = {path.stem for path in FOLDER.glob("*.py") if path.stem.startswith(begins)}
     shared = {name for name in there if name.endswith("_played")}
     assert {one.name for one in recipe("all").FLEET} == there - shared
 
 
-def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(recipe):
+def test_chosen_group_gives_its_recipes_and_excludes_opt_in_ones(recipe):
     chosen, fleet = recipe("all").chosen, recipe("all").FLEET
     assert chosen("fleet") == fleet
     assert [one.name for one in chosen("fleet,figure6")] == ["figure6", *(one.name for one in fleet)]
@@ -65,12 +65,12 @@ def test_a_group_stands_for_its_recipes_and_some_run_only_where_they_are_named(r
         ({"json_to": "/moon/x.json"}, "--json /moon/x.json"),
     ],
 )
-def test_servers_that_cannot_be_run_are_refused_before_any_is(recipe, name, words, said):
+def test_fleet_recipe_invalid_option_is_refused_before_any_run(recipe, name, words, said):
     with pytest.raises(UserError, match=said):
         recipe(name).main(**words)
 
 
-def test_a_file_where_live_runs_were_to_be_kept_is_told_of_before_any_begins(recipe, tmp_path):
+def test_fleet_live_runs_path_is_a_file_raises_before_any_run(recipe, tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="there is a file of this name"):
         recipe("fleet_live").main(runs=tmp_path / "taken")
@@ -84,30 +84,30 @@ def test_a_file_where_live_runs_were_to_be_kept_is_told_of_before_any_begins(rec
         ({"scheduler": "moon"}, "there is no 'moon'; choose one of"),
     ],
 )
-def test_servers_that_cannot_be_played_are_refused_before_any_is(recipe, words, said):
+def test_fleet_servers_invalid_option_is_refused_before_any_run(recipe, words, said):
     with pytest.raises(UserError, match=said):
         recipe("fleet_servers").main(**words)
 
 
 @pytest.mark.parametrize(("name", "paper"), [("uniform", 0.56), ("paper's plan", 0.73)])
-def test_the_example_of_the_paper_gives_its_numbers(recipe, name, paper):
+def test_figure4_matches_the_published_accuracy(recipe, name, paper):
     figure = recipe("figure4")
     assert figure.mean_accuracy(figure.play(name, figure.PLANS[name]())) == pytest.approx(paper, abs=0.01)
 
 
-def test_ours_do_at_least_as_well_as_the_papers_plan_in_its_example(recipe):
+def test_figure4_schedulers_reach_at_least_the_published_plan(recipe):
     figure = recipe("figure4")
     means = {name: figure.mean_accuracy(figure.play(name, made())) for name, made in figure.PLANS.items()}
     assert all(means[name] >= means["paper's plan"] - 1e-9 for name in ("thief", "exact", "serial", "ekya"))
 
 
-def test_nobody_falls_below_the_minimum_in_a_plan_for_accuracy(recipe):
+def test_figure4_accuracy_plans_keep_the_minimum(recipe):
     figure = recipe("figure4")
     for name in ("paper's plan", "ekya"):
         assert min(span.accuracy for span in figure.play(name, figure.PLANS[name]())) >= 0.4
 
 
-def test_a_recipe_leaves_its_rows_the_papers_numbers_and_a_picture(recipe, tmp_path):
+def test_recipe_writes_rows_published_figures_and_picture(recipe, tmp_path):
     figure = recipe("figure4")
     figure.main(json_to=str(tmp_path / "figure4.json"), out=tmp_path)
     assert (tmp_path / "figure4.png").read_bytes().startswith(b"\x89PNG")
@@ -116,19 +116,19 @@ def test_a_recipe_leaves_its_rows_the_papers_numbers_and_a_picture(recipe, tmp_p
     assert '"recipe": "figure4"' in (tmp_path / "figure4.json").read_text()
 
 
-def test_a_file_where_the_folder_was_to_be_is_the_users_to_put_right(recipe, tmp_path):
+def test_recipe_output_folder_is_a_file_raises_user_error(recipe, tmp_path):
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="there is a file of this name"):
         recipe("figure4").main(out=tmp_path / "taken")
 
 
-def test_capacity_ends_where_the_target_is_first_missed(recipe):
+def test_figure6_capacity_ends_at_first_missed_target(recipe):
     capacity = recipe("figure6").capacity
     assert capacity({2: 0.8, 4: 0.76, 6: 0.7, 8: 0.77}, 0.75) == 4
     assert capacity({2: 0.7}, 0.75) == 0
 
 
-def test_gpus_that_are_needed_are_found_between_two_that_were_played(recipe):
+def test_fewest_gpus_interpolates_between_played_counts(recipe):
     fewest = recipe("played").fewest_gpus
     assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.6) == pytest.approx(1.5)
     assert fewest([(1.0, 0.5), (2.0, 0.7)], 0.4) == 1.0

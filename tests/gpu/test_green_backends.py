@@ -1,6 +1,7 @@
 import pickle
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,10 +107,17 @@ def test_green_alone_requires_a_shared_process():
     assert GreenShares(NO_GPU, h200s, True).probe().why == NO_GPU.why
 
 
+def process_state(_device):
+    return threading.Lock()
+
+
 def test_green_process_state_is_never_pickled():
     there = pickle.loads(pickle.dumps(GreenShares(TWO_GPUS, h200s, True)))
     assert there.probe() == GreenShares(TWO_GPUS, h200s, True).probe()
-    assert there.processes._held == {}
+    processes = GreenProcesses(process_state)
+    held = processes.of(0)
+    # A lock cannot be pickled, as the resources of a process cannot.
+    assert pickle.loads(pickle.dumps(processes)).of(0) is not held
 
 
 def _mps_green(machine):

@@ -10,7 +10,7 @@ from ekya.models.edge.resnet import RESNETS
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet101"])
-def test_a_seed_draws_the_weights_that_it_draws_in_torchvision(name: str) -> None:
+def test_resnet_seed_draws_the_weights_of_torchvision(name: str) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(3)
         theirs = torchvision.models.get_model(name, weights=None, **CUTS[name].options).state_dict()
@@ -22,7 +22,7 @@ def test_a_seed_draws_the_weights_that_it_draws_in_torchvision(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet101"])
 @pytest.mark.parametrize("training", [False, True])
-def test_with_torchvisions_weights_it_answers_and_learns_as_torchvisions(name: str, training: bool) -> None:
+def test_resnet_with_torchvision_weights_predicts_and_learns_the_same(name: str, training: bool) -> None:
     theirs, ours = torchvision.models.get_model(name, weights=None), RESNETS[name]()
     ours.load_state_dict(theirs.state_dict())
     images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -36,7 +36,7 @@ def test_with_torchvisions_weights_it_answers_and_learns_as_torchvisions(name: s
     assert all(torch.equal(one, other) for one, other in statistics)
 
 
-def test_a_process_trains_and_asks_it_without_torchvision_and_without_torchs_compiler() -> None:
+def test_resnet_process_trains_without_torchvision_and_compiler() -> None:
     """Each takes as long to import as half of torch, in every process of every stream."""
     code = """
 import sys

@@ -18,7 +18,7 @@ def push(suffix, size):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_coasting_is_what_steps_without_a_gradient_do(suffix, steps):
+def test_coasting_equals_steps_without_gradient(suffix, steps):
     sgd = Sgd(suffix, SgdRecipe(momentum=0.8, weight_decay=0.0))
     assert sgd.coasting(steps) == {}
     sgd.set_rates(64, 4)
@@ -37,7 +37,7 @@ def test_coasting_is_what_steps_without_a_gradient_do(suffix, steps):
         assert torch.allclose(expected[name], moved, atol=1e-6)
 
 
-def test_coasting_changes_nothing(suffix):
+def test_coasting_leaves_weights_and_optimizer_unchanged(suffix):
     sgd = Sgd(suffix, SgdRecipe())
     push(suffix, 0.1)
     sgd.step()
@@ -59,9 +59,7 @@ def test_coasting_changes_nothing(suffix):
         (0.10, 2, True, True),
     ],
 )
-def test_along_a_curve_late_gradients_bear_smaller_steps_and_foresight_makes_them_larger(
-    rate, late, foresees, settles
-):
+def test_sgd_with_late_gradients_settles_at_higher_rate_with_foresight(rate, late, foresees, settles):
     """The loss is w² / 2, so its gradient at w is w; momentum is 0.9."""
     suffix = Suffix(nn.Sequential(), nn.Linear(1, 1))
     sgd = Sgd(suffix, SgdRecipe(learning_rate=rate, weight_decay=0.0))

@@ -26,6 +26,16 @@ class Slow:
         self.asked.append("released")
 
 
+class Immediate:
+    """Handle that grants every share immediately."""
+
+    share_milli = 0
+
+    def resize(self, share_milli):
+        self.share_milli = share_milli
+        return Resized(share_milli, 1)
+
+
 def test_resize_returns_when_it_has_settled():
     handle = Slow()
     assert VersionedShare(handle).resize(1, 200) == Resized(200, 21)
@@ -102,16 +112,16 @@ def test_resize_of_a_bucket_returns_after_the_current_batch():
 
 
 def test_serials_count_within_a_part():
-    bucket = TokenBucket(0)
-    share = VersionedShare(bucket)
+    handle = Immediate()
+    share = VersionedShare(handle)
     assert share.resize(7, 300, "a").share_milli == 300
     assert share.resize(2, 500, "b").share_milli == 500
     assert share.resize(6, 900, "a") is None
-    assert bucket._share_milli == 800
+    assert handle.share_milli == 800
     share.leave("a")
-    assert bucket._share_milli == 500
+    assert handle.share_milli == 500
     assert share.resize(9, 300, "a") is None, "it has ended"
-    assert bucket._share_milli == 500
+    assert handle.share_milli == 500
 
 
 def test_resize_of_another_part_overtakes_none():
@@ -147,12 +157,12 @@ def test_parts_of_a_reduced_whole_are_in_proportion():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 500)), max_size=20))
 def test_handle_never_holds_more_than_the_newest_parts(commands):
-    bucket = TokenBucket(0)
-    share, newest = VersionedShare(bucket), {}
+    handle = Immediate()
+    share, newest = VersionedShare(handle), {}
     for part, serial, share_milli in commands:
         resized = share.resize(serial, share_milli, part)
         counts = part not in newest or serial >= newest[part][0]
         assert (resized is not None) == counts
         if counts:
             newest[part] = (serial, share_milli)
-        assert bucket._share_milli == sum(milli for _, milli in newest.values())
+        assert handle.share_milli == sum(milli for _, milli in newest.values())

@@ -59,9 +59,12 @@ class KeeperConfig:
     @staticmethod
     def from_json(text: str) -> "KeeperConfig":
         """Returns the config that ``to_json`` wrote."""
-        told = json.loads(text)
+        config = json.loads(text)
         return KeeperConfig(
-            Path(told["program"]), Path(told["root"]), told["gpu_uuid"], DaemonLimits(**told["limits"])
+            Path(config["program"]),
+            Path(config["root"]),
+            config["gpu_uuid"],
+            DaemonLimits(**config["limits"]),
         )
 
 
