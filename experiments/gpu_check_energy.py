@@ -13,7 +13,7 @@ from ekya.core.events import GpuMeasured, GpuUse, Role, ShareMeasured
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
 from ekya.gpu.nvml import GpuInventory
-from ekya.pipeline.speed_probe import Rate
+from ekya.pipeline.speed_jobs import Rate
 from ekya.results.metrics.energy import JobPlaces, ModelledEnergy, modelled_energy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Measured, Resized, ShareBackend, ShareJob
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
-from ekya.pipeline.speed_probe import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
+from ekya.pipeline.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
 from ekya.system.host import cpu_limit
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.events import GpuUse
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.gpu.window_meter import GpuMeter
-from ekya.pipeline.speed_probe import ProbeSpec, Rate
+from ekya.pipeline.speed_jobs import ProbeSpec, Rate
 
 pytest.importorskip("cuda.bindings")
 # Imported outside of the tests, so that loading torch does not count as a test's time.

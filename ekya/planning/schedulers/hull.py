@@ -1,4 +1,4 @@
-"""Upper concave hulls of job values over shares, along which ``schedule_simulation.fill`` gives out quanta greedily.
+"""Upper concave hulls of job values over shares, along which quanta are given out greedily.
 
 With several jobs that compete for quanta, giving each next quantum to the job that gains most per quantum is
 best where all gains are concave. Values with steps (a λ that fits or does not) are not; their hull is, and

@@ -11,8 +11,8 @@ GPU-seconds to do, at share R, advances at speed(R) GPU-seconds a second and so 
 while R stays; it keeps its progress when R changes. On completion a_v becomes the larger of a_v and the
 option's ``accuracy_after``, because weights worse than the current ones never serve; a retraining that does
 not complete by the window's end E changes nothing. Where its checkpoints serve (``early_part`` above 0,
-paper §5), a_v grows with the work done, by the curve in ``checkpoint_gain.py``, and a retraining that does not
-complete keeps the accuracy that it reached. Weights that are trained elsewhere need no share: their
+paper §5), a_v grows with the work done, by the curve in ``checkpoint_gain.py``, and a retraining that does
+not complete keeps the accuracy that it reached. Weights that are trained elsewhere need no share: their
 retraining completes when they arrive. From now until E a stream's value is
 
     1 / (E − now) · ∫ A_v(t) dt

@@ -1,7 +1,7 @@
 """Candidate courses: initial ones, and changes of a course that promise an improvement.
 
 At a played course, the effect of a change of γ follows to first order: a stream's accuracy changes from its
-completion on, and its work costs its worth per GPU-second (``course``).
+completion on, and its work costs its worth per GPU-second (``schedule_simulation``).
 """
 
 from collections.abc import Sequence

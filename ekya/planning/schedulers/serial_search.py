@@ -34,7 +34,7 @@ class Effort:
         rounds: maximum of rounds of small changes.
         changes: approximate number of small changes in one round.
         worst_rounds: max-min: how often the weights of streams are changed.
-        ends_each: maximum of completions between two fillings (``course.play``).
+        ends_each: maximum of completions between two fillings (``simulate_schedule``).
     """
 
     paces: tuple[float, ...]

@@ -32,7 +32,7 @@ class WindowArrays:
         weight: (V,) weights of the streams; they add up to 1.
         accuracy: (V, states) of the serving model, every frame analysed.
         work_gpu_s: (V, states) to reach the state from now; infinite for states that a stream does not have.
-        early_part, bend: (V, states) of the gain from checkpoints on the way (``checkpoint_gain``); 0 for none.
+        early_part, bend: (V, states) of the gain from checkpoints (``checkpoint_gain``); 0 for none.
         value: (2·V, shares) what a share gives a job: the part of the accuracy that inference leaves, or the
             speed of a retraining.
         enough: (2·V, shares) the smallest share with that value.

@@ -59,12 +59,12 @@ class RunFolder:
 
     @property
     def state(self) -> Path:
-        """Streams, windows, models and labels; see ``runstate``."""
+        """Streams, windows, models and labels; see ``run_state``."""
         return self.path / "state.sqlite"
 
     @property
     def profiles(self) -> Path:
-        """Predicted and achieved accuracy per configuration; see ``runtables``."""
+        """Predicted and achieved accuracy per configuration; see ``run_tables``."""
         return self.path / "profiles.parquet"
 
     @property
@@ -83,11 +83,11 @@ class RunFolder:
         return self.path / "figures"
 
     def predictions(self, stream: StreamId) -> Path:
-        """Returns the path of a stream's predictions, one row per frame that arrived; see ``runtables``."""
+        """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
         return self.path / "predictions" / f"{stream}.parquet"
 
     def reference(self, stream: StreamId) -> Path:
-        """Returns the path of a stream's reference labels, one row per frame; see ``runtables``."""
+        """Returns the path of a stream's reference labels, one row per frame; see ``run_tables``."""
         return self.path / "reference" / f"{stream}.parquet"
 
     def without_retraining(self, stream: StreamId) -> Path:

@@ -20,7 +20,7 @@ from ekya.fleet.run.deep_edge.states import watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.fleet.run.training.protocol import Progress
 from ekya.gpu.backends.backend import ShareBackend
-from ekya.pipeline.speed_probe import ProbeSpec, Rate, probes, rates_at
+from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
 
 INFERENCE = "inference"
 """Name of the background application: here, the inference of the server that also trains."""
