@@ -3,7 +3,8 @@
 A thief holds its shares to the window's end, so all retrainings run together on slivers and all complete
 late. One after the other, each on all that retraining gets, the first completes much sooner and the last no
 later (Smith's rule, where the speed is linear in the share); where a sliver of a GPU is faster than its
-share, some run together. ``schedule_simulation`` decides this; ``serial_search`` finds the γ, the streams and the order.
+share, some run together. ``schedule_simulation`` decides this; ``serial_search`` finds the γ, the
+streams and the order.
 
 The plan has a phase per completion, and inference shares are chosen anew in each. a_MIN and the latency
 limits are kept in every phase for as many streams as possible.
