@@ -39,20 +39,20 @@ class CudaIpc:
         self._device = calls("cuDeviceGet", 0)
         self._primary: object = None
 
-    def lend(self, address: int, size: int) -> "Loan":
+    def share(self, address: int, size: int) -> "SharedBlock":
         """Copies GPU memory to memory shared over CUDA IPC; the copy is complete on return."""
         with self._current():
-            lent = int(self._call("cuMemAlloc", -(-size // _WHOLE_BYTES) * _WHOLE_BYTES))
+            shared = int(self._call("cuMemAlloc", -(-size // _WHOLE_BYTES) * _WHOLE_BYTES))
             try:
-                self._copy(lent, address, size)
-                handle = self._call("cuIpcGetMemHandle", lent)
+                self._copy(shared, address, size)
+                handle = self._call("cuIpcGetMemHandle", shared)
             except SmDriverError:
-                self._call("cuMemFree", lent)
+                self._call("cuMemFree", shared)
                 raise
         # The handle's attribute name differs between versions of the bindings; its address does not.
-        return Loan(self, lent, ctypes.string_at(handle.getPtr(), _HANDLE_BYTES))
+        return SharedBlock(self, shared, ctypes.string_at(handle.getPtr(), _HANDLE_BYTES))
 
-    def take(self, handle: bytes, address: int, size: int) -> None:
+    def read(self, handle: bytes, address: int, size: int) -> None:
         """Copies memory shared by another process into memory of this one, and closes the handle.
 
         Raises:
@@ -64,16 +64,16 @@ class CudaIpc:
         ctypes.memmove(opening.getPtr(), handle, _HANDLE_BYTES)
         with self._current():
             flag = self._cuda.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-            lent = int(self._call("cuIpcOpenMemHandle", opening, int(flag)))
+            shared = int(self._call("cuIpcOpenMemHandle", opening, int(flag)))
             try:
-                self._copy(address, lent, size)
+                self._copy(address, shared, size)
             finally:
-                self._call("cuIpcCloseMemHandle", lent)
+                self._call("cuIpcCloseMemHandle", shared)
 
-    def free(self, lent: int) -> None:
+    def free(self, shared: int) -> None:
         """Frees shared memory; no process may be reading it."""
         with self._current():
-            self._call("cuMemFree", lent)
+            self._call("cuMemFree", shared)
 
     def finish(self) -> None:
         """Waits for all GPU work of the calling thread's stream."""
@@ -96,19 +96,19 @@ class CudaIpc:
             self._call("cuCtxPopCurrent")
 
 
-class Loan:
+class SharedBlock:
     """Memory shared over CUDA IPC until ``end`` is called.
 
     Attributes:
         handle: CUDA IPC handle with which another process opens it; plain bytes.
     """
 
-    def __init__(self, ipc: CudaIpc, lent: int, handle: bytes) -> None:
-        self._ipc, self._lent, self.handle = ipc, lent, handle
+    def __init__(self, ipc: CudaIpc, shared: int, handle: bytes) -> None:
+        self._ipc, self._address, self.handle = ipc, shared, handle
 
     def end(self) -> None:
         """Frees the memory."""
-        self._ipc.free(self._lent)
+        self._ipc.free(self._address)
 
 
 def require_gpu(device: str) -> None:

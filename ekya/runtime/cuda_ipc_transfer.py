@@ -2,7 +2,7 @@
 
 Only a handle and a table travel between the processes. The trainer puts the weights into separate memory that
 other processes may read (``share``); the inference copies them into its second buffer (``receive``); then the
-trainer frees the memory (``Loan.end``).
+trainer frees the memory (``SharedBlock.end``).
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from ekya.gpu.backends.torch_streams import TorchStreams
-from ekya.gpu.cuda_ipc import CudaIpc, Loan
+from ekya.gpu.cuda_ipc import CudaIpc, SharedBlock
 from ekya.gpu.green.cuda_driver import CudaCalls
 from ekya.models.edge.flat import FlatModel, flatten, unflatten
 from ekya.models.edge.model import EdgeModel
@@ -41,15 +41,15 @@ def open_ipc() -> CudaIpc:
     return CudaIpc(CudaCalls(), TorchStreams())
 
 
-def share(ipc: CudaIpc, model: EdgeModel, device: str) -> tuple[SharedWeights, Loan]:
-    """Puts weights into memory that other processes may read, until that memory is freed (``Loan.end``).
+def share(ipc: CudaIpc, model: EdgeModel, device: str) -> tuple[SharedWeights, SharedBlock]:
+    """Puts weights into memory that other processes may read, until ``SharedBlock.end`` frees it.
 
     Raises:
         SmDriverError: the driver refuses.
         torch.OutOfMemoryError: the GPU has too little memory.
     """
     flat, block = flatten(model, device)
-    memory = ipc.lend(block.data_ptr(), flat.size)
+    memory = ipc.share(block.data_ptr(), flat.size)
     return SharedWeights(memory.handle, flat), memory
 
 
@@ -62,5 +62,5 @@ def receive(ipc: CudaIpc, weights: SharedWeights, device: str) -> EdgeModel:
         torch.OutOfMemoryError: the GPU has too little memory.
     """
     block = torch.empty(weights.flat.size, dtype=torch.uint8, device=device)
-    ipc.take(weights.handle, block.data_ptr(), weights.flat.size)
+    ipc.read(weights.handle, block.data_ptr(), weights.flat.size)
     return unflatten(weights.flat, block)

@@ -15,7 +15,7 @@ from ekya.core.errors import UserError
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareJob
-from ekya.gpu.cuda_ipc import CudaIpc, Loan
+from ekya.gpu.cuda_ipc import CudaIpc, SharedBlock
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.device_memory import (
     MemoryPeaks,
@@ -88,7 +88,7 @@ class StreamRetraining:
         self._savers: list[threading.Thread] = []
         self._ipc: CudaIpc | None = None
         self._sharing = threading.Lock()
-        self._shared: dict[ModelVersion, tuple[Loan, _Best]] = {}
+        self._shared: dict[ModelVersion, tuple[SharedBlock, _Best]] = {}
         self._clock = RunClock(time.monotonic_ns())
         self._reported_s = time.monotonic()
 

@@ -16,11 +16,11 @@ class FakeGpu:
     """Memory shared by all processes of the GPU."""
 
     def __init__(self):
-        self.lent = {}
+        self.shared = {}
 
     def damage(self):
         """Flips a bit of every shared block."""
-        for owner, address in self.lent.values():
+        for owner, address in self.shared.values():
             owner.memory[address][7] = bytes([owner.memory[address][7][0] ^ 1])
 
     def process(self):
@@ -53,7 +53,7 @@ class FakeProcess(FakeBindings):
     def die(self):
         """Ends the process, and with it the memory that it shares."""
         self.memory.clear()
-        self.gpu.lent = {token: one for token, one in self.gpu.lent.items() if one[0] is not self}
+        self.gpu.shared = {token: one for token, one in self.gpu.shared.items() if one[0] is not self}
 
     def ipc(self):
         return CudaIpc(CudaCalls(self), self.streams)
@@ -85,7 +85,7 @@ def allocate(self, size):
 def free(self, address):
     assert self.contexts, "no context is current"
     del self.memory[address]
-    self.gpu.lent = {token: one for token, one in self.gpu.lent.items() if one != (self, address)}
+    self.gpu.shared = {token: one for token, one in self.gpu.shared.items() if one != (self, address)}
     return ()
 
 
@@ -97,17 +97,17 @@ def copy(self, to, of, size, stream):
 
 def export(self, address):
     token = f"{id(self)} {address}".encode().ljust(64, b"\1")
-    self.gpu.lent[token] = (self, address)
+    self.gpu.shared[token] = (self, address)
     return (Handle(token),)
 
 
 def open_handle(self, handle, flag):
     self.calls.append("cuIpcOpenMemHandle")
     assert flag == 1
-    owner, address = self.gpu.lent.get(handle.raw.raw, (None, 0))
+    owner, address = self.gpu.shared.get(handle.raw.raw, (None, 0))
     if owner is None:
         return (Result.CUDA_ERROR_NO_DEVICE, 0)
-    assert owner is not self, "what is lent cannot be opened by who lends it"
+    assert owner is not self, "the owner of shared memory cannot open it"
     self.opened.add(address)
     return (self.fails.get("cuIpcOpenMemHandle", Result.CUDA_SUCCESS), address)
 

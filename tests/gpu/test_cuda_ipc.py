@@ -16,12 +16,12 @@ def gpu():
 
 
 @pytest.fixture
-def lender(gpu):
+def owner(gpu):
     return gpu.process()
 
 
 @pytest.fixture
-def taker(gpu):
+def reader(gpu):
     return gpu.process()
 
 
@@ -29,62 +29,62 @@ def address_of(memory):
     return ctypes.addressof(memory)
 
 
-def lend(process):
+def shared_by(process):
     own = ctypes.create_string_buffer(BYTES, len(BYTES))
-    return process.ipc().lend(address_of(own), len(BYTES))
+    return process.ipc().share(address_of(own), len(BYTES))
 
 
 def take(process, handle):
     own = ctypes.create_string_buffer(len(BYTES))
-    process.ipc().take(handle, address_of(own), len(BYTES))
+    process.ipc().read(handle, address_of(own), len(BYTES))
     return own.raw
 
 
-def test_ipc_shared_memory_is_read_and_freed(lender, taker):
-    loan = lend(lender)
-    assert isinstance(loan.handle, bytes)
-    assert take(taker, loan.handle) == BYTES
-    loan.end()
-    assert (lender.memory, taker.opened) == ({}, set())
-    assert (lender.contexts, taker.contexts) == ([], [])
-    assert (lender.copied, taker.copied) == (1, 1), "a copy that nobody waits for may come too late"
+def test_ipc_shared_memory_is_read_and_freed(owner, reader):
+    block = shared_by(owner)
+    assert isinstance(block.handle, bytes)
+    assert take(reader, block.handle) == BYTES
+    block.end()
+    assert (owner.memory, reader.opened) == ({}, set())
+    assert (owner.contexts, reader.contexts) == ([], [])
+    assert (owner.copied, reader.copied) == (1, 1), "a copy that is not waited for may come too late"
 
 
-def test_ipc_shared_memory_has_driver_blocks_of_its_own(lender):
-    lend(lender)
-    (memory,) = lender.memory.values()
+def test_ipc_shared_memory_has_driver_blocks_of_its_own(owner):
+    shared_by(owner)
+    (memory,) = owner.memory.values()
     assert len(memory) % (1 << 21) == 0
 
 
-def test_ipc_memory_of_dead_owner_cannot_be_opened(lender, taker):
-    freed, left = lend(lender), lend(lender)
+def test_ipc_memory_of_dead_owner_cannot_be_opened(owner, reader):
+    freed, left = shared_by(owner), shared_by(owner)
     freed.end()
     with pytest.raises(SmDriverError, match="cuIpcOpenMemHandle"):
-        take(taker, freed.handle)
-    assert take(taker, left.handle) == BYTES
-    lender.die()
+        take(reader, freed.handle)
+    assert take(reader, left.handle) == BYTES
+    owner.die()
     with pytest.raises(SmDriverError, match="cuIpcOpenMemHandle"):
-        take(taker, left.handle)
-    assert (taker.opened, taker.contexts) == (set(), [])
+        take(reader, left.handle)
+    assert (reader.opened, reader.contexts) == (set(), [])
 
 
 @pytest.mark.parametrize("fails", ["cuMemcpyDtoDAsync", "cuIpcGetMemHandle"])
-def test_ipc_failed_share_frees_its_memory(lender, fails):
-    lender.fails[fails] = "no"
+def test_ipc_failed_share_frees_its_memory(owner, fails):
+    owner.fails[fails] = "no"
     with pytest.raises(SmDriverError, match=fails):
-        lend(lender)
-    assert (lender.memory, lender.contexts) == ({}, [])
+        shared_by(owner)
+    assert (owner.memory, owner.contexts) == ({}, [])
 
 
-def test_ipc_failed_copy_closes_the_handle(lender, taker):
-    loan = lend(lender)
-    taker.fails["cuMemcpyDtoDAsync"] = "no"
+def test_ipc_failed_copy_closes_the_handle(owner, reader):
+    block = shared_by(owner)
+    reader.fails["cuMemcpyDtoDAsync"] = "no"
     with pytest.raises(SmDriverError, match="cuMemcpyDtoDAsync"):
-        take(taker, loan.handle)
-    assert (taker.opened, taker.contexts) == (set(), [])
+        take(reader, block.handle)
+    assert (reader.opened, reader.contexts) == (set(), [])
 
 
-def test_ipc_invalid_handle_never_reaches_the_driver(taker):
+def test_ipc_invalid_handle_never_reaches_the_driver(reader):
     with pytest.raises(ValueError, match="64 bytes and not 3"):
-        take(taker, b"abc")
-    assert taker.calls == ["cuInit", "cuDeviceGet"]
+        take(reader, b"abc")
+    assert reader.calls == ["cuInit", "cuDeviceGet"]
