@@ -38,7 +38,7 @@ class SimulateConfig:
         Path | None,
         typer.Argument(
             metavar="TRACE",
-            help="What ekya profile recorded, the folder of a run, or public profiles as JSON.",
+            help="What ekya profile recorded, or public profiles as JSON.",
         ),
     ] = None
     generate: Annotated[
@@ -92,7 +92,7 @@ class SimulateConfig:
     "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4",
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -",
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
-    "ekya simulate runs/monday --window 30 --error 0.1 --seeds 0,1,2",
+    "ekya simulate profiles.parquet --window 30 --error 0.1 --seeds 0,1,2",
     "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min",
     "ekya simulate public-profiles/ --streams cologne,bremen",
 )
