@@ -47,7 +47,8 @@ def lent(file, tmp_path_factory):
     gc.collect()
     before = models()
     told = run(file, folder)
-    assert models() == before, "nothing of a run stays when it is over"
+    gc.collect()
+    assert models() <= before, "nothing of a run stays when it is over"
     return told, folder
 
 
