@@ -37,6 +37,8 @@ def compare(
         try:
             runs += _one_seed(fleet, schedulers, seed, root, card)
         except KeyboardInterrupt:
+            if not runs:
+                raise
             _LOG.warning("stopped during seed %d; the seeds before it are compared", seed)
             break
     return {"runs": runs, "mean": {name: _means(runs, name) for name in schedulers}}
