@@ -7,6 +7,7 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.streams.datasets.labelled import LabelledFrame, LabelledObject, LabelledSource, Shown
 from ekya.streams.datasets.labelled_index import IndexHead, examine_labelled, read_frames, read_head
+from ekya.streams.ingest.frame import InterruptedSource
 
 FRAMES = (
     LabelledFrame(
@@ -81,3 +82,8 @@ def test_labelled_index_changed_bit_is_read_or_user_error(index):
                 list(read_frames(index))
             except UserError as error:
                 assert "ulm.jsonl" in str(error)
+
+
+def test_labelled_source_announces_no_outages():
+    """A source with a method ``shown`` is taken for one that announces its outages."""
+    assert not isinstance(LabelledSource(lambda: iter(()), 2.0, {}, 640), InterruptedSource)

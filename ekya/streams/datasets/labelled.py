@@ -95,7 +95,7 @@ class LabelledSource:
     Each object of a frame without track names has a track of its own.
 
     Attributes:
-        shown: returns all frames in order, from the start at each call.
+        show: returns all frames in order, from the start at each call.
         fps: frames a second of stream time.
         class_of: number of each class of the fleet that the data set has; other objects are left out.
         max_side: longest side of a frame, pixels; larger pictures are scaled down.
@@ -103,7 +103,7 @@ class LabelledSource:
         damaged: number of frames of the current pass that could not be shown.
     """
 
-    shown: Callable[[], Iterator[Shown]]
+    show: Callable[[], Iterator[Shown]]
     fps: float
     class_of: Mapping[str, int]
     max_side: int
@@ -116,7 +116,7 @@ class LabelledSource:
         self.damaged = 0
         index = untracked = 0
         numbers: dict[str, int] = {}
-        for shown in self.shown():
+        for shown in self.show():
             if shown.image is None:
                 self.damaged += shown.count
                 self._log(shown.frame.problem)
@@ -186,7 +186,7 @@ def examine_source(
     objects: Counter[str] = Counter()
     problems: list[str] = []
     good, duration_us = 0, 0.0
-    for shown in source.shown():
+    for shown in source.show():
         record(shown.frame)
         duration_us = shown.t_us + US_PER_S / source.fps
         if shown.image is None:
