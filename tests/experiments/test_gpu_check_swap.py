@@ -47,7 +47,7 @@ def test_swap_by_either_way_delivers_weights_and_model_answers(way, models, monk
     assert all(delay > 0 for delay in measured.delays_ms)
     assert all(stall < delay for stall, delay in zip(measured.stalls_ms, measured.delays_ms, strict=True))
     assert findings(measured, way)[1].met
-    assert gpu.lent == {}, "what was lent is freed"
+    assert gpu.shared == {}, "what was lent is freed"
 
 
 def test_swap_driver_error_of_the_trainer_is_raised(models, monkeypatch):
