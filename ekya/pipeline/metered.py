@@ -24,6 +24,8 @@ class MeteredGolden:
         """
         self.background = golden.background
         """The background class of the golden model."""
+        self.finds = golden.finds
+        """Whether it finds the objects of an image itself."""
         self.took_s = 0.0
         """GPU-seconds of all questions so far."""
         self.operations = golden.operations

@@ -294,7 +294,7 @@ def memory_in_classes(
     the serving model, and so never be served.
     """
     kept = memory.exemplars()
-    if kept is None:
+    if not isinstance(kept, LabelledCrops):
         return memory
     ours = in_classes(kept, classes, fleet)
     return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))

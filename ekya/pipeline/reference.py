@@ -8,6 +8,7 @@ import logging
 import numpy as np
 
 from ekya.config.fleet_sections import StreamConfig
+from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FrameReference
 from ekya.core.units import StreamId
 from ekya.models.golden.detections import FramePlace
@@ -20,6 +21,7 @@ from ekya.streams.ingest.tracking import IouTracker
 
 _LOG = logging.getLogger(__name__)
 _LOG_EVERY = 500
+_NO_TRACK = -1
 
 
 class Referee:
@@ -31,17 +33,21 @@ class Referee:
         self._tracker = IouTracker()
 
     def judge(self, frame: Frame) -> FrameReference | None:
-        """Returns the next frame's objects; None if the golden model cannot detect objects."""
-        found = self._golden.detect(frame.image, FramePlace(self._stream, frame.index))
+        """Returns the next frame's objects; None if the golden model has never analysed it."""
+        found = self._golden.find(frame.image, FramePlace(self._stream, frame.index))
         if found is None:
             return None
-        boxes, classes = found
-        tracks = self._tracker.update(boxes)
-        return FrameReference(frame.index, frame.t_us, boxes, classes.astype(np.int16), tracks)
+        doubtful = len(found.doubtful)
+        classes = np.concatenate([found.classes, np.full(doubtful, DOUBTFUL)]).astype(np.int16)
+        tracks = np.concatenate([self._tracker.update(found.boxes), np.full(doubtful, _NO_TRACK)])
+        boxes = np.concatenate([found.boxes, found.doubtful])
+        return FrameReference(frame.index, frame.t_us, boxes, classes, tracks)
 
 
 def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel, until_us: int) -> None:
     """Writes ``reference/<stream>.parquet`` for the frames that arrived before ``until_us``."""
+    if not golden.finds:
+        return
     path = folder.reference(stream.id)
     rows = reference_writer(path)
     referee = Referee(golden, stream.id)
@@ -50,9 +56,8 @@ def write_reference(folder: RunFolder, stream: StreamConfig, golden: GoldenModel
             if frame.t_us >= until_us:
                 break
             judged = referee.judge(frame)
-            if judged is None:
-                return
-            rows.add(judged)
+            if judged is not None:
+                rows.add(judged)
             if count % _LOG_EVERY == 0:
                 _LOG.info("%s: %d frames have their reference labels", stream.id, count)
     rows.flush()

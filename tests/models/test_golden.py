@@ -54,9 +54,9 @@ def test_detector_model_label_confirms_boxes_or_says_background() -> None:
     assert labels[1].shape == (0,)
     assert detector.asked == 1, "a picture without boxes costs nothing"
     assert golden.operations([Question(boxes, IMAGE), Question(empty, IMAGE)]) == 20_000
-    found, classes = golden.detect(IMAGE)
-    assert classes.tolist() == [0, 1]
-    assert found.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
+    found = golden.find(IMAGE)
+    assert found.classes.tolist() == [0, 1]
+    assert found.boxes.tolist() == [[0, 0, 40, 40], [0, 50, 20, 90]]
 
 
 def test_detector_model_known_detections_are_not_computed_again() -> None:
@@ -88,7 +88,8 @@ def test_detector_model_unsure_detection_is_neither_object_nor_background() -> N
     golden = detector_model(("car", "person", "background"), detector, 0.6)
     (labels,) = golden.label([Question(np.array([half, kite, sure], dtype=np.float32), IMAGE)])
     assert labels.tolist() == [UNSURE, golden.background, 1]
-    assert golden.detect(IMAGE)[1].tolist() == [1], "the reference is what is sure"
+    assert golden.find(IMAGE).classes.tolist() == [1], "the reference is what is sure"
+    assert golden.find(IMAGE).doubtful.tolist() == [half], "a duplicate of what is sure is not doubtful"
 
 
 class Reddest(nn.Module):
@@ -110,7 +111,7 @@ def test_classifier_label_keeps_the_order_of_boxes_and_pictures() -> None:
     assert [part.tolist() for part in labels[:3]] == [[0, 1, 2], [], [2, 1, 0]]
     assert labels[3].tolist() == [0] * 20 + [1] * 20 + [2] * 20
     assert [part.tolist() for part in golden.label([Question(empty, image)])] == [[]]
-    assert golden.detect(image) is None
+    assert golden.find(image) is None
 
 
 def test_classifier_operations_grow_with_the_crops() -> None:

@@ -38,10 +38,9 @@ def test_label_file_model_of_detections_labels_as_the_detector(tmp_path: Path) -
     assert golden.background == 2
     assert [of.tolist() for of in labels] == [[0, 2, 1, UNSURE], [2] * 4, [UNSURE] * 4, []]
     assert golden.operations([asked(5)]) == 0
-    boxes, classes = golden.detect(IMAGE, FramePlace(CAM, 5)) or (None, None)
-    assert (boxes.tolist(), classes.tolist()) == ([CAR, PERSON], [0, 1])
-    boxes, classes = golden.detect(IMAGE, FramePlace(CAM, 7)) or (None, None)
-    assert len(boxes) == len(classes) == 0
+    found = golden.find(IMAGE, FramePlace(CAM, 5))
+    assert (found.boxes.tolist(), found.classes.tolist()) == ([CAR, PERSON], [0, 1])
+    assert golden.find(IMAGE, FramePlace(CAM, 7)) is None, "this frame was never labelled"
 
 
 def test_label_file_model_of_given_boxes_ignores_confidence(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_label_file_model_of_given_boxes_ignores_confidence(tmp_path: Path) -> N
     moved = BOXES + np.array([[2, 0, 2, 0], [0, 0, 0, 0], [200, 0, 200, 0], [0, 0, 0, 0]], np.float32)
     labels = golden.label([asked(5, moved), asked(6), asked(7)])
     assert [of.tolist() for of in labels] == [[0, UNSURE, UNSURE, 0], [UNSURE] * 4, [UNSURE] * 4]
-    assert golden.detect(IMAGE, FramePlace(CAM, 5)) is None
+    assert golden.find(IMAGE, FramePlace(CAM, 5)) is None
     with pytest.raises(ValueError, match="stream and frame"):
         golden.label([Question(BOXES, IMAGE)])
 

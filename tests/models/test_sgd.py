@@ -9,7 +9,7 @@ from ekya.models.training.sgd import Sgd, SgdRecipe
 @pytest.fixture
 def suffix():
     """A block and a head, which have separate learning rates."""
-    return Suffix(nn.Sequential(nn.Conv2d(3, 4, 1)), nn.Linear(4, 2))
+    return Suffix(nn.Sequential(nn.Conv2d(3, 4, 1)), nn.Linear(4, 2), pools=True)
 
 
 def push(suffix, size):
@@ -61,7 +61,7 @@ def test_coasting_leaves_weights_and_optimizer_unchanged(suffix):
 )
 def test_sgd_with_late_gradients_settles_at_higher_rate_with_foresight(rate, late, foresees, settles):
     """The loss is w² / 2, so its gradient at w is w; momentum is 0.9."""
-    suffix = Suffix(nn.Sequential(), nn.Linear(1, 1))
+    suffix = Suffix(nn.Sequential(), nn.Linear(1, 1), pools=False)
     sgd = Sgd(suffix, SgdRecipe(learning_rate=rate, weight_decay=0.0))
     weight = suffix.head.bias
     for other in suffix.parameters():

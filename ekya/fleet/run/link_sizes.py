@@ -4,7 +4,6 @@ import numpy as np
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.run.training.material import crop_bytes
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
@@ -25,7 +24,7 @@ def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:
     crop = LabelledCrops(np.zeros((1, side, side, 3), np.uint8), one, one, one)
     blocks = [4e-6 * sum(weights.numel() for weights in block.parameters()) for block in model.blocks]
     return Sizes(
-        crop_mb=crop_bytes(crop) / 1e6,
+        crop_mb=crop.nbytes / 1e6,
         model_mb=len(to_bytes(model)) / 1e6,
         blocks_mb=tuple(reversed(blocks)),
         features=model.features,

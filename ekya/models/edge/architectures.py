@@ -1,4 +1,4 @@
-"""Trunks of edge models: the classifiers of ``cuts.py``, cut into blocks."""
+"""Trunks of edge models: the networks of ``cuts.py``, cut into blocks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ekya.models.edge.cuts import CUTS, Cut
+from ekya.models.edge.cuts import CUTS, FASTESTDET, Cut
+from ekya.models.edge.detection import fastestdet
+from ekya.models.edge.detection.detector import Detector
 from ekya.models.edge.resnet import RESNETS
 
 
@@ -19,10 +21,12 @@ class Trunk:
     Attributes:
         blocks: by name, from the input on; each takes the output of the one before, a single tensor.
         features: channels of the last block's output.
+        detector: heads, decoding and loss of a detector; None for a classifier.
     """
 
     blocks: Mapping[str, nn.Module]
     features: int
+    detector: Detector | None = None
 
 
 def fresh_network(architecture: str) -> nn.Module:
@@ -61,7 +65,14 @@ def _fresh_trunk(architecture: str) -> Trunk:
     return trunk_of(fresh_network(architecture), architecture)
 
 
-EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {name: partial(_fresh_trunk, name) for name in CUTS}
+def _of_fastestdet() -> Trunk:
+    return Trunk(fastestdet.blocks(), fastestdet.FEATURES, fastestdet.FastestDet())
+
+
+EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
+    **{name: partial(_fresh_trunk, name) for name in CUTS},
+    FASTESTDET: _of_fastestdet,
+}
 """Builders of trunks with fresh weights, by name of the architecture."""
 
 

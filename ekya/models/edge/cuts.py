@@ -1,14 +1,24 @@
-"""Classifiers that are available as edge models, and the blocks that each is cut into.
+"""Networks that are available as edge models, and the blocks that each is cut into.
 
 No network is built here, so that a fleet file can be read without torch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 DEFAULT_ARCHITECTURE = "resnet18"
 """Architecture of a stream's model unless the fleet file names another."""
+
+
+class Task(StrEnum):
+    """What an edge model does."""
+
+    CLASSIFY = "classify"
+    """Names the objects in boxes that are given or proposed."""
+    DETECT = "detect"
+    """Finds objects in whole frames, and names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,23 @@ CUTS: Mapping[str, Cut] = {
 """Torchvision's classifiers that are edge models. Names of blocks are those of the papers' tables."""
 
 
+FASTESTDET = "fastestdet"
+"""Architecture of a stream's detector unless the fleet file names another."""
+
+DETECTORS: Mapping[str, tuple[str, ...]] = {
+    FASTESTDET: ("stem", "stage2", "stage3", "stage4", "spp"),
+}
+"""Detectors that are edge models, and the names of their blocks; the heads follow."""
+
+NAMES = (*CUTS, *DETECTORS)
+"""Every edge model."""
+
+
+def task_of(architecture: str) -> Task:
+    """Returns what an edge model of this architecture does."""
+    return Task.DETECT if architecture in DETECTORS else Task.CLASSIFY
+
+
 def block_names(architecture: str) -> tuple[str, ...]:
     """Returns the names of an architecture's blocks, from the input on."""
-    return tuple(CUTS[architecture].blocks)
+    return DETECTORS[architecture] if architecture in DETECTORS else tuple(CUTS[architecture].blocks)

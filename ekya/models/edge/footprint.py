@@ -11,12 +11,12 @@ from torch.nn.functional import cross_entropy
 
 from ekya.core.gpus import Footprint
 from ekya.core.profile import Family
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.edge.model import EdgeModel, Prefix, Suffix, build_edge_model, split_at
 from ekya.models.edge.predictor import FORWARD_BATCH
 
 COUNTED_CROPS = 2
-_COUNTED_CLASSES = 6
+_CLASSES, _DETECTED_CLASSES = 6, 80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,10 +29,16 @@ class Shapes:
     images: Tensor
     labels: Tensor
 
+    def loss(self, boundary: Tensor) -> Tensor:
+        """Returns a loss for activations at the boundary: the model's own, or for a detector one like it."""
+        outputs: Tensor = self.suffix(boundary)
+        return cross_entropy(outputs, self.labels) if self.model.detector is None else outputs.square().mean()
+
 
 def shapes_of(architecture: str, head_width: int, trainable_blocks: int, side: int) -> Shapes:
-    """Returns a model of a few classes and a batch of ``COUNTED_CROPS`` crops of this side in pixels."""
-    names = tuple(str(index) for index in range(_COUNTED_CLASSES))
+    """Returns a model and a batch of ``COUNTED_CROPS`` images of this side in pixels."""
+    classes = _DETECTED_CLASSES if task_of(architecture) is Task.DETECT else _CLASSES
+    names = tuple(str(index) for index in range(classes))
     with torch.device("meta"):
         model = build_edge_model(names, head_width, 0, architecture)
         images = torch.zeros(COUNTED_CROPS, 3, side, side)
@@ -60,7 +66,7 @@ def footprint_of(family: Family, side: int, architecture: str = DEFAULT_ARCHITEC
         input_bytes=_bytes(images) // COUNTED_CROPS,
         boundary_bytes=_bytes(boundary) // COUNTED_CROPS,
         passing_bytes=max(passed) // COUNTED_CROPS,
-        saved_bytes=_saved_bytes(suffix, boundary, parts.labels) // COUNTED_CROPS,
+        saved_bytes=_saved_bytes(parts, boundary) // COUNTED_CROPS,
         forward_crops=FORWARD_BATCH,
     )
 
@@ -80,8 +86,9 @@ def _passing_bytes(model: nn.Module) -> Iterator[list[int]]:
         yield passed
 
 
-def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:
+def _saved_bytes(parts: Shapes, boundary: Tensor) -> int:
     """Returns the bytes that autograd keeps of a batch besides the weights, each tensor once."""
+    suffix = parts.suffix
     weights = {_storage(tensor) for tensor in (*suffix.parameters(), *suffix.buffers())}
     kept: dict[int, Tensor] = {}
 
@@ -91,7 +98,7 @@ def _saved_bytes(suffix: nn.Module, boundary: Tensor, labels: Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        cross_entropy(suffix(boundary), labels)
+        parts.loss(boundary)
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 

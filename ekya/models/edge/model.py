@@ -1,4 +1,4 @@
-"""Edge model: the compressed classifier of one camera, a trunk of blocks and a head (paper §2.2, §3.1)."""
+"""Edge model: the compressed network of one camera, a trunk of blocks and a head (paper §2.2, §3.1)."""
 
 import copy
 import math
@@ -11,21 +11,20 @@ from torch import Tensor, nn
 
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
-
-INPUT_MEAN = 0.45
-INPUT_SCALE = 0.25
-"""Pixels in [0, 1] enter a model minus the mean and divided by the scale."""
+from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 
 
 class EdgeModel(nn.Module):
-    """A classifier for one camera.
+    """A classifier or a detector for one camera.
 
     Attributes:
         architecture: key of ``EDGE_MODELS``.
         classes: names, in the order of the outputs.
-        head_width: neurons of the hidden layer before the classes; 0 is a linear head.
+        head_width: neurons of a classifier's hidden layer before the classes; 0 is a linear head.
+        features: channels of the last block's output.
         blocks: from the input on. ``RetrainConfig.trainable_blocks`` counts them from the end.
-        head: features to logits.
+        head: features to logits of a classifier, or feature maps to the outputs of a detector.
+        detector: decodes the outputs of a detector; None for a classifier.
     """
 
     def __init__(self, architecture: str, classes: tuple[str, ...], head_width: int) -> None:
@@ -35,19 +34,28 @@ class EdgeModel(nn.Module):
         self.classes = classes
         self.head_width = head_width
         self.features = trunk.features
+        self.detector = trunk.detector
         self.blocks = nn.ModuleList(trunk.blocks.values())
-        self.head = _head(trunk.features, head_width, len(classes))
+        self.head = _head(self, head_width, len(classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps (N, 3, S, S) float, as ``to_input`` returns them, to (N, C) logits."""
-        logits: Tensor = self.head(self.embed(images))
-        return logits
+        """Maps (N, 3, S, S) float, as ``to_input`` returns them, to outputs.
 
-    def embed(self, images: Tensor) -> Tensor:
-        """Maps (N, 3, S, S) float to (N, F) float features, the input of the head."""
+        Those of a classifier are (N, C) logits; those of a detector are decoded by ``detector``.
+        """
+        maps = self.maps(images)
+        outputs: Tensor = self.head(pool(maps) if self.detector is None else maps)
+        return outputs
+
+    def maps(self, images: Tensor) -> Tensor:
+        """Maps (N, 3, S, S) float to (N, F, h, w) float feature maps."""
         for block in self.blocks:
             images = block(images)
-        return pool(images)
+        return images
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Maps (N, 3, S, S) float to (N, F) float features; they are the input of a classifier's head."""
+        return pool(self.maps(images))
 
 
 def pool(maps: Tensor) -> Tensor:
@@ -55,9 +63,16 @@ def pool(maps: Tensor) -> Tensor:
     return maps.mean(dim=(2, 3))
 
 
-def to_input(crops: NDArray[np.uint8], device: str) -> Tensor:
-    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device."""
-    return normalised(torch.from_numpy(np.ascontiguousarray(crops)).to(device)).contiguous()
+def to_input(images: NDArray[np.uint8], device: str, channels_last: bool = False) -> Tensor:
+    """Converts (N, S, S, 3) uint8 RGB to (N, 3, S, S) float32, shifted and scaled, on the device.
+
+    Args:
+        images: to convert.
+        device: torch device.
+        channels_last: keep the memory layout of the images.
+    """
+    pixels = normalised(torch.from_numpy(np.ascontiguousarray(images)).to(device))
+    return pixels if channels_last else pixels.contiguous()
 
 
 def normalised(pixels: Tensor) -> Tensor:
@@ -97,15 +112,16 @@ def adapt(
 ) -> EdgeModel:
     """Returns a copy of the model with this head; the trunk's weights do not change.
 
-    A changed head width re-initialises the head. With the width unchanged, the outputs of classes that the
-    model knows are kept, by name, and only new classes are initialised. ``shared`` as in ``clone``.
+    A detector keeps its head. A changed head width re-initialises the head. With the width unchanged, the
+    outputs of classes that the model knows are kept, by name, and only new classes are initialised.
+    ``shared`` as in ``clone``.
     """
     adapted = clone(model, shared)
-    if classes == model.classes and head_width == model.head_width:
+    if model.detector is not None or (classes == model.classes and head_width == model.head_width):
         return adapted
     device = next(model.parameters()).device
     adapted.classes, adapted.head_width = classes, head_width
-    adapted.head = _head(model.features, head_width, len(classes)).to(device)
+    adapted.head = _head(model, head_width, len(classes)).to(device)
     _initialise_head(adapted, seed)
     if head_width == model.head_width:
         _keep_known_outputs(model, adapted)
@@ -134,10 +150,12 @@ def linear_layers(head: nn.Module) -> list[nn.Linear]:
     return [module for module in head.modules() if isinstance(module, nn.Linear)]
 
 
-def _head(features: int, width: int, classes: int) -> nn.Module:
+def _head(model: EdgeModel, width: int, classes: int) -> nn.Module:
+    if model.detector is not None:
+        return model.detector.heads(classes)
     if width == 0:
-        return nn.Linear(features, classes)
-    return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, classes))
+        return nn.Linear(model.features, classes)
+    return nn.Sequential(nn.Linear(model.features, width), nn.ReLU(), nn.Linear(width, classes))
 
 
 def _initialise_head(model: EdgeModel, seed: int) -> None:
@@ -153,15 +171,18 @@ def _initialise_head(model: EdgeModel, seed: int) -> None:
 class Suffix(nn.Module):
     """The trainable end of a model: its last blocks and the head, sharing the model's weights."""
 
-    def __init__(self, blocks: nn.Sequential, head: nn.Module) -> None:
+    def __init__(self, blocks: nn.Sequential, head: nn.Module, pools: bool) -> None:
         super().__init__()
-        self.blocks, self.head = blocks, head
+        self.blocks, self.head, self._pools = blocks, head, pools
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Maps activations at the boundary, or (N, F) features if no block is trained, to (N, C) logits."""
-        features = pool(self.blocks(inputs)) if len(self.blocks) else inputs
-        logits: Tensor = self.head(features)
-        return logits
+        """Maps activations at the boundary to outputs.
+
+        For a classifier of which no block is trained these activations are (N, F) features.
+        """
+        maps = self.blocks(inputs)
+        outputs: Tensor = self.head(pool(maps) if self._pools else maps)
+        return outputs
 
 
 class Prefix(nn.Module):
@@ -172,7 +193,7 @@ class Prefix(nn.Module):
         self.blocks, self._pools = blocks, pools
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps (N, 3, S, S) to activations at the boundary, or to (N, F) features if no block is trained."""
+        """Maps (N, 3, S, S) to activations at the boundary; see ``Suffix``."""
         activations: Tensor = self.blocks(images)
         return pool(activations) if self._pools else activations
 
@@ -183,8 +204,11 @@ def split_at(model: EdgeModel, trainable_blocks: int) -> tuple[Prefix, Suffix]:
     if not 0 <= boundary <= len(model.blocks):
         raise ValueError(f"{model.architecture} has {len(model.blocks)} blocks, not {trainable_blocks}")
     blocks = list(model.blocks)
-    prefix = Prefix(nn.Sequential(*blocks[:boundary]), pools=trainable_blocks == 0)
-    return prefix, Suffix(nn.Sequential(*blocks[boundary:]), model.head)
+    classifies = model.detector is None
+    prefix = Prefix(nn.Sequential(*blocks[:boundary]), pools=classifies and trainable_blocks == 0)
+    return prefix, Suffix(
+        nn.Sequential(*blocks[boundary:]), model.head, pools=classifies and trainable_blocks > 0
+    )
 
 
 def on_cpu(frozen: nn.Module) -> dict[int, Tensor]:

@@ -31,6 +31,8 @@ class GoldenClassifier:
         self.classes = classes
         self.background = None
         """None: every box is taken for an object."""
+        self.finds = False
+        """False: it names boxes that are given."""
         self._network = network.eval()
         self._side = side
         self._operations_per_crop = 0
@@ -59,8 +61,8 @@ class GoldenClassifier:
             self._operations_per_crop = int(counter.get_total_flops())
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
-    def detect(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
-        """Returns None: a classifier detects no boxes."""
+    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
+        """Returns None: a classifier finds no boxes."""
 
     def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         pictures = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2))).float() / 255

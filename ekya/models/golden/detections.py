@@ -35,6 +35,21 @@ def no_detections() -> Detections:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GoldenObjects:
+    """Objects of one image as a golden detector labels them.
+
+    Attributes:
+        boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
+        classes: (N,) int64, index into the fleet's classes.
+        doubtful: (K, 4) float32, boxes in which the detector half believes: neither object nor background.
+    """
+
+    boxes: NDArray[np.float32]
+    classes: NDArray[np.int64]
+    doubtful: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Proposals:
     """Boxes of the objects of one image, not yet classified.
 

@@ -10,13 +10,21 @@ from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND, iou_matrix
+from ekya.models.golden.boxes import nms
 from ekya.models.golden.class_map import class_of_each
-from ekya.models.golden.detections import Detections, Detector, FramePlace, Question, no_detections
+from ekya.models.golden.detections import (
+    Detections,
+    Detector,
+    FramePlace,
+    GoldenObjects,
+    Question,
+)
 
 UNSURE = -1
 """Label of a box with an unsure detection only: it is not used for training."""
 
 _SAME_OBJECT_IOU = 0.5
+_DUPLICATE_IOU = 0.7
 
 
 class DetectionSource(Protocol):
@@ -35,7 +43,8 @@ class DetectionModel:
 
     Attributes:
         classes: the fleet's.
-        background: index of ``background``; None if boxes are given and only classified.
+        background: index of ``background``; None if no box is that.
+        finds: whether objects are found in images; otherwise boxes are given and only classified.
         source: of the detections, with unsure ones too, to distinguish their boxes from background.
         class_of: the fleet's class of each of the source's classes, as ``class_of_each`` returns it.
         sure_score: minimum score of a sure detection.
@@ -43,6 +52,7 @@ class DetectionModel:
 
     classes: tuple[str, ...]
     background: int | None
+    finds: bool
     source: DetectionSource
     class_of: NDArray[np.int64]
     sure_score: float
@@ -56,18 +66,27 @@ class DetectionModel:
         return [self._label(item) for item in items]
 
     def operations(self, items: Sequence[Question]) -> int:
-        """Returns the multiplications and additions for all images with boxes and without detections."""
-        return self.source.operations([item for item in items if len(item.boxes)])
+        """Returns the multiplications and additions for all images without detections.
 
-    def detect(
-        self, image: NDArray[np.uint8], place: FramePlace | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
-        """Returns boxes (N, 4) and classes (N,) of sure detections of the fleet's classes."""
-        if self.background is None:
+        If there is a background, images without boxes are not looked at.
+        """
+        return self.source.operations([item for item in items if self.background is None or len(item.boxes)])
+
+    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
+        """Returns the sure and the doubtful detections of the fleet's classes, without duplicates.
+
+        None if boxes are given and only classified, or the image was never analysed.
+        """
+        if not self.finds:
             return None
-        item = Question(np.zeros((0, 4), np.float32), image, place=place)
-        found, classes, sure = self._of_fleet(self.source.detections(item) or no_detections())
-        return found.boxes[sure], classes[sure]
+        detections = self.source.detections(Question(np.zeros((0, 4), np.float32), image, place=place))
+        if detections is None:
+            return None
+        found, classes, sure = self._of_fleet(detections)
+        # One vehicle may be found as a car and as a truck.
+        kept = nms(found.boxes, found.scores, None, _DUPLICATE_IOU)
+        found, classes, sure = found.take(kept), classes[kept], sure[kept]
+        return GoldenObjects(found.boxes[sure], classes[sure], found.boxes[~sure])
 
     def _label(self, item: Question) -> NDArray[np.int64]:
         labels = np.full(len(item.boxes), UNSURE, dtype=np.int64)
@@ -105,20 +124,26 @@ class _DetectorSource:
 
 
 def detector_model(
-    classes: tuple[str, ...], detector: Detector, sure_score: float, class_map: Path | None = None
+    classes: tuple[str, ...],
+    detector: Detector,
+    sure_score: float,
+    class_map: Path | None = None,
+    names_boxes: bool = True,
 ) -> DetectionModel:
     """Returns the golden model of a detector.
 
     Args:
-        classes: the fleet's; the last is ``background``.
+        classes: the fleet's.
         detector: any; with a lower minimum score, unsure boxes can be distinguished from background.
         sure_score: minimum score of a sure detection.
         class_map: file that maps the detector's classes to the fleet's, if their names differ.
+        names_boxes: it labels proposed boxes, and the fleet's last class is ``background``.
 
     Raises:
         UserError: the last class is another, or the detector and the map do not know one of them.
     """
-    if not classes or classes[-1] != BACKGROUND:
+    if names_boxes and (not classes or classes[-1] != BACKGROUND):
         raise UserError(f"key 'classes': with a golden detector the last must be '{BACKGROUND}'; add it.")
-    class_of = class_of_each(classes[:-1], detector.names, class_map, "the golden detector")
-    return DetectionModel(classes, len(classes) - 1, _DetectorSource(detector), class_of, sure_score)
+    named, background = (classes[:-1], len(classes) - 1) if names_boxes else (classes, None)
+    class_of = class_of_each(named, detector.names, class_map, "the golden detector")
+    return DetectionModel(classes, background, True, _DetectorSource(detector), class_of, sure_score)

@@ -31,7 +31,11 @@ class _FileSource:
 
 
 def label_file_model(
-    classes: tuple[str, ...], labels: LabelFile, sure_score: float, class_map: Path | None
+    classes: tuple[str, ...],
+    labels: LabelFile,
+    sure_score: float,
+    class_map: Path | None,
+    names_boxes: bool = True,
 ) -> DetectionModel:
     """Returns the golden model of a label file.
 
@@ -41,14 +45,17 @@ def label_file_model(
         labels: of all the fleet's streams.
         sure_score: minimum confidence of a sure label. Labels of given boxes are always sure.
         class_map: file that maps the label file's classes to the fleet's, if names differ.
+        names_boxes: it labels boxes that are given or proposed; otherwise its objects are those of frames.
 
     Raises:
         UserError: the file and the map do not know one of the classes.
     """
-    finds = classes[-1] == BACKGROUND
-    named, background = (classes[:-1], len(classes) - 1) if finds else (classes, None)
-    class_of = class_of_each(named, labels.head.names, class_map, labels.path.name)
-    return DetectionModel(classes, background, _FileSource(labels), class_of, sure_score if finds else 0.0)
+    background = len(classes) - 1 if classes[-1] == BACKGROUND else None
+    finds = background is not None or not names_boxes
+    class_of = class_of_each(classes[:background], labels.head.names, class_map, labels.path.name)
+    return DetectionModel(
+        classes, background, finds, _FileSource(labels), class_of, sure_score if finds else 0.0
+    )
 
 
 class LabelFileProposer:

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.checksum import verified
 from ekya.models.golden.coco import coco_names
-from ekya.models.golden.detections import Detector, FramePlace, Question
-from ekya.models.golden.golden_from_detector import DetectionModel, detector_model
+from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question
+from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.golden.golden_from_file import label_file_model
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.registry import CLASSIFIERS, DETECTORS, FILE, ONNX, RESNEXT29, imported
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
     from ekya.models.golden.classifier import GoldenClassifier
 
 GOLDEN_SCORE = 0.6
-"""Minimum score of a detection that becomes a label."""
+"""Minimum score of a detection that names a proposed box."""
 
 PROPOSAL_SCORE = 0.4
 """Minimum score of a detection whose box is proposed to the edge model."""
+
+OBJECT_SCORE = 0.4
+"""Minimum score of a detection that is an object for an edge model that detects."""
+
+DOUBTFUL_SCORE = 0.2
+"""Minimum score of a detection that is doubtful for it: neither object nor background."""
 
 _COCO_MAP = "golden_models/coco_to_fleet.yaml"
 
@@ -35,10 +42,11 @@ class Labels(Protocol):
 
     @property
     def background(self) -> int | None:
-        """Class of a box without an object, from a detector, whose cost is per image.
+        """Class of a box without an object, from a detector; None if every box is taken for an object."""
 
-        None from a classifier, which takes every box for an object, and whose cost is per box.
-        """
+    @property
+    def finds(self) -> bool:
+        """Whether it finds the objects of an image itself; then its cost is per image, else per box."""
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
@@ -54,29 +62,32 @@ class GoldenModel(Labels, Protocol):
     def classes(self) -> tuple[str, ...]:
         """The fleet's classes, the index space of all labels."""
 
-    def detect(
-        self, image: NDArray[np.uint8], place: FramePlace | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | None:
-        """Returns boxes (N, 4) and classes (N,) of an image as a reference; None from a classifier."""
+    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
+        """Returns the objects of an image; None from a classifier, or if the image was never analysed."""
 
 
-def open_golden(spec: GoldenSpec, classes: tuple[str, ...]) -> GoldenModel:
+def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CLASSIFY) -> GoldenModel:
     """Opens the golden model that a fleet file names.
 
     Args:
         spec: golden model of the fleet file.
-        classes: the fleet's; for a detector the last is ``background``.
+        classes: the fleet's; for a detector that names boxes the last is ``background``.
+        task: of the edge models that learn from it.
 
     Raises:
         UserError: the weights cannot be loaded, have another checksum or do not fit, or the model does not
-            know one of the classes.
+            know one of the classes, or finds no objects where edge models learn to.
     """
-    if detector_of(spec) is not None:
-        detector = open_detector_of(spec, PROPOSAL_SCORE)
-        return detector_model(classes, detector, GOLDEN_SCORE, _class_map(spec, detector.names))
+    names_boxes = task is Task.CLASSIFY
+    least, sure = (PROPOSAL_SCORE, GOLDEN_SCORE) if names_boxes else (DOUBTFUL_SCORE, OBJECT_SCORE)
     if spec.model == FILE:
-        return _from_labels(spec, classes)
-    return open_classifier_of(spec, classes)
+        labels = read_labels(label_file_of(spec))
+        class_map = _class_map(spec, labels.head.names)
+        return label_file_model(classes, labels, sure, class_map, names_boxes)
+    if detector_of(spec) is None and names_boxes:
+        return open_classifier_of(spec, classes)
+    detector = open_detector_of(spec, least)
+    return detector_model(classes, detector, sure, _class_map(spec, detector.names), names_boxes)
 
 
 def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
@@ -129,11 +140,6 @@ def label_file_of(spec: GoldenSpec) -> Path:
             "`ekya golden label` and name it."
         )
     return path
-
-
-def _from_labels(spec: GoldenSpec, classes: tuple[str, ...]) -> DetectionModel:
-    labels = read_labels(label_file_of(spec))
-    return label_file_model(classes, labels, GOLDEN_SCORE, _class_map(spec, labels.head.names))
 
 
 def _class_map(spec: GoldenSpec, names: tuple[str, ...]) -> Path | None:

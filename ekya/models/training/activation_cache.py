@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ekya.models.edge.model import EdgeModel, clone, to_input
+from ekya.models.edge.model import EdgeModel, clone, split_at, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 
 
 class ActivationCache:
@@ -86,7 +86,7 @@ class KnownFeatures:
     """Features of crops that have already passed all blocks.
 
     Attributes:
-        training, validation: (N, F) and (M, F), as ``features_of`` returns them.
+        training, validation: of N and of M images, as ``features_of`` returns them.
         weights: (M,) weight of each validation crop.
     """
 
@@ -98,14 +98,17 @@ class KnownFeatures:
 @torch.no_grad()
 def features_of(
     model: EdgeModel,
-    crops: LabelledCrops,
+    examples: Examples,
     device: str,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Tensor:
-    """Returns the (N, F) features of the crops, on the device."""
-    embedding = clone(model).to(device).eval()
+    """Returns the inputs of the model's head for N images, on the device.
+
+    Those of a classifier are (N, F), those of a detector (N, F, h, w).
+    """
+    blocks, _ = split_at(clone(model).to(device).eval(), 0)
     parts = []
-    for part in torch.split(to_input(crops.crops, device), FORWARD_BATCH):
+    for part in torch.split(to_input(examples.images, device), FORWARD_BATCH):
         with scope():
-            parts.append(embedding.embed(part))
+            parts.append(blocks(part))
     return torch.cat(parts)

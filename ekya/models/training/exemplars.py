@@ -1,4 +1,4 @@
-"""Exemplar memory after iCaRL: a few representative crops per class (paper §2.2, [82])."""
+"""Exemplar memory after iCaRL: a few representative crops or frames per class (paper §2.2, [82])."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
-from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.labelled import Examples, concatenate
 
 DEFAULT_BUDGET_CROPS = 120
 """Exemplars of one stream, all classes together."""
@@ -24,9 +24,9 @@ class ExemplarMemory:
     """
 
     budget_crops: int = DEFAULT_BUDGET_CROPS
-    kept: LabelledCrops | None = None
+    kept: Examples | None = None
 
-    def exemplars(self) -> LabelledCrops | None:
+    def exemplars(self) -> Examples | None:
         """Returns the exemplars, or None before the first update."""
         return self.kept
 
@@ -35,7 +35,7 @@ class ExemplarMemory:
         """Number of exemplars."""
         return 0 if self.kept is None else len(self.kept)
 
-    def update(self, model: EdgeModel, labelled: LabelledCrops) -> "ExemplarMemory":
+    def update(self, model: EdgeModel, labelled: Examples) -> "ExemplarMemory":
         """Returns the memory after this window.
 
         Old exemplars and new crops of a class compete in the feature space of the current model.
@@ -44,14 +44,17 @@ class ExemplarMemory:
         candidates = labelled if self.kept is None else concatenate([self.kept, labelled])
         if len(candidates) == 0:
             return self
-        seen = np.unique(candidates.classes)
-        quota = max(1, self.budget_crops // len(seen))
-        chosen: list[NDArray[np.int64]] = []
-        for index in seen:
-            members = np.flatnonzero(candidates.classes == index)
-            features = normalised_features(model, candidates.crops[members])
+        seen = candidates.by_class()
+        quota = max(1, self.budget_crops // max(len(seen), 1))
+        chosen = [np.zeros(0, np.int64)]
+        for members in seen:
+            features = normalised_features(model, candidates.images[members])
             chosen.append(members[herd(features, quota)])
-        return ExemplarMemory(self.budget_crops, candidates.take(np.concatenate(chosen)[: self.budget_crops]))
+        # A frame may represent several classes.
+        places = list(dict.fromkeys(np.concatenate(chosen).tolist()))
+        return ExemplarMemory(
+            self.budget_crops, candidates.take(np.array(places[: self.budget_crops], np.int64))
+        )
 
 
 def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:

@@ -1,13 +1,97 @@
-"""Weights of a window's labels in accuracy measurements: one vote per object, more for late labels.
+"""Examples that are tried, and their weights in accuracy: one vote per object, more for late labels.
 
 A window's accuracy is measured to predict the next window. So an object counts once, however long it stayed,
 and if the scene changed while labels were taken, those of the later half count more (``weights_now``).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.frames import LabelledFrames, distinct_objects
+from ekya.models.training.goals import Judged
+from ekya.models.training.labelled import Examples, LabelledCrops
+
+CROPS_OF_ONE = 3
+"""Maximum number of crops of one object in a trial: a fourth adds next to nothing to three, and crops are the
+cost of a trial: each passes the frozen blocks, and a batch of them is a step of SGD."""
+
+ENOUGH_CROPS = 100
+"""Target number of crops in a trial on folds. If more are available, fewer are taken of each object, but one
+at least: the variance of a measurement, and what can be learned, depend on the number of objects."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighed:
+    """Weights of N examples in the accuracy on the scene at the end of the window.
+
+    Attributes:
+        weights: (N,) at least 0.
+        independent: effective number of independent objects.
+    """
+
+    weights: NDArray[np.float64]
+    independent: int
+
+
+def tried_of(labelled: Examples) -> NDArray[np.int64]:
+    """Returns the positions of the examples that a trial uses: all frames, or a few crops of each object."""
+    if not isinstance(labelled, LabelledCrops):
+        return np.arange(len(labelled))
+    crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(labelled.tracks))))
+    return few_of_each(labelled.classes, labelled.tracks, crops_of_one)
+
+
+def weighed_now(
+    labelled: Examples, tried: NDArray[np.int64], judged: Judged, background: int | None
+) -> Weighed:
+    """Returns the weights of tried examples.
+
+    Args:
+        labelled: all labels of the window.
+        tried: (N,) positions of the examples that are measured on.
+        judged: how right the serving model is on these.
+        background: a class of crops that does not count; None if there is none.
+    """
+    match labelled:
+        case LabelledCrops():
+            weights = weights_now(labelled, tried, judged.correct > 0, background)
+            return Weighed(weights, independent_crops(weights, labelled.tracks[tried]))
+        case LabelledFrames():
+            return _frames_now(labelled.take(tried), judged)
+        case _:
+            raise TypeError(f"{type(labelled).__name__} has no weights")
+
+
+def _frames_now(frames: LabelledFrames, judged: Judged) -> Weighed:
+    """Returns the weights of frames; the later half counts more if the scene changed."""
+    every = np.ones(len(frames))
+    later = frames.t_us > np.median(frames.t_us)
+    halves = [np.flatnonzero(~later), np.flatnonzero(later)]
+    objects = [max(1, distinct_objects(frames.take(half))) for half in halves]
+    if not all(judged.counted[half].any() for half in halves):
+        return Weighed(every, max(1, distinct_objects(frames)))
+    before, after = (judged.accuracy(of.astype(np.float64)) for of in (~later, later))
+    part = _part_of_later(after - before, judged.accuracy(every), sum(1.0 / count for count in objects))
+    # With ``part`` 1 the earlier half has no weight.
+    weights = np.where(later, 1.0, 1.0 - part)
+    return Weighed(weights, max(1, round((1.0 - part) * distinct_objects(frames) + part * objects[1])))
+
+
+def _part_of_later(difference: float, mean: float, variance: float) -> float:
+    """Returns the part of the weights, in [0, 1], that the later half of a window alone should have.
+
+    The accuracies of the serving model on the earlier and on the later half show whether the scene changed:
+    with d their difference, and v the variance of d if it did not, that is d² / (d² + v).
+
+    Args:
+        difference: of the accuracies on both halves.
+        mean: accuracy on both.
+        variance: of ``difference`` if nothing changed, as a multiple of that of one object.
+    """
+    bounded = float(np.clip(mean, variance / (1 + 2 * variance), 1 - variance / (1 + 2 * variance)))
+    return difference**2 / (difference**2 + bounded * (1.0 - bounded) * variance)
 
 
 def few_of_each(classes: NDArray[np.int64], tracks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -34,10 +118,6 @@ def weights_now(
 ) -> NDArray[np.float64]:
     """Returns the weights of tried crops for the accuracy on the scene at the end of the window.
 
-    The accuracies of the serving model on the earlier and on the later half show whether the scene changed:
-    with d their difference, and v the variance of d if it did not, the later half alone has a share of
-    d² / (d² + v) in the weights, and the whole window the rest.
-
     Args:
         labelled: all labels of the window.
         tried: (N,) positions of the crops that are measured on.
@@ -53,10 +133,8 @@ def weights_now(
     if not all(weights.any() for weights in halves):
         return every
     tracks = labelled.tracks[tried]
-    sure = 1.0 / sum(1.0 / independent_crops(weights, tracks) for weights in halves)
-    mean = float(np.clip(every @ right, 1.0 / (sure + 2.0), 1.0 - 1.0 / (sure + 2.0)))
-    changed = float((halves[1] - halves[0]) @ right) ** 2
-    alone = changed / (changed + mean * (1.0 - mean) / sure)
+    variance = sum(1.0 / independent_crops(weights, tracks) for weights in halves)
+    alone = _part_of_later(float((halves[1] - halves[0]) @ right), float(every @ right), variance)
     return (1.0 - alone) * every + alone * halves[1]
 
 

@@ -1,13 +1,59 @@
-"""Labelled crops and their split into training and validation parts."""
+"""What a retraining learns from: labelled crops, and their split into training and validation parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 VALIDATION_FRACTION = 0.2
 """Fraction of a window's labels that is held out for validation; the rest is for training."""
+
+
+class Examples(Protocol):
+    """Interface of labelled images: crops of objects (``LabelledCrops``) or frames (``LabelledFrames``)."""
+
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """(N, S, S, 3) uint8, RGB."""
+
+    @property
+    def tracks(self) -> NDArray[np.int64]:
+        """(N,) int64; examples of one track show the same, and are never split."""
+
+    @property
+    def t_us(self) -> NDArray[np.int64]:
+        """(N,) int64, stream time."""
+
+    @property
+    def side(self) -> int:
+        """S, the side of an image in pixels."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+
+    def __len__(self) -> int:
+        """Returns N."""
+
+    def take(self, indices: NDArray[np.int64]) -> Self:
+        """Returns the examples at these positions, in this order."""
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """Returns these examples and those of the others, in order."""
+
+    def objects_in_each(self) -> NDArray[np.int64]:
+        """Returns (N,) the number of named objects in each."""
+
+    def by_class(self) -> list[NDArray[np.int64]]:
+        """Returns for each class that occurs the positions of its examples, rising."""
+
+    def mix_weights(self, training: Self) -> NDArray[np.float64]:
+        """Returns (N,) weights that make these, a validation part, count as the whole window would."""
+
+
+E = TypeVar("E", bound=Examples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +85,47 @@ class LabelledCrops:
         return len(self.crops)
 
     @property
+    def images(self) -> NDArray[np.uint8]:
+        """The crops."""
+        return self.crops
+
+    @property
     def side(self) -> int:
         """S, the side of a crop in pixels."""
         return int(self.crops.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.crops.nbytes + self.classes.nbytes + self.tracks.nbytes + self.t_us.nbytes
 
     def take(self, indices: NDArray[np.int64]) -> "LabelledCrops":
         """Returns the crops at these positions, in this order."""
         return LabelledCrops(
             self.crops[indices], self.classes[indices], self.tracks[indices], self.t_us[indices]
         )
+
+    def joined(self, others: Sequence[Self]) -> "LabelledCrops":
+        """Returns these crops and those of the others, all of one side, in order."""
+        parts = [self, *others]
+        return LabelledCrops(
+            np.concatenate([part.crops for part in parts]),
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.tracks for part in parts]),
+            np.concatenate([part.t_us for part in parts]),
+        )
+
+    def objects_in_each(self) -> NDArray[np.int64]:
+        """Returns ones: a crop shows one object."""
+        return np.ones(len(self), np.int64)
+
+    def by_class(self) -> list[NDArray[np.int64]]:
+        """Returns for each class that occurs the positions of its crops, rising."""
+        return [np.flatnonzero(self.classes == index) for index in np.unique(self.classes)]
+
+    def mix_weights(self, training: Self) -> NDArray[np.float64]:
+        """Returns the ``class_mix_weights`` of these crops as the validation part beside ``training``."""
+        return class_mix_weights(training.classes, self.classes)
 
 
 def no_crops(side: int) -> LabelledCrops:
@@ -56,14 +134,9 @@ def no_crops(side: int) -> LabelledCrops:
     return LabelledCrops(np.zeros((0, side, side, 3), np.uint8), none, none, none)
 
 
-def concatenate(parts: Sequence[LabelledCrops]) -> LabelledCrops:
-    """Concatenates all parts in order; at least one part, all of one side."""
-    return LabelledCrops(
-        np.concatenate([part.crops for part in parts]),
-        np.concatenate([part.classes for part in parts]),
-        np.concatenate([part.tracks for part in parts]),
-        np.concatenate([part.t_us for part in parts]),
-    )
+def concatenate(parts: Sequence[E]) -> E:
+    """Concatenates all parts in order; at least one part, all of one kind and side."""
+    return parts[0].joined(parts[1:])
 
 
 def split_by_track_and_time(

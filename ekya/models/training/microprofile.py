@@ -25,8 +25,9 @@ from ekya.core.profile import FamilyCurve, Profiler
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures, features_of
 from ekya.models.training.epochs import crops_in_epoch, steps_in_epoch
-from ekya.models.training.label_weights import few_of_each, folds_of_tracks, independent_crops, weights_now
-from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.goals import Judged, goal_of
+from ekya.models.training.label_weights import folds_of_tracks, tried_of, weighed_now
+from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.operations import (
     RetrainingCost,
     TrainingCrops,
@@ -55,14 +56,6 @@ HEAD_EPOCHS = 6
 
 FOLDS = 3
 """Folds into which the labels are split to measure the head on all of them."""
-
-CROPS_OF_ONE = 3
-"""Maximum number of crops of one object in a trial: a fourth adds next to nothing to three, and crops are the
-cost of a trial: each passes the frozen blocks, and a batch of them is a step of SGD."""
-
-ENOUGH_CROPS = 100
-"""Target number of crops in a trial on folds. If more are available, fewer are taken of each object, but one
-at least: the variance of a measurement, and what can be learned, depend on the number of objects."""
 
 
 class Trying(Enum):
@@ -121,8 +114,8 @@ class MicroProfile:
     start: EdgeModel
     family: RetrainConfig
     way: Trying
-    training: LabelledCrops
-    validation: LabelledCrops
+    training: Examples
+    validation: Examples
     exemplars: int
     classes: tuple[str, ...]
     background: int | None
@@ -222,24 +215,22 @@ class MicroProfile:
     def _training_cost(self, crops: TrainingCrops) -> RetrainingCost:
         return training_cost(self.family, crops, self.training.side, self.start.architecture)
 
-    def _passed_of(self, crops: LabelledCrops) -> int:
-        """Returns the number of crops that a retraining need not pass through its frozen blocks again."""
+    def _passed_of(self, examples: Examples) -> int:
+        """Returns the number of examples that a retraining need not pass through its frozen blocks again."""
         if self.passed is None:
             return 0
-        return int(self.passed.known(self.family.trainable_blocks, crops.crops).sum())
+        return int(self.passed.known(self.family.trainable_blocks, examples.images).sum())
 
     @property
     def _labelled_crops(self) -> int:
         return len(self.training) + len(self.validation)
 
-    def _everything(self) -> LabelledCrops:
+    def _everything(self) -> Examples:
         return concatenate([self.training, self.validation])
 
     def _tried_in_folds(self) -> NDArray[np.int64]:
-        """Returns the positions of the crops that are trained and measured on."""
-        everything = self._everything()
-        crops_of_one = min(CROPS_OF_ONE, max(1, ENOUGH_CROPS // len(np.unique(everything.tracks))))
-        return few_of_each(everything.classes, everything.tracks, crops_of_one)
+        """Returns the positions of the examples that are trained and measured on."""
+        return tried_of(self._everything())
 
     def _steps(self) -> Iterator[_Point]:
         """Yields the accuracy before training, then after each epoch."""
@@ -272,15 +263,16 @@ class MicroProfile:
         everything = labelled.take(tried)
         features = features_of(self.start, everything, self.compute.device, self.compute.scope)
         if self.passed is not None:
-            self.passed.keep(0, everything.crops, features)
-        counts = weights_now(labelled, tried, self._right_now(features, everything), self.background)
-        independent = independent_crops(counts, everything.tracks)
+            self.passed.keep(0, everything.images, features)
+        weighed = weighed_now(labelled, tried, self._judged_now(features, everything), self.background)
+        weights, objects = weighed.weights, everything.objects_in_each()
         folds = []
         for held in folds_of_tracks(everything.tracks, FOLDS, self.seed):
             trains = np.flatnonzero(~held)
-            measures = np.flatnonzero(held & (counts > 0.0))
-            if len(trains) and len(measures):
-                known = KnownFeatures(features[trains], features[measures], counts[measures])
+            measures = np.flatnonzero(held & (weights > 0.0))
+            votes = float((weights[measures] * objects[measures]).sum())
+            if len(trains) and votes:
+                known = KnownFeatures(features[trains], features[measures], weights[measures])
                 fold = Retraining(
                     self.start,
                     replace(self.family, epochs=self.epochs, data_fraction=1.0),
@@ -290,19 +282,22 @@ class MicroProfile:
                     self.compute,
                     known=known,
                 )
-                folds.append((float(counts[measures].sum()), fold))
-        weights = [weight for weight, _ in folds]
-        yield _Point(float(np.average([fold.prepare() for _, fold in folds], weights=weights)), independent)
+                folds.append((votes, fold))
+
+        def mean(accuracies: list[float]) -> _Point:
+            every = [votes for votes, _ in folds]
+            return _Point(float(np.average(accuracies, weights=every)), weighed.independent)
+
+        yield mean([fold.prepare() for _, fold in folds])
         for _ in range(self.epochs):
-            accuracies = [fold.run_epoch().validation_accuracy for _, fold in folds]
-            yield _Point(float(np.average(accuracies, weights=weights)), independent)
+            yield mean([fold.run_epoch().validation_accuracy for _, fold in folds])
 
     @torch.no_grad()
-    def _right_now(self, features: Tensor, labelled: LabelledCrops) -> NDArray[np.bool_]:
-        """Returns which crops the serving model gets right; its classes come first among the outputs."""
+    def _judged_now(self, features: Tensor, examples: Examples) -> Judged:
+        """Returns how right the serving model is; its classes come first among the outputs."""
         head = clone(self.start).to(self.compute.device).eval().head
-        right: NDArray[np.bool_] = head(features).argmax(dim=1).cpu().numpy() == labelled.classes
-        return right
+        goal = goal_of(examples, self.classes, self.start.detector, self.compute.device)
+        return goal.judge(head(features))
 
 
 def subset_size(labelled_crops: int) -> int:
@@ -310,7 +305,7 @@ def subset_size(labelled_crops: int) -> int:
     return max(SUBSET_MIN_CROPS, round(SUBSET_FRACTION * labelled_crops))
 
 
-def random_subset(training: LabelledCrops, seed: int, crops: int) -> LabelledCrops:
+def random_subset(training: E, seed: int, crops: int) -> E:
     """Returns a uniformly random subset, which the paper found most indicative (§4.3), in its order.
 
     Args:

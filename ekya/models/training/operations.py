@@ -11,7 +11,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
@@ -103,7 +102,7 @@ def _counts(architecture: str, head_width: int, trainable_blocks: int, resolutio
     with operations_counter() as forward, torch.no_grad():
         parts.suffix(activations)
     with operations_counter() as training:
-        torch.autograd.backward(cross_entropy(parts.suffix(activations), parts.labels))
+        torch.autograd.backward(parts.loss(activations))
     return _Counts(*(int(of.get_total_flops()) // COUNTED_CROPS for of in (frozen, forward, training)))
 
 

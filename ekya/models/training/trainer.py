@@ -14,7 +14,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
 from ekya.models.training.epochs import crops_in_epoch, epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate, no_crops
+from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.sgd import Sgd, SgdRecipe
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 
@@ -36,18 +36,18 @@ class EpochResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RetrainingData:
-    """Data that a retraining learns from; labels index ``classes``.
+    """Data that a retraining learns from.
 
     Attributes:
-        training: crops to train on.
-        validation: crops to measure accuracy on; no track of ``training``.
+        training: crops, whose labels index ``classes``, or frames to train on.
+        validation: likewise, to measure accuracy on; no track of ``training``.
         classes: outputs of the retrained model.
         memory: exemplars to mix in, or None.
         seed: of the head, the choice of tracks and the order of crops.
     """
 
-    training: LabelledCrops
-    validation: LabelledCrops
+    training: Examples
+    validation: Examples
     classes: tuple[str, ...]
     memory: ExemplarMemory | None = None
     seed: int = 0
@@ -127,11 +127,7 @@ class Retraining:
         self._fresh = fraction_of_tracks(data.training, config.data_fraction, data.seed)
         self._replay = usable_exemplars(data.memory, data.validation)
         self._validation = data.validation
-        self._weights = (
-            class_mix_weights(data.training.classes, data.validation.classes)
-            if known is None
-            else known.weights
-        )
+        self._weights = data.validation.mix_weights(data.training) if known is None else known.weights
 
     @property
     def architecture(self) -> str:
@@ -159,10 +155,10 @@ class Retraining:
         if self._passed is None:
             return 0
         blocks = self.config.trainable_blocks
-        return sum(int(self._passed.known(blocks, part.crops).sum()) for part in self._prepared)
+        return sum(int(self._passed.known(blocks, part.images).sum()) for part in self._prepared)
 
     @property
-    def _prepared(self) -> tuple[LabelledCrops, ...]:
+    def _prepared(self) -> tuple[Examples, ...]:
         return self._fresh, self._replay, self._validation
 
     @property
@@ -201,14 +197,16 @@ class Retraining:
         known = self._features
         inputs = self._inputs_of(everything) if known is None else known.training
         self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
-        self._lesson = self._trainee.lesson(inputs, everything.classes, self._method.distillation_weight)
+        goal = self._trainee.goal(everything)
+        self._lesson = self._trainee.lesson(inputs, goal, self._method.distillation_weight)
+        self._validation_goal = self._trainee.goal(self._validation)
         return self._evaluate()
 
     def share(self, passed: ActivationCache) -> None:
         """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
-        crops = concatenate([self._fresh, self._replay]).crops
-        passed.keep(self.config.trainable_blocks, crops, self._lesson.inputs)
-        passed.keep(self.config.trainable_blocks, self._validation.crops, self._validation_inputs)
+        images = concatenate([self._fresh, self._replay]).images
+        passed.keep(self.config.trainable_blocks, images, self._lesson.inputs)
+        passed.keep(self.config.trainable_blocks, self._validation.images, self._validation_inputs)
 
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
@@ -241,19 +239,18 @@ class Retraining:
     def _evaluate(self) -> float:
         if len(self._validation) == 0:
             return 0.0
-        answers = self._trainee.answers(self._validation_inputs)
-        return float(np.average(answers == self._validation.classes, weights=self._weights))
+        return self._trainee.judge(self._validation_inputs, self._validation_goal).accuracy(self._weights)
 
-    def _inputs_of(self, labelled: LabelledCrops) -> Tensor:
+    def _inputs_of(self, labelled: Examples) -> Tensor:
         if self._passed is None:
-            return self._trainee.inputs_of(labelled.crops)
+            return self._trainee.inputs_of(labelled.images)
         return self._passed.completed(
-            self.config.trainable_blocks, labelled.crops, self._trainee.inputs_of, self._compute.device
+            self.config.trainable_blocks, labelled.images, self._trainee.inputs_of, self._compute.device
         )
 
 
-def fraction_of_tracks(labelled: LabelledCrops, fraction: float, seed: int) -> LabelledCrops:
-    """Returns the crops of a uniformly random fraction of the tracks, at least one track, in their order."""
+def fraction_of_tracks(labelled: E, fraction: float, seed: int) -> E:
+    """Returns the examples of a random fraction of the tracks, at least one track, in their order."""
     taken = places_of_tracks(labelled.tracks, fraction, seed)
     return labelled if len(taken) == len(labelled) else labelled.take(taken)
 
@@ -268,9 +265,9 @@ def places_of_tracks(tracks: NDArray[np.int64], fraction: float, seed: int) -> N
     return np.flatnonzero(np.isin(tracks, taken))
 
 
-def usable_exemplars(memory: ExemplarMemory | None, validation: LabelledCrops) -> LabelledCrops:
+def usable_exemplars(memory: ExemplarMemory | None, validation: Examples) -> Examples:
     """Returns the exemplars of objects outside the validation part; a long-lived object may be in both."""
     exemplars = memory.exemplars() if memory is not None else None
     if exemplars is None:
-        return no_crops(validation.side)
+        return validation.take(np.zeros(0, np.int64))
     return exemplars.take(np.flatnonzero(~np.isin(exemplars.tracks, validation.tracks)))

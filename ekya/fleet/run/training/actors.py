@@ -16,7 +16,7 @@ from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.gpu.backends.backend import Resized, ShareBackend, ShareHandle, ShareJob
-from ekya.models.training.labelled import LabelledCrops, concatenate
+from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
 
 THREADS = 64
@@ -45,7 +45,7 @@ class TrainingActor:
         self._share: ShareHandle | None = None
         self._server: ParameterServer | None = None
         self._worker: Worker | LoneWorker | None = None
-        self._held: tuple[Positions, LabelledCrops] | None = None
+        self._held: tuple[Positions, Examples] | None = None
 
     def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
         """Becomes the parameter server of another training."""
@@ -95,7 +95,7 @@ class TrainingActor:
         plan: LessonPlan,
         epochs: EpochPlan,
         shard: Shard,
-        sent: tuple[Positions, LabelledCrops],
+        sent: tuple[Positions, Examples],
         anew: bool,
         share_milli: int | None,
     ) -> None:

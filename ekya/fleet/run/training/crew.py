@@ -15,7 +15,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.training.homecoming import CheckpointThere
-from ekya.fleet.run.training.material import Material, crop_bytes
+from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.processes import NoProcessError, ProcessSource
@@ -261,7 +261,7 @@ class Crew:
         if member.set_to is None:
             home, validation = self._material.task.home, self._material.validation.labelled
             self._ledger.sent(home, member.node, Kind.MODEL, len(self._material.task.start))
-            self._ledger.sent(home, member.node, Kind.DATA, crop_bytes(validation))
+            self._ledger.sent(home, member.node, Kind.DATA, validation.nbytes)
         member.set_to = (plan, None, share_milli)
         return member, member.actor.serve.remote(self._start, plan, self._material.validation, share_milli)
 

@@ -5,7 +5,7 @@ import time
 from ekya.fleet.run.training.messages import EpochWork, Timer
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.workers import EpochPlan, Shard, WorkerId
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 
 
 class LoneWorker:
@@ -29,7 +29,7 @@ class LoneWorker:
         server: ParameterServer,
         epochs: EpochPlan,
         shard: Shard,
-        crops: LabelledCrops,
+        crops: Examples,
         *,
         timer: Timer = time.monotonic,
     ) -> None:

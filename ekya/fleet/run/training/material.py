@@ -11,7 +11,7 @@ from ekya.fleet.run.training.dealing import Lying, workers_of
 from ekya.fleet.run.training.messages import LessonPlan, Validation
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.fleet.run.training.workers import EpochPlan, Positions
-from ekya.models.training.labelled import LabelledCrops, class_mix_weights, concatenate
+from ekya.models.training.labelled import Examples, concatenate
 from ekya.models.training.trainer import places_of_tracks, usable_exemplars
 
 
@@ -28,7 +28,7 @@ class Material:
     """
 
     task: TrainingTask
-    crops: LabelledCrops
+    crops: Examples
     origins: tuple[NodeName, ...]
     fresh: int
     validation: Validation
@@ -51,7 +51,7 @@ class Material:
         taken = places_of_tracks(everything.tracks, task.config.data_fraction, task.seed)
         replay = usable_exemplars(task.memory, task.validation)
         origins = [nodes[place] for place in lie[taken]] + [task.home] * len(replay)
-        weights = class_mix_weights(everything.classes, task.validation.classes)
+        weights = task.validation.mix_weights(everything)
         return cls(
             task,
             concatenate([everything.take(taken), replay]),
@@ -92,13 +92,8 @@ class Material:
     def sent(self, positions: Positions) -> dict[NodeName, int]:
         """Returns the bytes of these crops with their labels, by node of origin."""
         counts: dict[NodeName, int] = {}
-        each = crop_bytes(self.crops) // max(1, len(self.crops))
+        each = self.crops.nbytes // max(1, len(self.crops))
         for position in positions:
             origin = self.origins[position]
             counts[origin] = counts.get(origin, 0) + each
         return counts
-
-
-def crop_bytes(crops: LabelledCrops) -> int:
-    """Returns the bytes of pictures, labels, tracks and times."""
-    return crops.crops.nbytes + crops.classes.nbytes + crops.tracks.nbytes + crops.t_us.nbytes

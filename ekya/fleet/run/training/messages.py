@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.run.training.workers import WorkerId
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 from ekya.models.training.sgd import SgdRecipe
 
 ALWAYS = -1.0
@@ -54,7 +54,7 @@ class Validation:
         weights: (N,) of each crop.
     """
 
-    labelled: LabelledCrops
+    labelled: Examples
     weights: NDArray[np.float64]
 
 

@@ -9,7 +9,7 @@ from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainee import DISTILLATION_WEIGHT
 from ekya.models.training.trainer import EpochResult
@@ -76,8 +76,8 @@ class TrainingTask:
     config: RetrainConfig
     start: bytes
     classes: tuple[str, ...]
-    training: Mapping[NodeName, LabelledCrops]
-    validation: LabelledCrops
+    training: Mapping[NodeName, Examples]
+    validation: Examples
     home: NodeName
     memory: ExemplarMemory | None = None
     seed: int = 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.fleet.run.training.messages import ALWAYS, Push
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.workers import Positions, WorkerId
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Lesson
 from ekya.models.training.trainer import EpochResult
 
@@ -81,7 +81,7 @@ class ParameterServer:
             self._changed.wait_for(lambda: token != self._epoch or not self._updates.waits(worker))
             return None if push.last else self._pulled(token, worker)
 
-    def lesson(self, crops: LabelledCrops) -> Lesson:
+    def lesson(self, crops: Examples) -> Lesson:
         """Forwards to ``Updates``."""
         return self._updates.lesson(crops)
 

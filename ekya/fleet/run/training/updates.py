@@ -12,7 +12,7 @@ from ekya.fleet.run.training.gate import together as all_together
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 from ekya.models.training.sgd import Sgd
 from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
 from ekya.models.training.trainee import Lesson, Trainee
@@ -53,7 +53,7 @@ class Updates:
         self._sgd = Sgd(self._trainee.suffix, plan.recipe)
         self._first = Snapshot.from_bytes(take_snapshot(self._trainee, self._sgd, 0).to_bytes())
         crops = validation.labelled
-        self._inputs = self._trainee.inputs_of(crops.crops) if len(crops) else None
+        self._inputs = self._trainee.inputs_of(crops.images) if len(crops) else None
         self._epochs_done = 0
         self.gate = Gate((), all_together)
         self._waiting: dict[WorkerId, Push] = {}
@@ -101,10 +101,10 @@ class Updates:
         self.gate.leave(worker)
         self._move()
 
-    def lesson(self, crops: LabelledCrops) -> Lesson:
+    def lesson(self, crops: Examples) -> Lesson:
         """Prepares the crops of a lone worker, which trains these very weights."""
-        inputs = self._trainee.inputs_of(crops.crops)
-        return self._trainee.lesson(inputs, crops.classes, self._plan.distillation_weight)
+        inputs = self._trainee.inputs_of(crops.images)
+        return self._trainee.lesson(inputs, self._trainee.goal(crops), self._plan.distillation_weight)
 
     def gradient(self, lesson: Lesson, batch: Positions) -> float:
         """Computes the gradient of (B,) positions in place, and returns their mean loss."""
@@ -175,10 +175,8 @@ class Updates:
     def _evaluate(self) -> float:
         if self._inputs is None:
             return 0.0
-        answers = self._trainee.answers(self._inputs)
-        return float(
-            np.average(answers == self._validation.labelled.classes, weights=self._validation.weights)
-        )
+        goal = self._trainee.goal(self._validation.labelled)
+        return self._trainee.judge(self._inputs, goal).accuracy(self._validation.weights)
 
 
 def _mean(pushes: list[Push], crops: int) -> NDArray[np.float32]:

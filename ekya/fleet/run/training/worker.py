@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ekya.fleet.run.training.messages import EpochWork, Exchange, LessonPlan, Push, Timer
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Trainee
 
 
@@ -38,7 +38,7 @@ class Worker:
         plan: LessonPlan,
         epochs: EpochPlan,
         shard: Shard,
-        crops: LabelledCrops,
+        crops: Examples,
         *,
         device: str = "cpu",
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -52,8 +52,8 @@ class Worker:
         self._trainee.suffix.eval()
         self._lesson = None
         if len(crops):
-            inputs = self._trainee.inputs_of(crops.crops)
-            self._lesson = self._trainee.lesson(inputs, crops.classes, plan.distillation_weight)
+            inputs = self._trainee.inputs_of(crops.images)
+            self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), plan.distillation_weight)
 
     def run_epoch(self, server: Exchange, token: object, epoch: int) -> EpochWork:
         """Runs all steps of an epoch, until the server ends it.

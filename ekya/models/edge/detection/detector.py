@@ -1,0 +1,91 @@
+"""Interface of the part of a detector that is not its trunk: heads, decoding of its outputs, and loss."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+_SMALLEST = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoded:
+    """Outputs of a detector for N images as A boxes each, before suppression.
+
+    Attributes:
+        boxes: (N, A, 4) x0 y0 x1 y1 as fractions of the image; they may reach over its edge.
+        scores: (N, A, C) in [0, 1], for each class that the detector knows.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Targets:
+    """Objects of a batch of images.
+
+    Attributes:
+        image: (M,) int64, place in the batch of the image of each object.
+        boxes: (M, 4) x0 y0 x1 y1 as fractions of the image.
+        outputs: (M, C) bool, the outputs that name the object's class; at least one.
+        doubtful_image, doubtful_boxes: (K,) and (K, 4), likewise, of regions that are neither object nor
+            background.
+    """
+
+    image: Tensor
+    boxes: Tensor
+    outputs: Tensor
+    doubtful_image: Tensor
+    doubtful_boxes: Tensor
+
+    def of_images(self, batch: Tensor) -> "Targets":
+        """Returns the objects of (B,) of the images, as those of a batch of B."""
+        objects, image = (self.image[:, None] == batch).nonzero(as_tuple=True)
+        regions, doubtful_image = (self.doubtful_image[:, None] == batch).nonzero(as_tuple=True)
+        return Targets(
+            image, self.boxes[objects], self.outputs[objects], doubtful_image, self.doubtful_boxes[regions]
+        )
+
+
+class Detector(Protocol):
+    """Heads of a detector, and how its outputs are read and trained."""
+
+    def heads(self, classes: int) -> nn.Module:
+        """Returns fresh heads, which map the last block's (N, F, h, w) to outputs, (N, …)."""
+
+    def decode(self, outputs: Tensor) -> Decoded:
+        """Returns the boxes and scores in outputs."""
+
+    def loss(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """Returns the loss of a batch, a scalar."""
+
+    def trusted(self, outputs: Tensor, targets: Targets) -> Tensor:
+        """Returns where a start model's outputs for N images are right, as ``distance`` takes it."""
+
+    def distance(self, outputs: Tensor, answers: Tensor, trusted: Tensor) -> Tensor:
+        """Returns the distillation loss of a batch: the distance from a start model's trusted outputs."""
+
+
+def pair_iou(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the intersection over union of boxes (..., 4) and (..., 4), which are broadcast."""
+    low, high = torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])
+    shared = (high - low).clamp(min=0).prod(dim=-1)
+    return shared / (_area(a) + _area(b) - shared).clamp(min=_SMALLEST)
+
+
+def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
+    """Returns the generalised IoU in [-1, 1] of boxes (..., 4), row by row.
+
+    It also falls with the distance of boxes that do not overlap (Rezatofighi et al., CVPR'19).
+    """
+    low, high = torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])
+    around = (high - low).prod(dim=-1).clamp(min=_SMALLEST)
+    iou = pair_iou(a, b)
+    union = (_area(a) + _area(b)) / (1 + iou)
+    return iou - (around - union) / around
+
+
+def _area(boxes: Tensor) -> Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(dim=-1)
