@@ -4,52 +4,18 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
+from onnx_networks import CELLS, SIDE, write
 
 from ekya.core.errors import UserError
 from ekya.models.golden.fastestdet import FastestDet
 from ekya.models.golden.golden_model import open_detector
-from ekya.models.golden.onnx_detector import fitted
+from ekya.models.golden.onnx_layouts import letterboxed
 
-SIDE = 64
-CELLS = 8 * 8 + 4 * 4 + 2 * 2
-NAMES = "{0: 'cat', 1: 'dog', 2: 'kite'}"
 IMAGE = np.zeros((40, 80, 3), np.uint8)  # fitted: 64 x 32, from y = 16 on, scaled by 0.8
 FOUND = [[10.0, 5.0, 30.0, 25.0], [50.0, 10.0, 75.0, 35.0]]
 IN_INPUT = np.array([[8.0, 20.0, 24.0, 36.0], [40.0, 24.0, 60.0, 44.0]], np.float32)
-
-
-def write(
-    path: Path,
-    *answers: np.ndarray,
-    names: str | None = NAMES,
-    taken: tuple[object, ...] = (1, 3, SIDE, SIDE),
-    kind: int = TensorProto.FLOAT,
-    **notes: str,
-) -> Path:
-    """Writes a network that always returns these answers; one convolution reads the picture."""
-    kernel = numpy_helper.from_array(np.zeros((2, 3, 1, 1), np.float32), "kernel")
-    nodes = [helper.make_node("Cast", ["images"], ["seen"], to=TensorProto.FLOAT)]
-    nodes += [helper.make_node("Conv", ["seen", "kernel"], ["looked"])]
-    nodes += [helper.make_node("ReduceMax", ["looked"], ["nothing"], keepdims=0)]
-    for at in range(len(answers)):
-        nodes.append(helper.make_node("Add", [f"told{at}", "nothing"], [f"output{at}"]))
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("images", kind, taken)],
-        [helper.make_tensor_value_info(f"output{at}", TensorProto.FLOAT, None) for at in range(len(answers))],
-        [
-            kernel,
-            *(numpy_helper.from_array(of.astype(np.float32), f"told{at}") for at, of in enumerate(answers)),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, {**notes, **({} if names is None else {"names": names})})
-    onnx.save(model, str(path))
-    return path
 
 
 def centres() -> np.ndarray:
@@ -104,10 +70,34 @@ def test_onnx_detector_recognises_every_layout(
     assert len(open_detector("onnx", tmp_path / "net.onnx", 0.95).detect(IMAGE).boxes) == 0
 
 
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_onnx_detector_finds_objects_among_broken_rows(layout: str, odd: float, tmp_path: Path) -> None:
+    answer, scores = LAYOUTS[layout]
+    if layout.startswith("suppressed"):
+        broken = np.concatenate([np.full_like(answer, odd), answer], axis=-2)
+    else:
+        broken = np.where(
+            answer.any(axis=1 if layout == "a score a class" else 2, keepdims=True), answer, odd
+        )
+    found = open_detector("onnx", write(tmp_path / "net.onnx", broken), 0.5).detect(IMAGE)
+    np.testing.assert_allclose(found.boxes, FOUND, atol=1e-4)
+    np.testing.assert_allclose(found.scores, scores, atol=1e-6)
+
+
+def test_onnx_detector_finds_every_object_of_a_crowd(tmp_path: Path) -> None:
+    corners = np.stack(np.meshgrid(np.arange(0, 64, 8), np.arange(16, 48, 4)), axis=2).reshape(-1, 1, 2)
+    nudged = corners + np.linspace(0.0, 0.1, 12).reshape(1, -1, 1)  # 64 objects in 12 boxes each
+    boxes = np.concatenate([nudged, nudged + np.array([7, 3])], axis=2).reshape(-1, 4)
+    answer = np.concatenate([boxes, np.full((len(boxes), 1), 0.9), np.ones((len(boxes), 1))], axis=1)
+    found = open_detector("onnx", write(tmp_path / "net.onnx", answer[None])).detect(IMAGE)
+    assert len(found.boxes) == 64
+
+
 def test_onnx_detector_letterboxes_pictures() -> None:
     image = np.zeros((40, 80, 3), np.uint8)
     image[:, :, 0] = 255  # blue, in OpenCV's order
-    picture, scale, left, top = fitted(image, 64, 64)
+    picture, scale, left, top = letterboxed(image, 64, 64)
     assert (scale, left, top) == (0.8, 0, 16)
     assert picture.shape == (3, 64, 64)
     assert (picture[2, 16:48] == 1.0).all()

@@ -8,6 +8,7 @@ from ekya.cli import main
 from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.models.golden.coco import coco_names
 from ekya.models.golden.detections import FramePlace
 from ekya.models.golden.label_file import LabelTable, read_labels
 from ekya.pipeline.classes import with_classes
@@ -166,3 +167,18 @@ def test_prelabel_command_writes_and_counts_labels(tmp_path: Path, capfd: pytest
     assert ".parquet or .csv" in capfd.readouterr().err
     assert main(["golden", "label", fleet, "--from-truth", "--out", to, "--resume"]) == 0
     assert "12 were labelled before" in " ".join(capfd.readouterr().out.split())
+
+
+def test_prelabel_command_takes_a_detr_export_as_golden(
+    here: None, data_dir: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    golden = data_dir / "weights" / "deimv2_hgnetv2_femto_coco.onnx"
+    video, to = data_dir / "videos" / "degirum_Traffic.mp4", tmp_path / "labels.parquet"
+    named = ["--video", str(video), "--golden", str(golden), "--classes", "car,truck"]
+    asked = ["golden", "label", *named, "--window", "0.2", "--windows", "1", "--out", str(to), "--json", "-"]
+    assert main(asked) == 0
+    counts = json.loads(capfd.readouterr().out)["streams"]["cam-1"]
+    assert counts["labelled"] == 6
+    assert counts["objects"] >= 6
+    labels = read_labels(to)
+    assert labels.head.names == coco_names()

@@ -1,6 +1,8 @@
-"""Names of COCO's classes, as torchvision spells them."""
+"""Names and numbers of COCO's classes, as torchvision has them."""
 
 from pathlib import Path
+
+import numpy as np
 
 _SAME_LIST = 0.75
 _NOT_CLASSES = frozenset({"__background__", "N/A"})
@@ -17,6 +19,12 @@ COCO_CATEGORIES = _lines(Path(__file__).with_name("coco_categories.txt"))
 def coco_names() -> tuple[str, ...]:
     """Returns the 80 classes in COCO's order."""
     return tuple(name for name in COCO_CATEGORIES if name not in _NOT_CLASSES)
+
+
+CLASS_OF_CATEGORY = np.array(
+    [coco_names().index(name) if name not in _NOT_CLASSES else -1 for name in COCO_CATEGORIES], np.int64
+)
+"""(91,) index among ``coco_names`` of each of COCO's category numbers; -1 where there is none."""
 
 
 def listed_names(file: Path) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
-from ekya.models.golden.boxes import nms
 from ekya.models.golden.checksum import existing
 from ekya.models.golden.coco import coco_names, listed_names
 from ekya.models.golden.detections import Detections
+from ekya.models.golden.suppression import suppressed
 
 _SIDE = 352
 _BOX_CHANNELS = 5
@@ -68,9 +68,11 @@ class FastestDet:
             )
 
     def detect(self, image: NDArray[np.uint8]) -> Detections:
-        """Returns the objects in an (H, W, 3) uint8 BGR image; class-wise suppression at IoU 0.45."""
-        found = decode(self._forward(image), image.shape[1], image.shape[0], self._min_score)
-        return found.take(nms(found.boxes, found.scores, found.classes, _MAX_IOU))
+        """Returns the objects in an (H, W, 3) uint8 BGR image, at most 300; class-wise suppression."""
+        height, width = image.shape[:2]
+        with np.errstate(all="ignore"):  # Foreign weights may overflow; what is not finite is dropped.
+            found = decode(self._forward(image), width, height, self._min_score)
+        return suppressed(found, width, height, len(self.names), self._min_score, _MAX_IOU)
 
     def operations_per_frame(self, shape: tuple[int, ...]) -> int:
         """Returns the multiplications and additions; the same for every shape, as images are resized."""

@@ -14,7 +14,7 @@ from torchvision.models import get_model, get_model_weights
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.golden.classifier import ByFleetClass, GoldenClassifier, grouped
-from ekya.models.golden.coco import COCO_CATEGORIES, coco_names
+from ekya.models.golden.coco import CLASS_OF_CATEGORY, COCO_CATEGORIES, coco_names
 from ekya.models.golden.detections import Detections
 from ekya.models.weights import differences, read_state
 
@@ -111,9 +111,6 @@ class TorchvisionDetector:
         """
         self.names = coco_names()
         """COCO's 80 classes."""
-        # torchvision's labels include the background and numbers that COCO dropped; these become -1.
-        index = {name: row for row, name in enumerate(self.names)}
-        self._class_of = np.asarray([index.get(name, -1) for name in COCO_CATEGORIES], dtype=np.int64)
         self._min_score = min_score
         self._operations: dict[tuple[int, int], int] = {}
         self._model: nn.Module = get_model(
@@ -127,7 +124,7 @@ class TorchvisionDetector:
         rgb = np.ascontiguousarray(image[:, :, ::-1].transpose(2, 0, 1))
         with torch.inference_mode():
             found = self._model([torch.from_numpy(rgb).float() / 255])[0]
-        classes = self._class_of[found["labels"].numpy()]
+        classes = CLASS_OF_CATEGORY[found["labels"].numpy()]
         scores = found["scores"].numpy().astype(np.float32)
         keep = (classes >= 0) & (scores >= self._min_score)
         order = np.flatnonzero(keep)[np.argsort(-scores[keep], kind="stable")]

@@ -1,0 +1,196 @@
+"""An ONNX file of a detector: its inputs, its session, its class names, and what a run of it costs.
+
+What its answers mean is in ``onnx_layouts.py``.
+"""
+
+import ast
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from ekya.core.errors import UserError
+from ekya.models.golden.coco import coco_names, listed_names
+
+USUAL_SIDE = 640
+"""Side of a dynamic input in pixels: the size that these networks are trained with."""
+
+SIZES_INPUT = "orig_target_sizes"
+"""Name of the input for the frame's width and height, by which a network scales its boxes itself."""
+
+Answers = Mapping[str, NDArray[Any]]
+"""The outputs of a network, by name, in the file's order."""
+
+_PICTURE_TYPES: Mapping[str, type[np.floating[Any]]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+}
+_SIZES_TYPES: Mapping[str, type[np.signedinteger[Any]]] = {
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+}
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxFile:
+    """An ONNX network that takes one picture, and perhaps the size of the frame that it shows.
+
+    Attributes:
+        path: of the file, for errors.
+        height, width: of its input, pixels.
+        takes_size: whether it has the input ``orig_target_sizes``.
+        notes: metadata of the file, by key.
+    """
+
+    path: Path
+    height: int
+    width: int
+    takes_size: bool
+    notes: Mapping[str, str]
+    _session: Any
+    _types: Mapping[str, type[np.generic]]
+
+    def run(self, picture: NDArray[np.float32], frame_size: tuple[int, int]) -> Answers:
+        """Returns all outputs for one picture.
+
+        Args:
+            picture: (3, height, width) RGB in [0, 1].
+            frame_size: width and height of the frame that it was made from, pixels.
+        """
+        values = self._session.run(None, self._feed(picture, frame_size))
+        return {output.name: value for output, value in zip(self._session.get_outputs(), values, strict=True)}
+
+    def operations(self) -> int:
+        """Returns the multiplications and additions of convolutions and matrix products for one picture."""
+        with tempfile.TemporaryDirectory() as folder:
+            options = _options()
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "counted")
+            # Without optimisation: fused layers cannot be recognised by name.
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            # Weights that a layer has packed for itself are missing among the shapes of its inputs.
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            session = onnxruntime.InferenceSession(str(self.path), options, ["CPUExecutionProvider"])
+            black = np.zeros((3, self.height, self.width), np.float32)
+            session.run(None, self._feed(black, (self.width, self.height)))
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return sum(_products(event.get("args", {})) for event in events)
+
+    def _feed(self, picture: NDArray[np.float32], frame_size: tuple[int, int]) -> dict[str, NDArray[Any]]:
+        values = dict.fromkeys(self._types, picture) | {SIZES_INPUT: np.asarray(frame_size)}
+        return {name: np.ascontiguousarray(values[name][None], of) for name, of in self._types.items()}
+
+
+def open_file(path: Path) -> OnnxFile:
+    """Loads a network and reads the shapes of its inputs.
+
+    Raises:
+        UserError: the file is damaged, or its inputs are not one picture, alone or with its frame's size.
+    """
+    try:
+        session = onnxruntime.InferenceSession(str(path), _options(), ["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no other common base.
+        raise UserError(
+            f"{path}: no ONNX network that onnxruntime can run, named by the key 'weights' "
+            f"({str(error).splitlines()[0][:160]}); export or copy it again."
+        ) from error
+    inputs = session.get_inputs()
+    pictures = [one for one in inputs if _is_picture(one)]
+    sizes = [one for one in inputs if _is_frame_size(one)]
+    if len(pictures) != 1 or len(pictures) + len(sizes) != len(inputs):
+        taken = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+        raise UserError(
+            f"{path}: takes {taken} where one picture of floats (1, 3, height, width) is expected, alone or "
+            f"with the integers {SIZES_INPUT} (1, 2), named by the key 'weights'; export it so."
+        )
+    types = {one.name: _PICTURE_TYPES[one.type] for one in pictures}
+    height, width = (side if isinstance(side, int) else USUAL_SIDE for side in pictures[0].shape[2:])
+    notes = {str(key): str(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    return OnnxFile(
+        path,
+        height,
+        width,
+        bool(sizes),
+        notes,
+        session,
+        {**types, **{one.name: _SIZES_TYPES[one.type] for one in sizes}},
+    )
+
+
+def names_of(file: OnnxFile) -> tuple[str, ...]:
+    """Returns the network's classes, in the order of their numbers.
+
+    They are those in the file's metadata under ``names``, or the lines of a ``.names`` file of the same name
+    or of ``coco.names`` beside it, or COCO's.
+
+    Raises:
+        UserError: the metadata names no classes in a form that can be read.
+    """
+    if "names" in file.notes:
+        return _written_names(file)
+    for beside in (file.path.with_suffix(".names"), file.path.with_name("coco.names")):
+        if beside.is_file():
+            return listed_names(beside)
+    return coco_names()
+
+
+def _written_names(file: OnnxFile) -> tuple[str, ...]:
+    """Returns the class names in the metadata: ``{0: 'person', 1: 'bicycle'}`` or a list."""
+    try:
+        written = ast.literal_eval(file.notes["names"])
+        names = [written[index] for index in range(len(written))]
+    except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError) as error:
+        raise UserError(
+            f"{file.path}: what it says under 'names' is no list of classes; export it again."
+        ) from error
+    if not isinstance(written, Mapping | list | tuple) or not names:
+        raise UserError(f"{file.path}: what it says under 'names' is no list of classes; export it again.")
+    return tuple(str(name) for name in names)
+
+
+def _is_picture(taken: Any) -> bool:
+    shape = taken.shape
+    return len(shape) == 4 and _is_one(shape) and shape[1] == 3 and taken.type in _PICTURE_TYPES
+
+
+def _is_frame_size(taken: Any) -> bool:
+    shape = taken.shape
+    named = taken.name == SIZES_INPUT and taken.type in _SIZES_TYPES
+    return named and len(shape) == 2 and _is_one(shape) and shape[1] == 2
+
+
+def _is_one(shape: Sequence[object]) -> bool:
+    """Whether the first dimension, the batch, is 1 or left open."""
+    return shape[0] == 1 or not isinstance(shape[0], int)
+
+
+def _options() -> Any:
+    """Returns session options: one thread, as in all of Ekya, and no logs, as errors are raised."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
+def _products(layer: Mapping[str, Any]) -> int:
+    """Returns the operations of one layer, from the shapes of its inputs and outputs."""
+    if layer.get("op_name") not in _PRODUCTS or "output_type_shape" not in layer:
+        return 0
+    left, right = (next(iter(one.values())) for one in layer["input_type_shape"][:2])
+    given = next(iter(layer["output_type_shape"][0].values()))
+    # Number of products per value of the output. A Gemm's left matrix may be transposed.
+    match layer["op_name"]:
+        case "Conv":
+            summed = int(np.prod(right[1:]))
+        case "MatMul":
+            summed = left[-1]
+        case _:
+            summed = int(np.prod(left)) // max(given[0], 1)
+    return 2 * int(np.prod(given)) * summed
