@@ -223,7 +223,7 @@ def _cases_of(
                 models = _train([configs[drawn]], retrain, None)[1]
             if drawn is not None:
                 model = models[configs[drawn]]
-                memory = memory.update(model, labels.training.crops)
+                memory = memory.update(model, labels.training.examples)
         if window == max(asked_in):
             return
         earlier = seen

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.objects import DOUBTFUL
+from ekya.core.records import LabelledBoxes
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
+from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
+    Examples,
     LabelledCrops,
     no_crops,
     split_by_track_and_time,
@@ -30,21 +34,36 @@ Pictures that its network analysed already, to propose their objects, cost nothi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledPart:
-    """Labelled objects with their positions, for the record and for scoring.
+    """Labelled examples with their positions, for the record and for scoring.
 
     Attributes:
-        crops: for training or validation; labels index the fleet's classes.
+        examples: for training or validation; labels index the fleet's classes.
         frames: (N,) int64, index in the stream.
-        boxes: (N, 4) float32.
+        boxes: (N, 4) float32, in pixels: of a crop, or the whole of a frame.
     """
 
-    crops: LabelledCrops
+    examples: Examples
     frames: NDArray[np.int64]
     boxes: NDArray[np.float32]
 
     def take(self, rows: NDArray[np.int64]) -> "LabelledPart":
         """Returns these rows, in this order."""
-        return LabelledPart(self.crops.take(rows), self.frames[rows], self.boxes[rows])
+        return LabelledPart(self.examples.take(rows), self.frames[rows], self.boxes[rows])
+
+    def objects(self) -> tuple[LabelledBoxes, NDArray[np.int64]]:
+        """Returns the positions and classes of all labelled objects.
+
+        A frame without objects is one empty box of class ``DOUBTFUL``, so that it is known to be labelled.
+        """
+        if not isinstance(self.examples, LabelledFrames):
+            return LabelledBoxes(self.frames, self.boxes), self.examples.labels()
+        boxes, classes, frames = [np.zeros((0, 4), np.float32)], [np.zeros(0, np.int64)], [self.frames[:0]]
+        for of, frame, whole in zip(self.examples.objects, self.frames, self.boxes, strict=True):
+            found = len(of.classes)
+            boxes.append(of.boxes * np.tile(whole[2:], 2) if found else np.zeros((1, 4), np.float32))
+            classes.append(of.classes if found else np.array([DOUBTFUL], np.int64))
+            frames.append(np.full(max(found, 1), frame))
+        return LabelledBoxes(np.concatenate(frames), np.concatenate(boxes)), np.concatenate(classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,12 +76,13 @@ class StreamLabels:
 
     @property
     def can_train(self) -> bool:
-        """True if there are enough crops to train and to validate on."""
-        return len(self.training.crops) > 1 and len(self.validation.crops) > 0
+        """True if there are enough objects to train and to validate on."""
+        objects = [part.examples.objects_in_each().sum() for part in (self.training, self.validation)]
+        return bool(objects[0] > 1 and objects[1] > 0)
 
     def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
         """Returns the number of labelled objects of each of the fleet's classes, without background."""
-        labelled = np.concatenate([self.training.crops.classes, self.validation.crops.classes])
+        labelled = np.concatenate([self.training.examples.labels(), self.validation.examples.labels()])
         counts = np.bincount(labelled[labelled != background], minlength=classes)
         return tuple(counts.tolist())
 
@@ -226,24 +246,25 @@ def label_window(
     chosen = selection.chosen
     classes = golden.label(selection.questions) if chosen else []
     crops = [frame.crops[rows] for frame, rows in chosen]
+    labelled = _labelled(chosen, crops, classes, side)
     everything = LabelledPart(
-        crops=_labelled(chosen, crops, classes, side),
+        examples=labelled,
         frames=np.concatenate(
             [np.zeros(0, np.int64), *(np.full(len(rows), frame.frame, np.int64) for frame, rows in chosen)]
         ),
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(frame.boxes[rows] for frame, rows in chosen)]),
     )
     rng = np.random.default_rng((seed, material.window))
-    rows = _of_use(everything.crops.classes, golden.background, limit, selection, rng)
-    kept, by_chance = everything.take(rows), selection.by_chance[rows]
-    objects = np.ones(len(kept.crops), np.bool_)
+    rows = _of_use(labelled.classes, golden.background, limit, selection, rng)
+    kept, taken, by_chance = everything.take(rows), labelled.take(rows), selection.by_chance[rows]
+    objects = np.ones(len(taken), np.bool_)
     if golden.background is not None:
-        objects = kept.crops.classes != golden.background
+        objects = taken.classes != golden.background
     may_validate = objects & by_chance
     # Only objects chosen by chance validate, so a larger part of them makes up for the others.
     part = VALIDATION_FRACTION * (int(objects.sum()) / max(int(may_validate.sum()), 1))
-    _, held_out = split_by_track_and_time(kept.crops.take(np.flatnonzero(may_validate)), min(part, 0.5))
-    validates = np.isin(kept.crops.tracks, held_out.tracks)
+    _, held_out = split_by_track_and_time(taken.take(np.flatnonzero(may_validate)), min(part, 0.5))
+    validates = np.isin(taken.tracks, held_out.tracks)
     return StreamLabels(
         material.window,
         kept.take(np.flatnonzero(~validates)),

@@ -137,7 +137,7 @@ class StreamPreparation:
         """
         if self.earlier is None or self.settings.roll_back_margin >= NEVER_BACK:
             return None
-        labelled = concatenate([labels.training.crops, labels.validation.crops])
+        labelled = concatenate([labels.training.examples, labels.validation.examples])
         objects = labelled.take(np.flatnonzero(labelled.classes != self.golden.background))
         if len(objects) < LEAST_OBJECTS:
             return None
@@ -154,7 +154,7 @@ class StreamPreparation:
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Returns the serving model's accuracy on the validation part; 0.0 if that is empty."""
-        training, validation = labels.training.crops, labels.validation.crops
+        training, validation = labels.training.examples, labels.validation.examples
         return accuracy(
             self.serving,
             validation,
@@ -213,11 +213,11 @@ class StreamPreparation:
         return MicroProfile(
             start=self.model,
             way=way_to_try(
-                self.settings.profiler, family.trainable_blocks, len(labels.validation.crops), first
+                self.settings.profiler, family.trainable_blocks, len(labels.validation.examples), first
             ),
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
-            training=in_classes(labels.training.crops, classes, fleet),
-            validation=in_classes(labels.validation.crops, classes, fleet),
+            training=in_classes(labels.training.examples, classes, fleet),
+            validation=in_classes(labels.validation.examples, classes, fleet),
             exemplars=self.exemplars,
             classes=classes,
             background=classes.index(fleet[background]) if background is not None and known else None,
@@ -274,15 +274,19 @@ class StreamPreparation:
 
 def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the classes of a model retrained on these labels: known ones, then new ones as in the fleet."""
-    seen = np.unique(np.concatenate([labels.training.crops.classes, labels.validation.crops.classes]))
+    if model.detector is not None:
+        return model.classes
+    seen = np.unique(np.concatenate([labels.training.examples.labels(), labels.validation.examples.labels()]))
     new = tuple(fleet[index] for index in seen if fleet[index] not in model.classes)
     return model.classes + new
 
 
-def in_classes(crops: LabelledCrops, classes: tuple[str, ...], fleet: tuple[str, ...]) -> LabelledCrops:
-    """Converts labels that index the fleet's classes to labels that index ``classes``."""
+def in_classes(examples: E, classes: tuple[str, ...], fleet: tuple[str, ...]) -> E:
+    """Converts labels that index the fleet's classes to labels that index ``classes``; frames keep theirs."""
+    if not isinstance(examples, LabelledCrops):
+        return examples
     index = np.array([classes.index(name) if name in classes else -1 for name in fleet], np.int64)
-    return LabelledCrops(crops.crops, index[crops.classes], crops.tracks, crops.t_us)
+    return replace(examples, classes=index[examples.classes])
 
 
 def memory_in_classes(
@@ -294,7 +298,7 @@ def memory_in_classes(
     the serving model, and so never be served.
     """
     kept = memory.exemplars()
-    if not isinstance(kept, LabelledCrops):
+    if not isinstance(kept, LabelledCrops):  # frames name their objects by the fleet's classes
         return memory
     ours = in_classes(kept, classes, fleet)
     return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))

@@ -25,8 +25,8 @@ def data_of(
     fleet = settings.classes
     classes = outputs_of(start, labels, fleet)
     return RetrainingData(
-        in_classes(labels.training.crops, classes, fleet),
-        in_classes(labels.validation.crops, classes, fleet),
+        in_classes(labels.training.examples, classes, fleet),
+        in_classes(labels.validation.examples, classes, fleet),
         classes,
         memory_in_classes(memory, classes, fleet),
         settings.seed + window,

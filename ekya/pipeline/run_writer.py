@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
+from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.units import ModelVersion, StreamId
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.results.storage.run_folder import RunFolder
@@ -58,8 +58,7 @@ class ModelRecord:
         """Records the positions of a window's labels, and whether they are for training or validation."""
         parts: dict[LabelPart, LabelledPart] = {"training": labels.training, "validation": labels.validation}
         for part, labelled in parts.items():
-            boxes = LabelledBoxes(labelled.frames, labelled.boxes)
-            self._store.add_labels(self._stream, labels.window, part, boxes, labelled.crops.classes)
+            self._store.add_labels(self._stream, labels.window, part, *labelled.objects())
 
     def add_model(
         self,

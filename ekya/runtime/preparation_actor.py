@@ -325,14 +325,14 @@ class PreparationActor:
         preparation.streams[stream] = prepared
         preparation.labels[stream] = labels
         seen = self._trained_crops.get(stream, 0)
-        self._trained_crops[stream] = seen + len(labels.training.crops)
+        self._trained_crops[stream] = seen + len(labels.training.examples)
         self._mailbox.put(
             ev.LabelsReady(
                 t_us=self._clock.now_us(),
                 stream=stream,
                 window=preparation.command.window,
-                training_crops=len(labels.training.crops),
-                validation_crops=len(labels.validation.crops),
+                training_crops=len(labels.training.examples),
+                validation_crops=len(labels.validation.examples),
                 serving_accuracy=accuracy,
                 new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
                 gpu_s=preparation.used_s,

@@ -284,7 +284,7 @@ class StreamRetraining:
             try:
                 with job.share.scope():
                     if job.best is not None:
-                        self._memory = job.memory.update(job.best.model, job.labels.training.crops)
+                        self._memory = job.memory.update(job.best.model, job.labels.training.examples)
             finally:
                 job.share.end()
                 give_back_freed()

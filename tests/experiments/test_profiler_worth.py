@@ -72,7 +72,7 @@ def test_saved_case_is_read_back_unchanged(tmp_path):
     assert on_disk.is_whole(tmp_path)
     assert (read.stream, read.window, read.exemplars, read.given) == ("cam-1", 3, 7, case.given)
     assert read.labels.window == 2
-    assert np.array_equal(read.labels.training.crops.crops, case.labels.training.crops.crops)
+    assert np.array_equal(read.labels.training.examples.images, case.labels.training.examples.images)
     assert np.array_equal(read.labels.validation.boxes, case.labels.validation.boxes)
     weights = zip(read.model.state_dict().values(), case.model.state_dict().values(), strict=True)
     assert all(bool((ours == theirs).all()) for ours, theirs in weights)

@@ -100,10 +100,10 @@ def test_label_budget_free_golden_model_is_not_limited():
 def test_label_budget_labels_the_selection():
     one = prepared(0.4, Golden(), 9)
     labels = one.label(one.select())
-    assert len(labels.training.crops) + len(labels.validation.crops) == 30
+    assert len(labels.training.examples) + len(labels.validation.examples) == 30
     few = replace(one, settings=replace(one.settings, label_gpu_s=0.04))
     labels = few.label()
-    assert len(labels.training.crops) + len(labels.validation.crops) == 3
+    assert len(labels.training.examples) + len(labels.validation.examples) == 3
 
 
 def test_metered_golden_predicts_cost_from_earlier_calls():

@@ -97,11 +97,11 @@ def parted(frames, limit=1000, seed=0):
 def test_label_window_splits_objects_without_loss(frames, limit, seed):
     labels, chosen, _ = parted(frames, limit, seed)
     training, validation = labels.training, labels.validation
-    assert not set(training.crops.tracks) & set(validation.crops.tracks)
+    assert not set(training.examples.tracks) & set(validation.examples.tracks)
     both = [
         (int(frame), int(track))
         for part in (training, validation)
-        for frame, track in zip(part.frames, part.crops.tracks, strict=True)
+        for frame, track in zip(part.frames, part.examples.tracks, strict=True)
     ]
     assert sorted(both) == sorted(places(chosen))
 
@@ -111,11 +111,11 @@ def test_label_window_columns_agree_in_every_row():
     assert labels.window == 3
     for part in (labels.training, labels.validation):
         assert len(part.crops) > 0
-        assert (part.boxes[:, 0] == part.crops.tracks).all()
+        assert (part.boxes[:, 0] == part.examples.tracks).all()
         assert (part.boxes[:, 1] == part.frames).all()
-        assert (part.crops.t_us == [t_us(frame) for frame in part.frames]).all()
-        assert (part.crops.classes == part.crops.tracks % 3).all()
-        assert part.crops.crops.shape == (len(part.frames), SIDE, SIDE, 3)
+        assert (part.examples.t_us == [t_us(frame) for frame in part.frames]).all()
+        assert (part.examples.classes == part.examples.tracks % 3).all()
+        assert part.examples.crops.shape == (len(part.frames), SIDE, SIDE, 3)
 
 
 def test_label_window_asks_for_chosen_boxes_once():
@@ -129,7 +129,7 @@ def test_label_window_without_objects_asks_nothing():
     labels, chosen, golden = parted([[], [7]])
     assert chosen.chosen == []
     assert golden.asked == []
-    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+    assert (len(labels.training.examples), len(labels.validation.examples)) == (0, 0)
     assert labels.training.boxes.shape == (0, 4)
 
 
@@ -177,7 +177,7 @@ def test_choose_pictures_takes_all_with_known_detections(frames, pictures, seed)
 @given(tracks_of_frames, st.integers(0, 12), st.integers(1, 20), st.integers(0, 5))
 def test_label_window_limits_background_and_never_validates_it(frames, objects, limit, seed):
     labels = detected(frames, objects, limit, seed=seed)
-    training, validation = labels.training.crops, labels.validation.crops
+    training, validation = labels.training.examples, labels.validation.examples
     background = int((training.classes == Detector.background).sum())
     named = len(training) - background + len(validation)
     assert background <= named <= limit
@@ -188,13 +188,13 @@ def test_label_window_limits_background_and_never_validates_it(frames, objects, 
 
 def test_label_window_of_background_only_cannot_train():
     labels = detected([[8, 9, 10, 11]] * 6, objects=2)
-    assert (len(labels.training.crops), len(labels.validation.crops)) == (0, 0)
+    assert (len(labels.training.examples), len(labels.validation.examples)) == (0, 0)
 
 
 def test_label_window_of_much_background_validates_on_objects():
     labels = detected([list(range(40))] * 6, objects=6)
-    assert len(labels.validation.crops) > 0
-    assert set(labels.training.crops.classes.tolist()) > {Detector.background}
+    assert len(labels.validation.examples) > 0
+    assert set(labels.training.examples.classes.tolist()) > {Detector.background}
 
 
 def half_sure(crops):
@@ -225,16 +225,16 @@ def test_label_window_validates_on_chance_choices_only(frames, limit, seed):
     by_chance = {
         place for place, chance in zip(places(selection), selection.by_chance, strict=True) if chance
     }
-    validated = zip(labels.validation.frames, labels.validation.crops.tracks, strict=True)
+    validated = zip(labels.validation.frames, labels.validation.examples.tracks, strict=True)
     assert {(int(frame), int(track)) for frame, track in validated} <= by_chance
-    assert not set(labels.training.crops.tracks) & set(labels.validation.crops.tracks)
+    assert not set(labels.training.examples.tracks) & set(labels.validation.examples.tracks)
 
 
 def test_label_window_keeps_the_first_in_the_policys_order():
     found = material(*[list(range(at * 8, at * 8 + 8)) for at in range(12)])
     selection = choose_pictures(found, 1000, 0, UNCERTAIN, half_sure, pool=1000)
     labels = label_window(found, selection, Detector(96), SIDE, 10, 0)
-    kept = {*labels.training.crops.tracks.tolist(), *labels.validation.crops.tracks.tolist()}
+    kept = {*labels.training.examples.tracks.tolist(), *labels.validation.examples.tracks.tolist()}
     named = np.array([track for _, track in places(selection)])
     assert kept == set(
         named[np.argsort(selection.rank)][named[np.argsort(selection.rank)] < 96][:10].tolist()

@@ -131,7 +131,7 @@ def test_activations_of_trials_are_kept_for_their_window(actor, good, materials)
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
     prepare(actor, materials, 1, BASE_VERSION, None)
     labels, (passed, _) = actor.labels(1, CAM), actor.passed(1, CAM)
-    crops = np.concatenate([labels.training.crops.crops, labels.validation.crops.crops])
+    crops = np.concatenate([labels.training.examples.images, labels.validation.examples.images])
     assert passed.known(0, crops).sum() >= 8
     assert actor.passed(2, CAM) == (None, None)
     assert actor.passed(1, StreamId("another")) == (None, None)

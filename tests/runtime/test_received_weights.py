@@ -58,7 +58,7 @@ def test_received_weights_are_the_best_of_their_job(actor, model, labels, folder
     assert (torch.equal(from_bytes(weights).head.weight, model.head.weight), accuracy) == (True, 0.75)
     assert actor.stop(JOB).share_milli == 0, "by then its exemplars are chosen"
     kept = actor.memory()
-    same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
+    same = ExemplarMemory().update(from_bytes(weights), labels.training.examples)
     assert np.array_equal(kept.exemplars().crops, same.exemplars().crops)
     actor.end()
     saved = load_model(folder.model(CAM, ONE))
@@ -72,7 +72,7 @@ def test_better_weights_received_later_replace_them(actor, model, labels):
     weights, accuracy = actor.send(JOB, ONE)
     assert (torch.equal(from_bytes(weights).head.weight, better.head.weight), accuracy) == (True, 0.8)
     assert actor.stop(JOB).share_milli == 0
-    same = ExemplarMemory().update(from_bytes(weights), labels.training.crops)
+    same = ExemplarMemory().update(from_bytes(weights), labels.training.examples)
     assert np.array_equal(actor.memory().exemplars().crops, same.exemplars().crops)
     actor.end()
 

@@ -151,7 +151,7 @@ def test_kept_models_train_from_the_previous_one(base, labels):
     first, second = (kept.keep(one, SETTINGS, None) for one in labels)
     assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
     for cached, of in zip((first, second), labels, strict=True):
-        assert sum(cached.histogram) == len(of.training.crops) + len(of.validation.crops)
+        assert sum(cached.histogram) == len(of.training.examples) + len(of.validation.examples)
     alone = KeptModels(GAMMA, base)
     alone.keep(labels[1], SETTINGS, None)
     assert not same(alone.models[2], kept.models[2])

@@ -180,8 +180,8 @@ def test_recording_training_equals_that_of_a_run(recorded):
     assert epoch.gpu_s == pytest.approx(finished.gpu_s)
     assert epoch.standings[0].validation_accuracy == pytest.approx(progress.validation_accuracy)
     assert (window.training_crops, window.validation_crops) == (
-        len(labels.training.crops),
-        len(labels.validation.crops),
+        len(labels.training.examples),
+        len(labels.validation.examples),
     )
 
     # Accuracy is measured on unlabelled objects, also in the next window.

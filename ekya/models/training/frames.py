@@ -69,6 +69,10 @@ class LabelledFrames:
         objects = sum(of.boxes.nbytes + of.classes.nbytes + of.doubtful.nbytes for of in self.objects)
         return self.images.nbytes + objects + self.tracks.nbytes + self.t_us.nbytes
 
+    def labels(self) -> NDArray[np.int64]:
+        """Returns the classes of all objects, frame by frame."""
+        return np.concatenate([np.zeros(0, np.int64), *(of.classes for of in self.objects)])
+
     def objects_in_each(self) -> NDArray[np.int64]:
         """Returns (N,) the number of objects in each frame."""
         return np.array([len(of.classes) for of in self.objects], np.int64)

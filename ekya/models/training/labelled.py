@@ -43,8 +43,11 @@ class Examples(Protocol):
     def joined(self, others: Sequence[Self]) -> Self:
         """Returns these examples and those of the others, in order."""
 
+    def labels(self) -> NDArray[np.int64]:
+        """Returns the classes of all objects, in order."""
+
     def objects_in_each(self) -> NDArray[np.int64]:
-        """Returns (N,) the number of named objects in each."""
+        """Returns (N,) the number of objects in each."""
 
     def by_class(self) -> list[NDArray[np.int64]]:
         """Returns for each class that occurs the positions of its examples, rising."""
@@ -114,6 +117,10 @@ class LabelledCrops:
             np.concatenate([part.tracks for part in parts]),
             np.concatenate([part.t_us for part in parts]),
         )
+
+    def labels(self) -> NDArray[np.int64]:
+        """Returns the classes."""
+        return self.classes
 
     def objects_in_each(self) -> NDArray[np.int64]:
         """Returns ones: a crop shows one object."""

@@ -94,7 +94,7 @@ class EmulatedCamera:
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.labels is not None:
-            self.memory = self.memory.update(best.model, self.labels.training.crops)
+            self.memory = self.memory.update(best.model, self.labels.training.examples)
 
     def keep(self, background: int | None) -> CachedModel | None:
         """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""

@@ -13,7 +13,6 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.core.view import InferenceOption
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.shared import SharedTrunk
-from ekya.models.training.labelled import class_mix_weights
 from ekya.pipeline.labels import StreamLabels
 from ekya.planning.profiling.inference_profile import oldest_result_us
 from ekya.results.metrics.accuracy import ScoreSeries
@@ -100,8 +99,8 @@ class Exam:
     def _validate(self, model: EdgeModel) -> float | None:
         if self.validation is None or self.labels is None:
             return None
-        truth = self.labels.validation.crops.classes
-        weights = class_mix_weights(self.labels.training.crops.classes, truth)
+        truth = self.labels.validation.examples.labels()
+        weights = self.labels.validation.examples.mix_weights(self.labels.training.examples)
         right = in_fleet(self.validation.predict(model), model, self.classes) == truth
         return float(np.average(right, weights=weights))
 

@@ -74,8 +74,8 @@ class LabelledStream:
             t_us=t_us,
             stream=stream,
             window=prepared.material.window + 1,
-            training_crops=len(labels.training.crops),
-            validation_crops=len(labels.validation.crops),
+            training_crops=len(labels.training.examples),
+            validation_crops=len(labels.validation.examples),
             serving_accuracy=self.accuracy,
             new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
             gpu_s=self.gpu_s,
@@ -92,7 +92,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     labels = prepared.label(selection)
     golden_s = golden_gpu_s(prepared.golden, card, selection.questions)
     gpu_s = golden_s + card.forward_gpu_s(selection.classified, side)
-    gpu_s += card.forward_gpu_s(len(labels.validation.crops), side)
+    gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
         gpu_s += card.forward_gpu_s(2 * compared.objects, side)

@@ -161,8 +161,8 @@ class StreamRecorder:
         promised = estimated_options(
             [curve for curve, _ in tried],
             self.common.retrain_configs,
-            len(labels.training.crops),
-            validation_crops=len(labels.validation.crops),
+            len(labels.training.examples),
+            validation_crops=len(labels.validation.examples),
             profiler=self.settings.profiler,
         )
         for curve, gpu_s in tried:
@@ -208,8 +208,8 @@ class StreamRecorder:
         )
         return replace(
             known,
-            training_crops=len(labels.training.crops),
-            validation_crops=len(labels.validation.crops),
+            training_crops=len(labels.training.examples),
+            validation_crops=len(labels.validation.examples),
             labelling_gpu_s=labelled.gpu_s,
             inference_gpu_s=gpu_s,
             inference_profiled=profiled,
@@ -243,7 +243,7 @@ class StreamRecorder:
                 # Of two candidates with one origin, keep that which more schedulers would have trained.
                 wanted = start is self._youngest(family, needed) and (needed or origin not in following)
                 if wanted and best.would_serve(serving):
-                    memory = start.memory.update(best.model, labels.training.crops)
+                    memory = start.memory.update(best.model, labels.training.examples)
                     following[origin] = _Candidate(origin, best.model, memory, needed)
         self._candidates += following.values()
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
@@ -348,8 +348,8 @@ class StreamRecorder:
     ) -> _Exams:
         frames, side = seen.frames.without(excluded), self.settings.side
         validation = None
-        if labelled is not None and len(labelled.labels.validation.crops):
-            validation = self._trunk(labelled.labels.validation.crops.crops, side)
+        if labelled is not None and len(labelled.labels.validation.examples):
+            validation = self._trunk(labelled.labels.validation.examples.images, side)
         whole = Exam(
             frames=frames,
             trunk=self._trunk(frames.crops, side),

@@ -78,5 +78,5 @@ class KeptModels:
             if result.validation_accuracy >= best:
                 best, self.model = result.validation_accuracy, retraining.model()
         self.models[window] = self.model
-        self.memory = self.memory.update(self.model, labels.training.crops)
+        self.memory = self.memory.update(self.model, labels.training.examples)
         return CachedModel(self.config, window, labels.histogram(len(settings.classes), background))
