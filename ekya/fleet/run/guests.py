@@ -4,6 +4,7 @@ from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import Mode, TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.training.optimizer import recipe_of
 from ekya.pipeline.retrain_setup import data_of
 from ekya.runtime.remote_retrainings import StreamRetrainInputs
 
@@ -42,4 +43,5 @@ def guest_task(
         data.memory,
         data.seed,
         mode,
+        recipe=recipe_of(start.architecture),
     )

@@ -7,7 +7,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
-from ekya.models.training.sgd import Sgd
+from ekya.models.training.optimizer import Optimizer
 from ekya.models.training.trainee import Trainee
 from ekya.models.weights import differences, read_safetensors
 
@@ -56,9 +56,9 @@ class Snapshot:
         return cls(epochs_done, _under(_WEIGHT, tensors), _under(_MOMENTUM, tensors))
 
 
-def take_snapshot(trainee: Trainee, sgd: Sgd, epochs_done: int) -> Snapshot:
+def take_snapshot(trainee: Trainee, optimizer: Optimizer, epochs_done: int) -> Snapshot:
     """Takes a snapshot of the current state; it shares memory with the trained weights."""
-    return Snapshot(epochs_done, trainee.suffix.state_dict(), sgd.momentum())
+    return Snapshot(epochs_done, trainee.suffix.state_dict(), optimizer.momentum())
 
 
 def restore_weights(snapshot: Snapshot, trainee: Trainee) -> None:

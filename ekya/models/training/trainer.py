@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
 from ekya.models.training.epochs import crops_in_epoch, epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
-from ekya.models.training.sgd import Sgd, SgdRecipe
+from ekya.models.training.optimizer import Recipe, optimizer_of, recipe_of
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 
 
@@ -74,14 +74,14 @@ class TrainingMethod:
     """How a model is trained. The defaults are those of a run.
 
     Attributes:
-        recipe: learning rates and other settings of SGD.
+        recipe: learning rates and other settings of the optimiser; None for those of a run.
         distillation_weight: 0 disables distillation.
         keep_activations: pass each crop through the frozen blocks once and keep the activations, so that an
             epoch costs the trainable blocks only. Otherwise the images are kept and passed in every epoch:
             much slower, but possible for crops whose activations do not fit into memory.
     """
 
-    recipe: SgdRecipe = field(default_factory=SgdRecipe)
+    recipe: Recipe | None = None
     distillation_weight: float = DISTILLATION_WEIGHT
     keep_activations: bool = True
 
@@ -192,7 +192,8 @@ class Retraining:
             keep_activations=self._method.keep_activations,
             precision=self._compute.precision,
         )
-        self._sgd = Sgd(self._trainee.suffix, self._method.recipe)
+        self._recipe = self._method.recipe or recipe_of(self._start.architecture)
+        self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
         everything = concatenate([self._fresh, self._replay])
         known = self._features
         inputs = self._inputs_of(everything) if known is None else known.training
@@ -210,8 +211,8 @@ class Retraining:
 
     def run_epoch(self) -> EpochResult:
         """Train on every fresh crop and some exemplars once, then validate."""
-        self._sgd.set_rates(self.config.batch_size, self.epochs_done)
-        self._trainee.suffix.train(self._method.recipe.batch_statistics)
+        self._optimizer.set_rates(self.config.batch_size, self.epochs_done)
+        self._trainee.suffix.train(self._recipe.batch_statistics)
         losses = [self._step(batch) for batch in self._batches()]
         self.epochs_done += 1
         accuracy = self._evaluate()
@@ -233,7 +234,7 @@ class Retraining:
     def _step(self, batch: Tensor) -> Tensor:
         with self._compute.scope():
             loss = self._lesson.backward(batch)
-            self._sgd.step()
+            self._optimizer.step()
             return loss
 
     def _evaluate(self) -> float:

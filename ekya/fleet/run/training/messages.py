@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.labelled import Examples
-from ekya.models.training.sgd import SgdRecipe
+from ekya.models.training.optimizer import Recipe
 
 ALWAYS = -1.0
 """Threshold below every accuracy."""
@@ -34,7 +34,7 @@ class LessonPlan:
     config: RetrainConfig
     classes: tuple[str, ...]
     seed: int
-    recipe: SgdRecipe
+    recipe: Recipe
     distillation_weight: float
     together: bool
     staleness: int

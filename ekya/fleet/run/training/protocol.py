@@ -10,6 +10,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
+from ekya.models.training.optimizer import Recipe
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainee import DISTILLATION_WEIGHT
 from ekya.models.training.trainer import EpochResult
@@ -84,7 +85,7 @@ class TrainingTask:
     mode: Mode = "synchronous"
     staleness: int = 8
     foresees: bool = True
-    recipe: SgdRecipe = field(default_factory=SgdRecipe)
+    recipe: Recipe = field(default_factory=SgdRecipe)
     distillation_weight: float = DISTILLATION_WEIGHT
     waits: bool = False
     checkpoints_part: float = 1.0

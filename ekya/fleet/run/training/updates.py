@@ -13,7 +13,7 @@ from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validatio
 from ekya.fleet.run.training.workers import Positions, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
-from ekya.models.training.sgd import Sgd
+from ekya.models.training.optimizer import optimizer_of
 from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
 from ekya.models.training.trainee import Lesson, Trainee
 from ekya.models.training.trainer import EpochResult
@@ -50,7 +50,7 @@ class Updates:
             from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
         )
         self._trainee.suffix.eval()
-        self._sgd = Sgd(self._trainee.suffix, plan.recipe)
+        self._sgd = optimizer_of(self._trainee.suffix, plan.recipe)
         self._first = Snapshot.from_bytes(take_snapshot(self._trainee, self._sgd, 0).to_bytes())
         crops = validation.labelled
         self._inputs = self._trainee.inputs_of(crops.images) if len(crops) else None
