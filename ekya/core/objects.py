@@ -3,6 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+SAME_OBJECT_IOU = 0.5
+"""Minimum IoU of two boxes of the same object."""
+
 
 def iou_matrix(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
     """Returns the intersection over union of every box of ``a`` (N, 4) and of ``b`` (M, 4): (N, M).
@@ -15,8 +18,31 @@ def iou_matrix(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.flo
     area_a = np.prod(np.clip(a[:, 2:] - a[:, :2], 0.0, None), axis=1)
     area_b = np.prod(np.clip(b[:, 2:] - b[:, :2], 0.0, None), axis=1)
     union = area_a[:, None] + area_b[None, :] - overlap
-    iou: NDArray[np.float32] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
-    return iou.astype(np.float32)
+    ratio: NDArray[np.float32] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    return ratio.astype(np.float32)
+
+
+def iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Returns the intersection over union of boxes, row by row.
+
+    Args:
+        a, b: (P, 4) x0 y0 x1 y1.
+
+    Returns:
+        (P,) in [0, 1]; 0 if both boxes are empty.
+    """
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+    size = np.minimum(a64[:, 2:], b64[:, 2:]) - np.maximum(a64[:, :2], b64[:, :2])
+    intersection: NDArray[np.float64] = np.prod(np.maximum(size, 0.0), axis=1)
+    union = _area(a64) + _area(b64) - intersection
+    overlap: NDArray[np.float64] = np.zeros(len(union))
+    np.divide(intersection, union, out=overlap, where=union > 0)
+    return overlap
+
+
+def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    area: NDArray[np.float64] = np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0.0), axis=1)
+    return area
 
 
 BACKGROUND = "background"
@@ -24,3 +50,6 @@ BACKGROUND = "background"
 
 No data set has boxes of this class.
 """
+
+DOUBTFUL = -1
+"""Class of a reference box that the golden model half believes in: no object, and no mistake to detect it."""

@@ -54,7 +54,8 @@ class FrameReference:
         frame: index in the stream.
         t_us: stream time.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.
-        classes: (N,) int16, index into the fleet's classes.
+        classes: (N,) int16, index into the fleet's classes; ``DOUBTFUL`` for a box that is not certain to
+            be an object.
         tracks: (N,) int64, one number per object for its lifetime, never reused.
     """
 

@@ -1,120 +1,61 @@
-"""Measures the accuracy of streams: every object of every frame that arrived counts."""
+"""Scores streams: the types of scores, and the accuracy of a stream whose edge model classifies.
 
-from collections.abc import Iterator
+Every object of every frame that arrived counts. ``detection_accuracy`` scores a stream whose edge model
+detects, with the same types.
+"""
+
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.objects import SAME_OBJECT_IOU, iou
+from ekya.core.ragged import pairs, rows_of, spans_of
 from ekya.core.records import LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.core.units import US_PER_S
-
-SAME_OBJECT_IOU = 0.5
-"""Minimum IoU of two boxes of the same object."""
-
-_PAIRS_AT_ONCE = 500_000
-
-
-def pairs(
-    first: NDArray[np.int64], count: NDArray[np.int64]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yields all pairs of a left item and each of its right items, some hundred thousand at a time.
-
-    The pairs of one left item are always in one batch.
-
-    Args:
-        first: (L,) index of each left item's first right item.
-        count: (L,) number of its right items, which are consecutive.
-
-    Yields:
-        (left, right), each (P,), sorted by left and then by right.
-    """
-    ends = np.cumsum(count)
-    begin = 0
-    while begin < len(count):
-        done = ends[begin - 1] if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, side="right")))
-        counts = count[begin:end]
-        left = np.repeat(np.arange(begin, end), counts)
-        within = np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts)
-        yield left, np.repeat(first[begin:end], counts) + within
-        begin = end
-
-
-def iou(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Returns the intersection over union of boxes, row by row.
-
-    Args:
-        a, b: (P, 4) x0 y0 x1 y1.
-
-    Returns:
-        (P,) in [0, 1]; 0 if both boxes are empty.
-    """
-    a64, b64 = a.astype(np.float64), b.astype(np.float64)
-    size = np.minimum(a64[:, 2:], b64[:, 2:]) - np.maximum(a64[:, :2], b64[:, :2])
-    intersection: NDArray[np.float64] = np.prod(np.maximum(size, 0.0), axis=1)
-    union = _area(a64) + _area(b64) - intersection
-    overlap: NDArray[np.float64] = np.zeros(len(union))
-    np.divide(intersection, union, out=overlap, where=union > 0)
-    return overlap
-
-
-def rows_of(wanted: NDArray[np.int64], frames: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the position of each wanted frame in ``frames``, which rises strictly; -1 if it is absent."""
-    if len(frames) == 0:
-        return np.full(len(wanted), -1, np.int64)
-    at = np.minimum(np.searchsorted(frames, wanted), len(frames) - 1)
-    return np.where(frames[at] == wanted, at, -1)
-
-
-def spans_of(
-    rows: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the first item and number of items of each row, the arguments of ``pairs``; 0 for row -1."""
-    known = rows >= 0
-    safe = np.where(known, rows, 0)
-    if len(offsets) == 1:
-        return np.zeros_like(rows), np.zeros_like(rows)
-    return np.where(known, offsets[safe], 0), np.where(known, offsets[safe + 1] - offsets[safe], 0)
-
-
-def _area(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    area: NDArray[np.float64] = np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0.0), axis=1)
-    return area
 
 
 @dataclass(frozen=True, slots=True)
 class WindowScore:
-    """Score of one stream in one window.
+    """Score of one stream in one window: the parts that count, and those of them that are correct.
+
+    In classification a part is an object, and has its true class. It is correct if it was answered correctly.
+
+    In detection, objects of the reference and detected boxes are parts, each with its own class. A match
+    makes both its object and its box correct. So with TP matches the accuracy is F1,
+    2 TP / (objects + boxes). In a window without objects no box counts either.
 
     Attributes:
         index: the window.
-        counted_by_class, correct_by_class: objects that count, and those that were answered
-            correctly, for each of the fleet's classes by true class.
+        counted_by_class, correct_by_class: parts that count, and those that are correct, for each of the
+            fleet's classes.
+        ap50: mean over the classes that have objects of the average precision at IoU 0.5; None without
+            objects, and in classification.
     """
 
     index: int
     counted_by_class: tuple[int, ...]
     correct_by_class: tuple[int, ...]
+    ap50: float | None = None
 
     @property
     def counted(self) -> int:
-        """Number of objects that count."""
+        """Number of parts that count."""
         return sum(self.counted_by_class)
 
     @property
     def correct(self) -> int:
-        """Number of objects that were answered correctly."""
+        """Number of parts that are correct."""
         return sum(self.correct_by_class)
 
     @property
     def accuracy(self) -> float | None:
-        """Fraction of the objects that was answered correctly; None if none counts."""
+        """Fraction of the parts that is correct (in detection F1 over all classes); None if none counts."""
         return self.correct / self.counted if self.counted else None
 
     @property
     def balanced_accuracy(self) -> float | None:
-        """Mean accuracy over the classes that occur; None if no object counts."""
+        """Mean accuracy (in detection F1) over the classes of the parts; None if none counts."""
         return mean_or_none(
             [
                 correct / counted if counted else None
@@ -142,7 +83,7 @@ class FrameCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreSeries:
-    """Objects that count and objects that are correct, by second.
+    """Parts that count and parts that are correct, by second; ``WindowScore`` says what a part is.
 
     Attributes:
         start_us: (S,) int64, start of each second; rising, seconds without a frame are left out.
@@ -162,10 +103,13 @@ class StreamScore:
         windows: in order, those in which a frame arrived.
         series: for figures.
         frames: their numbers.
-        excluded_objects: objects excluded because labels were taken from them.
-        called_objects: boxes of analysed frames that have a reference.
-        false_alarms: those that no reference object of their frame overlaps and that were classified as
-            other than background; 0 if the source gives the true boxes.
+        excluded_objects: objects excluded because labels were taken from them, or in detection from their
+            frame.
+        called_objects: boxes of analysed frames that have a reference; in detection those of sufficient
+            confidence.
+        false_alarms: in classification, those of them that no reference object of their frame overlaps and
+            that were classified as other than background; 0 if the source gives the true boxes. In
+            detection, those that match no object of their class and overlap no doubtful one.
     """
 
     windows: tuple[WindowScore, ...]
@@ -177,13 +121,18 @@ class StreamScore:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean over the windows in which objects count; None if there is none."""
+        """Mean over the windows in which parts count; None if there is none."""
         return mean_or_none([window.accuracy for window in self.windows])
 
     @property
     def balanced_accuracy(self) -> float | None:
         """Mean of the windows' balanced accuracies; None if there is none."""
         return mean_or_none([window.balanced_accuracy for window in self.windows])
+
+    @property
+    def ap50(self) -> float | None:
+        """Mean of the windows' AP50; None if there is none."""
+        return mean_or_none([window.ap50 for window in self.windows])
 
     @property
     def false_alarm_share(self) -> float | None:
@@ -200,7 +149,7 @@ def score_stream(
     class_count: int,
     background: int | None = None,
 ) -> StreamScore:
-    """Scores one stream against its reference.
+    """Scores one stream whose edge model classifies.
 
     A true object is correct only if one of the boxes that answer for its frame overlaps it at
     ``SAME_OBJECT_IOU`` or more and has its class. A lost frame has no answer, and counts in the window
@@ -218,32 +167,23 @@ def score_stream(
     Raises:
         ValueError: rows are not in rising order, or a frame is answered by a later one.
     """
-    _check(predictions, reference)
-    arrived = max(decoded, int(predictions.frame[-1]) + 1 if len(predictions.frame) else 0)
+    check_rows(predictions, reference)
+    arrived = arrived_frames(predictions, decoded)
     row_of_object = np.repeat(np.arange(len(reference.frame)), np.diff(reference.offsets))
     known_class = (reference.classes >= 0) & (reference.classes < class_count)
     excluded = np.isin(reference.tracks, labelled_tracks(labelled, reference))
     arrived_object = (reference.frame < arrived)[row_of_object]
     counts = arrived_object & known_class & ~excluded
-    correct = _answered_correctly(predictions, reference, row_of_object) & counts
-    window_of_object = _windows(predictions, reference.frame)[row_of_object[counts]]
+    correct = _answered_correctly(predictions, reference, row_of_object)[counts]
+    row = row_of_object[counts]
+    window = windows_of(predictions, reference.frame)[row]
     called, false_alarms = _false_alarms(predictions, reference, background)
-    analysed = int(np.count_nonzero(predictions.analysed))
     return StreamScore(
-        windows=_by_window(
-            np.unique(np.concatenate([predictions.window.astype(np.int64), window_of_object])),
-            window_of_object,
-            reference.classes[counts],
-            correct[counts],
-            class_count,
+        windows=by_window(
+            windows_in(predictions, window), window, reference.classes[counts], correct, class_count
         ),
-        series=_by_second(reference, row_of_object, counts, correct, reference.frame < arrived),
-        frames=FrameCounts(
-            arrived=arrived,
-            analysed=analysed,
-            skipped=len(predictions.frame) - analysed,
-            lost=arrived - len(predictions.frame),
-        ),
+        series=by_second(reference.t_us[reference.frame < arrived], reference.t_us[row], correct),
+        frames=frame_counts(predictions, arrived),
         excluded_objects=int(np.count_nonzero(arrived_object & known_class & excluded)),
         called_objects=called,
         false_alarms=false_alarms,
@@ -261,12 +201,29 @@ def rounded(value: float | None, digits: int = 6) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _check(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
+def check_rows(predictions: PredictionColumns, reference: ReferenceColumns) -> None:
+    """Raises ValueError if rows are not in rising order, or a frame is answered by a later one."""
     for what, frames in (("predictions", predictions.frame), ("reference", reference.frame)):
         if len(frames) and (frames[0] < 0 or np.any(np.diff(frames) <= 0)):
             raise ValueError(f"the frames of the {what} must rise from 0 or later")
     if np.any(predictions.answered_by > predictions.frame):
         raise ValueError("a frame is answered by a later one")
+
+
+def arrived_frames(predictions: PredictionColumns, decoded: int) -> int:
+    """Returns the number of frames that arrived, those that were decoded or are in a prediction."""
+    return max(decoded, int(predictions.frame[-1]) + 1 if len(predictions.frame) else 0)
+
+
+def frame_counts(predictions: PredictionColumns, arrived: int) -> FrameCounts:
+    """Returns the numbers of frames of a stream of which ``arrived`` frames arrived."""
+    analysed = int(np.count_nonzero(predictions.analysed))
+    return FrameCounts(
+        arrived=arrived,
+        analysed=analysed,
+        skipped=len(predictions.frame) - analysed,
+        lost=arrived - len(predictions.frame),
+    )
 
 
 def labelled_tracks(labelled: LabelledBoxes, reference: ReferenceColumns) -> NDArray[np.int64]:
@@ -286,10 +243,7 @@ def _answered_correctly(
     predictions: PredictionColumns, reference: ReferenceColumns, row_of_object: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Returns (objects,) bool: a box of the answering frame overlaps the object and has its class."""
-    own = rows_of(reference.frame, predictions.frame)
-    answering = np.full(len(own), -1, np.int64)
-    answering[own >= 0] = predictions.answered_by[own[own >= 0]]
-    rows = rows_of(answering, predictions.frame)
+    rows = answering_rows(predictions, reference.frame)
     correct = np.zeros(len(row_of_object), np.bool_)
     for left, right in pairs(*spans_of(rows[row_of_object], predictions.offsets)):
         same_class = reference.classes[left] == predictions.classes[right]
@@ -299,7 +253,15 @@ def _answered_correctly(
     return correct
 
 
-def _windows(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+def answering_rows(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the (frames,) row of predictions whose boxes answer for each frame; -1 if it has no answer."""
+    own = rows_of(frames, predictions.frame)
+    answering = np.full(len(own), -1, np.int64)
+    answering[own >= 0] = predictions.answered_by[own[own >= 0]]
+    return rows_of(answering, predictions.frame)
+
+
+def windows_of(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the (frames,) window of each frame; a lost frame is in that of the frame before it."""
     if len(predictions.frame) == 0:
         return np.zeros(len(frames), np.int64)
@@ -307,15 +269,20 @@ def _windows(predictions: PredictionColumns, frames: NDArray[np.int64]) -> NDArr
     return predictions.window[np.maximum(at, 0)].astype(np.int64)
 
 
-def _by_window(
+def windows_in(predictions: PredictionColumns, window_of_part: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the windows in which a frame or part occurs, rising."""
+    return np.unique(np.concatenate([predictions.window.astype(np.int64), window_of_part]))
+
+
+def by_window(
     windows: NDArray[np.int64],
-    window_of_object: NDArray[np.int64],
+    window_of_part: NDArray[np.int64],
     classes: NDArray[np.int16],
     correct: NDArray[np.bool_],
     class_count: int,
 ) -> tuple[WindowScore, ...]:
-    """Returns the scores of ``windows``, which rise, from the objects that count."""
-    place = np.searchsorted(windows, window_of_object) * class_count + classes
+    """Returns the scores of ``windows``, which rise, from the parts that count."""
+    place = np.searchsorted(windows, window_of_part) * class_count + classes
     cells = len(windows) * class_count
     counted = np.bincount(place, minlength=cells).reshape(len(windows), class_count)
     right = np.bincount(place[correct], minlength=cells).reshape(len(windows), class_count)
@@ -325,19 +292,21 @@ def _by_window(
     )
 
 
-def _by_second(
-    reference: ReferenceColumns,
-    row_of_object: NDArray[np.int64],
-    counts: NDArray[np.bool_],
-    correct: NDArray[np.bool_],
-    arrived: NDArray[np.bool_],
+def by_second(
+    arrived_us: NDArray[np.int64], part_us: NDArray[np.int64], correct: NDArray[np.bool_]
 ) -> ScoreSeries:
-    second = reference.t_us // US_PER_S
-    present = np.unique(second[arrived])
-    place = np.searchsorted(present, second)[row_of_object]
+    """Returns the series of the parts that count.
+
+    Args:
+        arrived_us: times of all frames of the reference that arrived, rising.
+        part_us: (P,) time of each part's frame, one of these.
+        correct: (P,) whether the part is correct.
+    """
+    present = np.unique(arrived_us // US_PER_S)
+    place = np.searchsorted(present, part_us // US_PER_S)
     return ScoreSeries(
         start_us=present * US_PER_S,
-        counted=np.bincount(place[counts], minlength=len(present)).astype(np.int64),
+        counted=np.bincount(place, minlength=len(present)).astype(np.int64),
         correct=np.bincount(place[correct], minlength=len(present)).astype(np.int64),
     )
 
