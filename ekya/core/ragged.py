@@ -56,8 +56,8 @@ def spans_of(
 def items_of(first: NDArray[np.int64], count: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the items of all spans, one span after the other: (sum of ``count``,)."""
     ends = np.cumsum(count)
-    items: NDArray[np.int64] = np.repeat(first - (ends - count), count)
-    return items + np.arange(len(items), dtype=np.int64)
+    items: NDArray[np.int64] = np.arange(int(count.sum())) + np.repeat(first - (ends - count), count)
+    return items
 
 
 def offsets_of(count: NDArray[np.int64]) -> NDArray[np.int64]:
