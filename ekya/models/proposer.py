@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,15 @@ SAME_BOX_IOU = 0.6
 _TYPICAL_BOXES = 6
 _COVERED_IOU = 0.3
 _COVERED_PART = 0.3
+_NO_BOXES = np.zeros((0, 4), np.float32)
 
 
 class Proposer(Protocol):
     """Interface: finds the objects to classify of one stream, whose frames are given in order."""
+
+    @property
+    def free(self) -> bool:
+        """Whether proposing costs nothing, and may be done for every frame."""
 
     def propose(self, frame: Frame) -> Proposals:
         """Returns the boxes of the objects in a frame."""
@@ -39,8 +44,24 @@ class Proposer(Protocol):
         """Returns the average multiplications and additions for one image of this (H, W, ...) shape."""
 
 
+class NoProposals:
+    """``Proposer`` for edge models that find the objects themselves."""
+
+    free = True
+
+    def propose(self, frame: Frame) -> Proposals:
+        """Returns no boxes."""
+        return Proposals(_NO_BOXES)
+
+    def operations(self, shape: tuple[int, ...]) -> int:
+        """Returns 0: nothing is computed."""
+        return 0
+
+
 class GivenBoxes:
     """``Proposer`` of the boxes that come with a frame, as in the synthetic city."""
+
+    free = True
 
     def propose(self, frame: Frame) -> Proposals:
         """Returns the frame's own boxes.
@@ -98,6 +119,7 @@ class DetectorAndMotion:
     motion: MotionRegions | None = field(default_factory=MotionRegions)
     max_moving: int = 4
     every: int = 1
+    free: ClassVar[bool] = False
     _flow: BoxFlow = field(default_factory=BoxFlow, init=False)
     _since_detected: int = field(default=0, init=False)
 

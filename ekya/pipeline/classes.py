@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detector
 from ekya.models.golden.golden_model import GOLDEN_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import LabelFile, read_labels
@@ -49,7 +50,7 @@ def with_classes(fleet: FleetConfig) -> FleetConfig:
         return _with_classes_of_file(fleet)
     name = detector_of(fleet.golden)
     if fleet.classes is not None:
-        if name is None or BACKGROUND in fleet.classes:
+        if name is None or BACKGROUND in fleet.classes or fleet.edge.task is Task.DETECT:
             return fleet
         return fleet.model_copy(update={"classes": (*fleet.classes, BACKGROUND)})
     if name is None:

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import StreamId, us_to_seconds
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
-from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.crops import crop_objects, shrunk
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.tracking import IouTracker
 
@@ -18,6 +19,9 @@ SAMPLED_FRAMES = 48
 
 UNNAMED = StreamId("")
 """Stream of frames that need not be identified later."""
+
+LONGEST_SIDE = 640
+"""Longest side in pixels of a frame that is kept for a detector: what golden detectors work on at most."""
 
 BURST_FRAMES = 11
 """Consecutive frames kept of a window: one more than the coarsest λ skips."""
@@ -35,6 +39,7 @@ class CollectedFrame:
         crops: (N, S, S, 3) uint8 RGB.
         image: (H, W, 3) uint8 BGR, a megabyte; None if the golden model's network has analysed it already.
         found: detections of that network, made when it proposed the objects.
+        size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
     """
 
@@ -45,11 +50,21 @@ class CollectedFrame:
     crops: NDArray[np.uint8]
     image: NDArray[np.uint8] | None
     found: Detections | None
+    size: tuple[int, int] = (0, 0)
     stream: StreamId = UNNAMED
 
     def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """Returns the frame with only these of its objects."""
         return replace(self, boxes=self.boxes[rows], tracks=self.tracks[rows], crops=self.crops[rows])
+
+    @property
+    def picture(self) -> NDArray[np.uint8]:
+        """The image.
+
+        Raises:
+            ValueError: it was not kept.
+        """
+        return self.question.picture
 
     @property
     def question(self) -> Question:
@@ -121,7 +136,10 @@ class WindowCollector:
             return None
         crops = crop_objects(frame.image, boxes, self.side)
         image = frame.image if found is None else None
-        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, self._stream)
+        if image is not None and self._settings.task is Task.DETECT:
+            image = shrunk(image, LONGEST_SIDE)
+        size = (frame.image.shape[1], frame.image.shape[0])
+        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)

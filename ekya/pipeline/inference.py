@@ -1,7 +1,8 @@
 """Steps of a frame's way that all worlds share: crops of its objects, their classes, and its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,17 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.models.edge.cuts import Task
+from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import Answer, Predictors
+from ekya.models.edge.multi_model import Classified, Predictors
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import Proposer
+from ekya.models.training.frames import LabelledFrames
+from ekya.models.training.goals import Judged, judged_frames
+from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
-from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
 
 SHADOW_EVERY = 2
@@ -24,23 +30,52 @@ SHADOW_EVERY = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposed:
-    """A frame and its objects, not yet classified.
+    """A frame that is ready for the model.
 
     Attributes:
         frame: index in the stream.
         t_us: stream time.
-        boxes: (N, 4) float32.
-        crops: (N, S, S, 3) uint8 RGB.
+        boxes: (N, 4) float32 of the objects to classify, in pixels; none for a detector.
+        images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
+        size: width and height of the frame in pixels.
     """
 
     frame: int
     t_us: int
     boxes: NDArray[np.float32]
-    crops: NDArray[np.uint8]
+    images: NDArray[np.uint8]
+    size: tuple[int, int]
+
+
+FleetAnswer = Classified | list[Found]
+"""Answer in the fleet's classes: of all crops together, or the objects of each frame."""
+
+
+class Serving(Protocol):
+    """Interface of a model ready to serve; its answers index the fleet's classes."""
+
+    model: EdgeModel
+    predictor: Any
+
+    def predict(self, images: NDArray[np.uint8], resolution: int) -> Any:
+        """Returns the ``FleetAnswer`` to (N, S, S, 3) uint8 RGB, resized to this side."""
+
+    def in_fleet(self, answer: Any) -> FleetAnswer:
+        """Maps a predictor's answer to classes of the fleet."""
+
+    def warm_up(self, side: int, resolutions: Sequence[int]) -> None:
+        """Runs the first forward passes at each resolution, which are slow."""
+
+
+def serving(model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None) -> Serving:
+    """Returns a model ready to serve a fleet of these classes."""
+    if model.detector is None:
+        return Classifier(model, classes, predictors)
+    return ServingDetector(model, classes, predictors)
 
 
 class Classifier:
-    """A model ready to serve; its answers index the fleet's classes, in any order of its own classes."""
+    """``Serving`` of a classifier, whose own classes may be in any order."""
 
     def __init__(
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
@@ -49,11 +84,11 @@ class Classifier:
         self.predictor = (predictors or Predictors()).of(model)
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
-    def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
+    def predict(self, images: NDArray[np.uint8], resolution: int) -> Classified:
         """Classifies (N, S, S, 3) uint8 RGB; returns classes (N,) of the fleet and confidences (N,)."""
-        return self.in_fleet(self.predictor.predict(crops, resolution))
+        return self.in_fleet(self.predictor.predict(images, resolution))
 
-    def in_fleet(self, answer: Answer) -> Answer:
+    def in_fleet(self, answer: Classified) -> Classified:
         """Maps a predictor's answer to classes of the fleet."""
         classes, confidence = answer
         return self._to_fleet[classes], confidence
@@ -65,21 +100,60 @@ class Classifier:
             self.predict(crops, resolution)
 
 
+class ServingDetector:
+    """``Serving`` of a detector, which may know other classes too."""
+
+    def __init__(
+        self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
+    ) -> None:
+        self.model = model
+        self.predictor = (predictors or Predictors()).of(model)
+        self._to_fleet = fleet_outputs(model.classes, classes)
+
+    def predict(self, images: NDArray[np.uint8], resolution: int) -> list[Found]:
+        """Returns the objects of the fleet's classes in each of (N, S, S, 3) uint8 RGB."""
+        return self.in_fleet(self.predictor.predict(images, resolution))
+
+    def in_fleet(self, answer: Candidates) -> list[Found]:
+        """Returns the objects among a predictor's candidates."""
+        return found_in(answer, self._to_fleet)
+
+    def warm_up(self, side: int, resolutions: Sequence[int]) -> None:
+        """Runs the first forward passes at each resolution, which are slow."""
+        for resolution in resolutions:
+            self.predict(np.zeros((1, resolution, resolution, 3), np.uint8), resolution)
+
+
+def judged_by(model: Serving, examples: Examples) -> Judged:
+    """Returns how right a model is on labelled images, at their own size."""
+    answer = model.predict(examples.images, examples.side)
+    match examples:
+        case LabelledFrames():
+            return judged_frames(answer, examples.objects)
+        case _:
+            right = answer[0] == examples.labels()
+            return Judged(right.astype(np.float64), np.ones(len(right)))
+
+
 class FrameSteps:
     """Steps of a stream's frames before and after the model. Its owner decides when, and calls the model.
 
     Args:
         proposer: finds objects.
         collector: keeps some frames for the golden model.
+        task: of the model.
 
     Attributes:
         propose: finds the objects of a frame.
+        proposes_free: whether that costs nothing.
         collector: the collector.
     """
 
-    def __init__(self, proposer: Proposer, collector: WindowCollector) -> None:
+    def __init__(self, proposer: Proposer, collector: WindowCollector, task: Task = Task.CLASSIFY) -> None:
         self.propose = proposer.propose
+        self.proposes_free = proposer.free
         self.collector = collector
+        self._detects = task is Task.DETECT
         self._answered_by = NOT_ANSWERED
         self._sampled = 0
         self._shadow: list[Proposed] = []
@@ -90,36 +164,36 @@ class FrameSteps:
         if kept is not None:
             self._sampled += 1
             if self._sampled % SHADOW_EVERY == 0:
-                self._shadow.append(Proposed(kept.frame, kept.t_us, kept.boxes, kept.crops))
+                images = whole_frame(kept.picture, self.collector.side) if self._detects else kept.crops
+                self._shadow.append(Proposed(kept.frame, kept.t_us, kept.boxes, images, kept.size))
 
-    def cut(self, frame: Frame, boxes: NDArray[np.float32]) -> Proposed:
-        """Cuts the crops of a frame's objects."""
-        return Proposed(frame.index, frame.t_us, boxes, crop_objects(frame.image, boxes, self.collector.side))
+    def cut(self, frame: Frame, boxes: NDArray[np.float32], resolution: int) -> Proposed:
+        """Cuts the crops of a frame's objects, or resizes the frame to λ's resolution for a detector."""
+        if self._detects:
+            images = whole_frame(frame.image, resolution)
+        else:
+            images = crop_objects(frame.image, boxes, self.collector.side)
+        return Proposed(frame.index, frame.t_us, boxes, images, (frame.image.shape[1], frame.image.shape[0]))
 
     def answered(self, frame: int) -> None:
         """Sets the analysed frame that answers later skipped frames."""
         self._answered_by = max(frame, self._answered_by)
 
     def answers(
-        self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: Answer
+        self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer
     ) -> list[FramePrediction]:
-        """Returns the rows of analysed frames; ``answer`` is the model's to the crops of all in one batch."""
-        classes, confidence = answer
-        rows, begin = [], 0
-        for frame in frames:
-            part = slice(begin, begin := begin + len(frame.boxes))
-            skipped = self.skip(frame.frame, frame.t_us, config, version)
-            rows.append(
-                replace(
-                    skipped,
-                    analysed=True,
-                    answered_by=frame.frame,
-                    boxes=frame.boxes,
-                    classes=classes[part].astype(np.int16),
-                    confidence=confidence[part],
-                )
+        """Returns the rows of analysed frames; ``answer`` is the model's to all their images."""
+        return [
+            replace(
+                self.skip(frame.frame, frame.t_us, config, version),
+                analysed=True,
+                answered_by=frame.frame,
+                boxes=boxes,
+                classes=classes.astype(np.int16),
+                confidence=confidence,
             )
-        return rows
+            for frame, (boxes, classes, confidence) in zip(frames, _by_frame(frames, answer), strict=True)
+        ]
 
     def skip(self, frame: int, t_us: int, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
         """Returns the row of a frame that is not analysed: the last analysed one answers it."""
@@ -137,17 +211,34 @@ class FrameSteps:
             confidence=np.zeros(0, np.float32),
         )
 
-    def base_answers(self, base: Classifier, config: InferenceConfig) -> list[FramePrediction]:
+    def base_answers(self, base: Serving, config: InferenceConfig) -> list[FramePrediction]:
         """Returns the base model's rows of a part of the sampled frames.
 
         Not charged: it measures the run after its end, and no camera waits for it.
         """
         if not self._shadow:
             return []
-        answer = classify(base, self._shadow, config.resolution)
-        return self.answers(self._shadow, config, BASE_VERSION, answer)
+        return self.answers(
+            self._shadow, config, BASE_VERSION, analyse(base, self._shadow, config.resolution)
+        )
 
 
-def classify(classifier: Classifier, frames: Sequence[Proposed], resolution: int) -> Answer:
-    """Classifies the crops of at least one frame in one batch."""
-    return classifier.predict(np.concatenate([frame.crops for frame in frames]), resolution)
+def analyse(model: Serving, frames: Sequence[Proposed], resolution: int) -> FleetAnswer:
+    """Passes the images of at least one frame through a model in one batch."""
+    answer: FleetAnswer = model.predict(np.concatenate([frame.images for frame in frames]), resolution)
+    return answer
+
+
+def _by_frame(
+    frames: Sequence[Proposed], answer: FleetAnswer
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]]:
+    """Yields the boxes, classes and confidences of each frame, in pixels."""
+    if isinstance(answer, list):
+        for frame, found in zip(frames, answer, strict=True):
+            yield found.boxes * np.tile(np.array(frame.size, np.float32), 2), found.classes, found.confidence
+        return
+    classes, confidence = answer
+    begin = 0
+    for frame in frames:
+        part = slice(begin, begin := begin + len(frame.boxes))
+        yield frame.boxes, classes[part], confidence[part]

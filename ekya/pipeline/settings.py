@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.models.edge.cuts import Task
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
@@ -18,6 +19,8 @@ class PreparationSettings:
         fps: of the camera.
         labels_per_window: upper bound on labelled crops.
         seed: of the stream.
+        task: of the edge model.
+        frames_per_window: upper bound on labelled frames, for an edge model that detects.
         device: torch's name of the device of the models.
         profiler: method of profiling γ.
         label_policy: policy that selects objects to label, a key of ``LABEL_POLICIES``.
@@ -32,6 +35,8 @@ class PreparationSettings:
     fps: float
     labels_per_window: int
     seed: int
+    task: Task = Task.CLASSIFY
+    frames_per_window: int = 24
     device: str = "cpu"
     profiler: Profiler = Profiler.EKYA
     label_policy: str = UNIFORM

@@ -13,16 +13,18 @@ from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions, StreamTerms
 from ekya.core.errors import UserError
 from ekya.core.events import StreamBack, StreamLost
 from ekya.core.gpus import GpuGroups
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
-from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
+from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, NoProposals, Proposer
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
@@ -93,8 +95,18 @@ def crop_side(fleet: FleetConfig) -> int:
     return max(fleet.edge.resolution, *fleet.inference.resolutions)
 
 
+def typical_images(fleet: FleetConfig) -> float:
+    """Returns the number of images that an edge model analyses for a typical frame."""
+    return 1.0 if fleet.edge.task is Task.DETECT else TYPICAL_OBJECTS
+
+
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
-    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion."""
+    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion.
+
+    A detector needs no proposals.
+    """
+    if fleet.edge.task is Task.DETECT:
+        return NoProposals()
     if stream.source.gives_truth:
         return GivenBoxes()
     if fleet.golden.model == FILE:
@@ -164,6 +176,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             label_policy=fleet.golden.policy,
             label_gpu_s=fleet.golden.gpu_s_per_window,
             seed=int(drawn),
+            task=fleet.edge.task,
             profiler=fleet.preparation.profiler,
             roll_back_margin=fleet.shadow_gate.roll_back,
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,

@@ -168,7 +168,7 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHist
         if stream.source.live:
             _LOG.info("%s: a live camera's frames are gone, so nothing says how accurate it was", stream.id)
         elif not stream.source.gives_truth and not len(read_reference(folder.reference(stream.id)).frame):
-            golden = golden or open_golden(fleet.golden, fleet_classes(fleet))
+            golden = golden or open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
             write_reference(folder, stream, golden, until_us)
 
 

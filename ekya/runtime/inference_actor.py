@@ -16,7 +16,7 @@ from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.inference import Classifier
+from ekya.pipeline.inference import serving
 from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actor_kinds import ProcessConfig, Ready, StreamActorConfig
@@ -90,8 +90,8 @@ class InferenceActor:
         common = self._common
         # On the CPU in any case: a process that has begun to use a GPU occupies some of its memory.
         way = common.way if common.device == "cpu" else PLAIN
-        classifier = Classifier(from_bytes(weights), fleet_classes(common.fleet), Predictors("cpu", way))
-        classifier.warm_up(crop_side(common.fleet), common.fleet.inference.resolutions)
+        model = serving(from_bytes(weights), fleet_classes(common.fleet), Predictors("cpu", way))
+        model.warm_up(crop_side(common.fleet), common.fleet.inference.resolutions)
 
     def process(self) -> int:
         """Returns the pid of this process."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ekya.core.events import ModelSwapped, RolledBack
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import Answer, MultiModelPredictor, Request
-from ekya.pipeline.inference import Classifier
+from ekya.models.edge.multi_model import MultiModelPredictor, Request
+from ekya.pipeline.inference import FleetAnswer, Serving, serving
 
 Swapped = ModelSwapped | RolledBack
 """Event of a hot swap; its time and its stall are set when it happens."""
@@ -24,7 +24,7 @@ Swapped = ModelSwapped | RolledBack
 class Weights:
     """Prepared weights of a stream."""
 
-    classifier: Classifier
+    model: Serving
     version: ModelVersion
 
 
@@ -50,9 +50,9 @@ class _Queued:
     """A request that waits for the next call."""
 
     stream: StreamId
-    crops: NDArray[np.uint8]
+    images: NDArray[np.uint8]
     resolution: int
-    answer: Future[tuple[Answer, ModelVersion]] = field(default_factory=Future)
+    answer: Future[tuple[FleetAnswer, ModelVersion]] = field(default_factory=Future)
 
 
 class ModelBatcher:
@@ -119,13 +119,13 @@ class ModelBatcher:
 
     def prepare(self, stream: StreamId, model: EdgeModel, version: ModelVersion) -> Weights:
         """Prepares weights for a hot swap, which is the slow part of it."""
-        classifier = self.classifier(model)
-        self._models.add(stream, classifier.predictor)
-        return Weights(classifier, version)
+        ready = self.ready(model)
+        self._models.add(stream, ready.predictor)
+        return Weights(ready, version)
 
-    def classifier(self, model: EdgeModel) -> Classifier:
-        """Returns a classifier that shares equal blocks with those that serve."""
-        return Classifier(model, self._classes, self._models.predictors)
+    def ready(self, model: EdgeModel) -> Serving:
+        """Returns a model ready to serve, which shares equal blocks with those that do."""
+        return serving(model, self._classes, self._models.predictors)
 
     def serve_next(self, stream: StreamId, weights: Weights, event: Swapped) -> None:
         """Lets prepared weights serve from the next request on, unless newer ones are already pending."""
@@ -144,19 +144,18 @@ class ModelBatcher:
             one.serving, event = pending
             one.on_swap(event, (time.monotonic_ns() - began_ns) // 1000)
 
-    def classify(
-        self, stream: StreamId, crops: NDArray[np.uint8], resolution: int
-    ) -> tuple[Answer, ModelVersion]:
-        """Classifies a stream's crops, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.
+    def answer(
+        self, stream: StreamId, images: NDArray[np.uint8], resolution: int
+    ) -> tuple[FleetAnswer, ModelVersion]:
+        """Answers a stream's images, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.
 
         Returns:
-            Classes of the fleet and confidences, and the version that gave them: the one that serves when
-            the call begins.
+            The answer, and the version that gave it: the one that serves when the call begins.
 
         Raises:
             Exception: of the call, if this request alone causes it; the others are answered.
         """
-        mine = _Queued(stream, crops, resolution)
+        mine = _Queued(stream, images, resolution)
         with self._changed:
             self._queue.append(mine)
             self._changed.wait_for(lambda: mine.answer.done() or not self._is_calling)
@@ -187,7 +186,7 @@ class ModelBatcher:
     def _answer(self, batch: Sequence[_Queued]) -> None:
         serving = [self._streams[one.stream].serving for one in batch]
         requests = [
-            Request(weights.classifier.predictor, one.crops, one.resolution)
+            Request(weights.model.predictor, one.images, one.resolution)
             for one, weights in zip(batch, serving, strict=True)
         ]
         try:
@@ -201,4 +200,4 @@ class ModelBatcher:
                 self._answer([alone])
             return
         for one, weights, answer in zip(batch, serving, answers, strict=True):
-            one.answer.set_result((weights.classifier.in_fleet(answer), weights.version))
+            one.answer.set_result((weights.model.in_fleet(answer), weights.version))

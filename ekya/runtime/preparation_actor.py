@@ -24,7 +24,7 @@ from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.inference import Classifier
+from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
 from ekya.pipeline.preparation import StreamPreparation
@@ -116,7 +116,7 @@ class PreparationActor:
         cv2.setNumThreads(1)
         self._config = config
         self._costs = config.costs
-        golden = open_golden(config.fleet.golden, fleet_classes(config.fleet))
+        golden = open_golden(config.fleet.golden, fleet_classes(config.fleet), config.fleet.edge.task)
         self._golden = MeteredGolden(golden, time.thread_time)
         if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
@@ -168,7 +168,7 @@ class PreparationActor:
         with self._loading:
             known = self._known.get(stream)
             if known is None or version > known.version:
-                model = Classifier(from_bytes(weights), settings.classes, self._predictors)
+                model = serving(from_bytes(weights), settings.classes, self._predictors)
                 self._known[stream] = Weights(model, version)
 
     def hand_in(
@@ -204,12 +204,12 @@ class PreparationActor:
         prepared = StreamPreparation(
             settings,
             material,
-            known.classifier,
+            known.model,
             self._golden,
             remembered if version > BASE_VERSION else 0,
             self._golden.gpu_s,
             self._costs[stream].object_gpu_s,
-            before.classifier if before is not None and serves and before.version == earlier else None,
+            before.model if before is not None and serves and before.version == earlier else None,
             ActivationCache() if serves else None,
         )
         with preparation.changed:
@@ -347,10 +347,8 @@ class PreparationActor:
     ) -> None:
         prepared = preparation.streams[stream]
         typical, golden_before_s = self._costs[stream], self._golden.took_s
-        burst = prepared.label_burst(scope=preparation.share.batch)
-        options = prepared.profile_inference(
-            configs, prepared.frame_gpu_s(typical), burst, scope=preparation.share.batch
-        )
+        burst = prepared.burst(configs, scope=preparation.share.batch)
+        options = prepared.profile_inference(configs, prepared.frame_gpu_s(typical), burst)
         self._mailbox.put(
             ev.InferenceProfiled(
                 self._clock.now_us(),

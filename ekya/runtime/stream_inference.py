@@ -98,7 +98,9 @@ class StreamInference:
         self._feed = feed
         setup = stream_setup(common.fleet, config.place, feed.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
-        self._steps = FrameSteps(proposer_for(common.fleet, self._stream), setup.collector())
+        self._steps = FrameSteps(
+            proposer_for(common.fleet, self._stream), setup.collector(), self._settings.task
+        )
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
@@ -117,7 +119,7 @@ class StreamInference:
     def ready(self) -> Ready:
         """Warms up the model and returns the stream's settings."""
         resolutions = self._config.common.fleet.inference.resolutions
-        self._process.models.serving(self._stream.id).classifier.warm_up(self._settings.side, resolutions)
+        self._process.models.serving(self._stream.id).model.warm_up(self._settings.side, resolutions)
         return Ready(self._settings, self._feed.died)
 
     def begin(self, started_monotonic_ns: int) -> None:
@@ -205,7 +207,7 @@ class StreamInference:
             self._thread.join()
         self._answer_rest(horizon_us)
         self._record.flush()
-        base = self._process.models.classifier(self._first)
+        base = self._process.models.ready(self._first)
         finest = InferenceConfig(1, crop_side(self._config.common.fleet))
         self._record.add_shadow(self._steps.base_answers(base, finest))
         self._feed.close()
@@ -284,29 +286,29 @@ class StreamInference:
         self._report_frames(self._tally.add(row))
 
     def _analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
-        """Proposes and classifies the objects of a frame; None if λ skips it."""
+        """Finds and names the objects of a frame; None if λ skips it."""
         is_due = frame.index // config.every > self._last_analysed // config.every
         proposals = self._propose(frame, is_due)
         if proposals is None:
             return None
         self._steps.collect(frame, proposals)
         if not is_due or self._stopped():
-            if frame.boxes is None:
+            if not self._steps.proposes_free:
                 self._costs.count_found()
             return None
         self._last_analysed = frame.index
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
-        objects = self._steps.cut(frame, proposals.boxes)
-        answer, version = self._process.models.classify(self._stream.id, objects.crops, config.resolution)
-        self._process.use.count(self._part, len(objects.crops))
-        (row,) = self._steps.answers([objects], config, version, answer)
+        ready = self._steps.cut(frame, proposals.boxes, config.resolution)
+        answer, version = self._process.models.answer(self._stream.id, ready.images, config.resolution)
+        self._process.use.count(self._part, len(ready.images))
+        (row,) = self._steps.answers([ready], config, version, answer)
         self._steps.answered(frame.index)
         return row
 
     def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
-        """Finds the objects of a frame that is analysed or collected; a source may know its boxes."""
-        if frame.boxes is not None:
-            return Proposals(frame.boxes)
+        """Proposes the objects of a frame that is analysed or collected."""
+        if self._steps.proposes_free:
+            return self._steps.propose(frame)
         if not is_due and not self._steps.collector.wants(frame.t_us):
             return None
         with self._process.handle.scope():

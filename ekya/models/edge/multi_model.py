@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -12,14 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ekya.models.edge.batched import BatchedPredictor, same_weights
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.detection.suppress import Candidates
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.models.edge.model import EdgeModel, pool
 from ekya.models.edge.predictor import Predictor, on_device
 
 _LOG = logging.getLogger(__name__)
 
-Answer = tuple[NDArray[np.int64], NDArray[np.float32]]
+Classified = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Classes and confidences, as ``Predictor.predict`` returns them."""
+
+Answer = Classified | Candidates
+"""Answer of a classifier or of a detector."""
+
+AnyPredictor = Predictor | DetectorPredictor
 
 
 class Predictors:
@@ -40,11 +48,13 @@ class Predictors:
         self._making = threading.Lock()
         self._made: WeakSet[Predictor] = WeakSet()
 
-    def of(self, model: EdgeModel) -> Predictor:
+    def of(self, model: EdgeModel) -> Any:
         """Returns a predictor of a model that must not change any more.
 
-        Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
+        Blocks of earlier classifiers with the same weights, on the same device, replace the model's blocks.
         """
+        if model.detector is not None:
+            return DetectorPredictor(model, self.device, self.way)
         with self._making:
             predictor = Predictor(model, self.device, self.way, ready=self._share_blocks(model))
             self._made.add(predictor)
@@ -75,9 +85,9 @@ def _device_of(block: nn.Module) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Request to a model: crops (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
+    """Request to a model: images (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
 
-    predictor: Predictor
+    predictor: Any
     crops: NDArray[np.uint8]
     resolution: int
 
@@ -105,10 +115,10 @@ class MultiModelPredictor:
     def __init__(self, device: str = "cpu", way: ForwardWay = PLAIN) -> None:
         self.predictors = Predictors(device, way)
         self._adding = threading.Lock()
-        self._newest: dict[Hashable, Predictor] = {}
+        self._newest: dict[Hashable, AnyPredictor] = {}
         self._joined: _Joined | None = None
 
-    def add(self, owner: Hashable, predictor: Predictor) -> None:
+    def add(self, owner: Hashable, predictor: AnyPredictor) -> None:
         """Prepares an owner's newest weights, while the previous ones still serve. Takes time."""
         with self._adding:
             self._newest[owner] = predictor
@@ -126,7 +136,8 @@ class MultiModelPredictor:
         joined = self._joined
         kinds: dict[Hashable, list[int]] = {}
         for place, one in enumerate(requests):
-            alone = len(one.crops) == 0 or (joined is not None and one.predictor not in joined.places)
+            alone = len(one.crops) == 0 or isinstance(one.predictor, DetectorPredictor)
+            alone = alone or (joined is not None and one.predictor not in joined.places)
             kind = place if alone else (one.resolution, one.predictor.dtype)
             kinds.setdefault(kind, []).append(place)
         answers: dict[int, Answer] = {}
@@ -153,7 +164,8 @@ class MultiModelPredictor:
 
     def _join(self) -> None:
         """Joins the models if the way says so and there are several; if that fails, they run separately."""
-        newest, way = list(self._newest.values()), self.predictors.way
+        newest = [one for one in self._newest.values() if isinstance(one, Predictor)]
+        way = self.predictors.way
         self._joined = None
         if way.joining is None or len(newest) < 2:
             return
@@ -194,4 +206,5 @@ def _scores(requests: Sequence[Request], images: Tensor, at: int = 0) -> list[Te
 
 def _block_of(request: Request, at: int) -> nn.Module:
     """Returns the source's block, which equal models share; prepared ones in 16 bits are not shared."""
-    return request.predictor.source.blocks[at]
+    block: nn.Module = request.predictor.source.blocks[at]
+    return block

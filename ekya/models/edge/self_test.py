@@ -124,7 +124,7 @@ class _SelfTest:
         for place, predictor in enumerate(predictors):
             call.add(place, predictor)
         requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
-        return [lambda: np.concatenate([confidence for _, confidence in call.predict(requests)])]
+        return [lambda: np.concatenate([answer[1] for answer in call.predict(requests) if isinstance(answer, tuple)])]
 
     def _call(self, ask: Predictor, crops: int, side: int) -> Call:
         return lambda: ask.predict(self._crops[:crops], side)[1]

@@ -4,13 +4,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from ekya.models.edge.cuts import CUTS, DEFAULT_ARCHITECTURE, block_names
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE, NAMES, Task, block_names
 
 
 class EdgeSpec(BaseModel):
     """The compressed classifier that every stream starts with.
 
     Attributes:
+        task: what the model does.
         model: architecture; ``docs/edge.md`` lists the blocks of each.
         weights: of the common base model, Ekya's or torchvision's ImageNet weights; None starts with fresh
             ones.
@@ -19,6 +20,7 @@ class EdgeSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    task: Task = Task.CLASSIFY
     model: str = DEFAULT_ARCHITECTURE
     weights: Path | None = None
     resolution: int = Field(default=32, ge=16, le=512)
@@ -26,8 +28,8 @@ class EdgeSpec(BaseModel):
     @field_validator("model")
     @classmethod
     def _is_there(cls, model: str) -> str:
-        if model not in CUTS:
-            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(CUTS)}")
+        if model not in NAMES:
+            raise ValueError(f"there is no edge model {model!r}; use one of {', '.join(NAMES)}")
         return model
 
     def too_many(self, trainable_blocks: int) -> str | None:

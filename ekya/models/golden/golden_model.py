@@ -51,6 +51,9 @@ class Labels(Protocol):
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
 
+    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
+        """Returns the objects of an image; None from a classifier, or if the image was never analysed."""
+
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions of labelling these items."""
 
@@ -61,9 +64,6 @@ class GoldenModel(Labels, Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """The fleet's classes, the index space of all labels."""
-
-    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
-        """Returns the objects of an image; None from a classifier, or if the image was never analysed."""
 
 
 def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CLASSIFY) -> GoldenModel:
@@ -82,12 +82,12 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CL
     least, sure = (PROPOSAL_SCORE, GOLDEN_SCORE) if names_boxes else (DOUBTFUL_SCORE, OBJECT_SCORE)
     if spec.model == FILE:
         labels = read_labels(label_file_of(spec))
-        class_map = _class_map(spec, labels.head.names)
+        class_map = class_map_of(spec, labels.head.names)
         return label_file_model(classes, labels, sure, class_map, names_boxes)
     if detector_of(spec) is None and names_boxes:
         return open_classifier_of(spec, classes)
     detector = open_detector_of(spec, least)
-    return detector_model(classes, detector, sure, _class_map(spec, detector.names), names_boxes)
+    return detector_model(classes, detector, sure, class_map_of(spec, detector.names), names_boxes)
 
 
 def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
@@ -142,9 +142,14 @@ def label_file_of(spec: GoldenSpec) -> Path:
     return path
 
 
-def _class_map(spec: GoldenSpec, names: tuple[str, ...]) -> Path | None:
-    """Returns the named class map; by default the shipped one for a model of COCO's classes."""
-    return spec.class_map or (shipped_path(_COCO_MAP) if names == coco_names() else None)
+def class_map_of(spec: GoldenSpec, names: tuple[str, ...] | None = None) -> Path | None:
+    """Returns the named class map; by default the shipped one for a model of COCO's classes.
+
+    Args:
+        spec: golden model of the fleet file.
+        names: classes of the model; None for COCO's.
+    """
+    return spec.class_map or (shipped_path(_COCO_MAP) if names in (None, coco_names()) else None)
 
 
 def _weights(spec: GoldenSpec) -> Path | None:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from ekya.core.matching import SURE, match_image
+from ekya.core.matching import match_image
 from ekya.models.edge.detection.detector import Detector, Targets
-from ekya.models.edge.detection.suppress import Found, fleet_outputs, found_in
+from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops
@@ -169,8 +169,8 @@ class DetectionGoal:
         return self._detector.loss(outputs, self._targets.of_images(batch))
 
     def judge(self, outputs: Tensor) -> Judged:
-        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least ``SURE`` confidence."""
-        found = found_in(self._detector.decode(outputs), self._in_fleet)
+        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least 0.5 confidence."""
+        found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet)
         return judged_frames(found, self._objects)
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
@@ -196,7 +196,7 @@ def judged_frames(found: list[Found], objects: tuple[FrameObjects, ...]) -> Judg
 
 
 def _counts(found: Found, objects: FrameObjects) -> tuple[int, int]:
-    sure = found.confidence >= SURE
+    sure = found.sure
     matches = match_image(
         found.boxes[sure],
         found.classes[sure].astype(np.int16),

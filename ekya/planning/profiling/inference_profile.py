@@ -33,12 +33,13 @@ class BurstFrame:
     Attributes:
         boxes: (N, 4) float32.
         labels: (N,) class of each box by the golden model.
-        answers: per resolution, (N,) class of each box by the serving model.
+        alike: per resolution, how many answers of the serving model are the same as at the finest, and how
+            many count.
     """
 
     boxes: NDArray[np.float32]
     labels: NDArray[np.int64]
-    answers: Mapping[int, NDArray[np.int64]]
+    alike: Mapping[int, tuple[float, float]]
 
 
 def prior_relative_accuracy(config: InferenceConfig, finest: int) -> float:
@@ -59,7 +60,7 @@ def measured_relative_accuracy(config: InferenceConfig, finest: int, burst: Sequ
     shown = min(config.every, len(burst))
     guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest)
     guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest)
-    return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution, finest)
+    return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution)
 
 
 def inference_options(
@@ -163,7 +164,7 @@ def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
     return there / counted if counted else 1.0
 
 
-def _as_sharp(burst: Sequence[BurstFrame], resolution: int, finest: int) -> float:
-    """Returns the part of the objects with the same class at a resolution as at the finest."""
-    alike = sum(int((frame.answers[resolution] == frame.answers[finest]).sum()) for frame in burst)
-    return alike / sum(len(frame.labels) for frame in burst)
+def _as_sharp(burst: Sequence[BurstFrame], resolution: int) -> float:
+    """Returns the part of the answers that are the same at a resolution as at the finest."""
+    alike, counted = (sum(part) for part in zip(*(frame.alike[resolution] for frame in burst), strict=True))
+    return alike / counted if counted else 1.0

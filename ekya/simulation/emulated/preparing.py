@@ -23,7 +23,7 @@ from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.inference import Classifier
+from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.planning.profiling.preparation_steps import (
@@ -107,16 +107,16 @@ def profile_inference(
     proposer_operations: int,
 ) -> tuple[tuple[InferenceOption, ...], float, float]:
     """Returns the profile of Λ, its GPU-seconds, and the golden model's part of them."""
-    objects = prepared.material.mean_objects
+    objects = prepared.images_in_a_frame
     frame_gpu_s = {
         config.resolution: card.frame_gpu_s(objects, config.resolution, proposer_operations)
         for config in configs
     }
-    burst = prepared.label_burst()
+    burst = prepared.burst(configs)
     options = prepared.profile_inference(configs, frame_gpu_s, burst)
     gpu_s = golden_s = golden_gpu_s(prepared.golden, card, prepared.burst_questions())
     for resolution in frame_gpu_s:
-        gpu_s += card.forward_gpu_s(sum(len(classes) for _, classes in burst), resolution)
+        gpu_s += card.forward_gpu_s(prepared.images_in(burst), resolution)
     return options, gpu_s, golden_s
 
 
@@ -166,7 +166,7 @@ class PreparingWindows:
         return StreamPreparation(
             camera.settings,
             camera.inference.material(window - 1, now_us),
-            camera.inference.classifier,
+            camera.inference.serving,
             self._golden,
             exemplars=camera.memory.size,
             golden_gpu_s=partial(golden_gpu_s, self._golden, self._card),
@@ -202,7 +202,7 @@ class PreparingWindows:
         prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
         if earlier is not None:
             # Loaded one at a time: a model for prediction is as large as one for training.
-            prepared = replace(prepared, earlier=Classifier(earlier.model, prepared.settings.classes))
+            prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
         self._prepared[stream] = made.prepared
         self.keep_labels(stream, made.labels)
@@ -230,4 +230,4 @@ class PreparingWindows:
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
     """Returns the golden model's GPU-seconds for some questions, by a cost card."""
-    return card.labelling_gpu_s(golden.operations(questions), golden.background is not None)
+    return card.labelling_gpu_s(golden.operations(questions), golden.finds)

@@ -21,7 +21,6 @@ from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.configs import InferenceConfig
-from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
@@ -33,7 +32,7 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
-from ekya.pipeline.inference import Classifier, FrameSteps
+from ekya.pipeline.inference import FrameSteps, serving
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
@@ -43,6 +42,7 @@ from ekya.pipeline.setup import (
     proposer_for,
     script_cues,
     stream_setup,
+    typical_images,
 )
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
@@ -149,7 +149,7 @@ def open_emulated(
             operations.append(counted)
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
-        golden = open_golden(fleet.golden, classes)
+        golden = open_golden(fleet.golden, classes, fleet.edge.task)
         world = EmulatedWorld(cameras, golden, card, max(operations), fleet.capacity_milli)
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
         yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)
@@ -218,10 +218,10 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(proposer, setup.collector())
-    prepare = partial(Classifier, classes=settings.classes, predictors=Predictors())
+    steps = FrameSteps(proposer, setup.collector(), settings.task)
+    prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
-        resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
+        resolution: card.frame_gpu_s(typical_images(fleet), resolution, operations)
         for resolution in fleet.inference.resolutions
     }
     camera = EmulatedCamera(

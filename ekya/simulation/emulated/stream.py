@@ -11,14 +11,13 @@ from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.speed import LINEAR
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion
 from ekya.models.edge.model import EdgeModel
-from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.inference import Classifier, FrameSteps, Proposed, classify
+from ekya.pipeline.inference import FrameSteps, Proposed, Serving, analyse
 from ekya.streams.ingest.frame import Frame, Truth
 
-_CLASSIFY_AT_ONCE = 16
-"""Batch size for classifying analysed frames; the batching has no effect on virtual time."""
+_ANALYSE_AT_ONCE = 16
+"""Number of frames that are analysed in one batch; the batching has no effect on virtual time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +40,7 @@ class EmulatedStream:
         prepare: prepares weights to serve.
 
     Attributes:
-        classifier: the serving model.
+        serving: the serving model.
         arrived: number of frames so far.
     """
 
@@ -51,20 +50,20 @@ class EmulatedStream:
         steps: FrameSteps,
         card: CostCard,
         model: EdgeModel,
-        prepare: Callable[[EdgeModel], Classifier],
+        prepare: Callable[[EdgeModel], Serving],
     ) -> None:
         self._frames = frames
         self._next = next(frames, None)
         self._steps = steps
         self._prepare = prepare
         self._base, self._version = model, BASE_VERSION
-        self.classifier = prepare(model)
+        self.serving = prepare(model)
         self._card = card
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
         self._busy_until_us = -1
         self._waiting: _Waiting | None = None
-        self._to_classify: list[Proposed] = []
+        self._to_analyse: list[Proposed] = []
         self._rows: dict[int, FramePrediction] = {}
         self._references: list[FrameReference] = []
         self._used_gpu_s = 0.0
@@ -88,7 +87,7 @@ class EmulatedStream:
         """Sets λ and share from ``now_us`` on; the frame in analysis keeps the old ones."""
         self.advance(now_us)
         if config != self._config:
-            self._classify()
+            self._analyse()
         if self._share_milli == 0:
             self._busy_until_us = max(self._busy_until_us, now_us)
         self._config, self._share_milli = config, share_milli
@@ -96,8 +95,8 @@ class EmulatedStream:
     def swap(self, model: EdgeModel, version: ModelVersion, now_us: int) -> None:
         """Makes a hot swap of the weights, from the next frame on."""
         self.advance(now_us)
-        self._classify()
-        self.classifier, self._version = self._prepare(model), version
+        self._analyse()
+        self.serving, self._version = self._prepare(model), version
 
     def used_gpu_s(self) -> float:
         """Returns the GPU-seconds spent since the last call."""
@@ -122,7 +121,7 @@ class EmulatedStream:
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
             self._waiting = None
-        self._classify()
+        self._analyse()
         rows = [self._rows[frame] for frame in sorted(self._rows)]
         references, self._rows, self._references = self._references, {}, []
         return rows, references
@@ -131,7 +130,7 @@ class EmulatedStream:
         self.arrived += 1
         if truth is not None:
             self._references.append(truth.reference(frame.index, frame.t_us))
-        proposals = None if frame.boxes is None else Proposals(frame.boxes)
+        proposals = self._steps.propose(frame) if self._steps.proposes_free else None
         proposer_operations = 0
         is_due = frame.index % self._config.every == 0
         if proposals is None:
@@ -168,10 +167,13 @@ class EmulatedStream:
 
     def _begin(self, waiting: _Waiting) -> None:
         frame, boxes = waiting.frame, waiting.boxes
-        self._to_classify.append(self._steps.cut(frame, boxes))
-        if len(self._to_classify) >= _CLASSIFY_AT_ONCE:
-            self._classify()
-        gpu_s = self._card.frame_gpu_s(len(boxes), self._config.resolution, waiting.proposer_operations)
+        ready = self._steps.cut(frame, boxes, self._config.resolution)
+        self._to_analyse.append(ready)
+        if len(self._to_analyse) >= _ANALYSE_AT_ONCE:
+            self._analyse()
+        gpu_s = self._card.frame_gpu_s(
+            len(ready.images), self._config.resolution, waiting.proposer_operations
+        )
         self._used_gpu_s += gpu_s
         begun_us = max(frame.t_us, self._busy_until_us)
         self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
@@ -180,9 +182,9 @@ class EmulatedStream:
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)
 
-    def _classify(self) -> None:
-        if self._to_classify:
-            answer = classify(self.classifier, self._to_classify, self._config.resolution)
-            for row in self._steps.answers(self._to_classify, self._config, self._version, answer):
+    def _analyse(self) -> None:
+        if self._to_analyse:
+            answer = analyse(self.serving, self._to_analyse, self._config.resolution)
+            for row in self._steps.answers(self._to_analyse, self._config, self._version, answer):
                 self._rows[row.frame] = row
-            self._to_classify = []
+            self._to_analyse = []

@@ -14,7 +14,7 @@ from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.trainer import Retraining
 from ekya.pipeline.costs import CostCard
-from ekya.pipeline.inference import Classifier
+from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.simulation.emulated.camera import EmulatedCamera
@@ -178,8 +178,8 @@ class EmulatedWorld:
             return None
         model = camera.kept.models[trained_in]
         now = self._preparing.of(camera, command.window, now_us)
-        serving = replace(now, serving=Classifier(model, camera.settings.classes))
-        end = EpochEnd(1, serving.serving_accuracy(camera.labels), 0.0, lambda: model)
+        kept = replace(now, serving=serving(model, camera.settings.classes))
+        end = EpochEnd(1, kept.serving_accuracy(camera.labels), 0.0, lambda: model)
         return iter([TrainingStep(0.0, lambda: end)])
 
     def _trained_remotely(

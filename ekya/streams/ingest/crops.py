@@ -1,4 +1,4 @@
-"""Cuts the square crops that a classifier analyses out of a frame."""
+"""Makes the squares that edge models analyse: crops of objects, or whole frames for a detector."""
 
 import cv2
 import numpy as np
@@ -37,6 +37,29 @@ def crop_objects(image: NDArray[np.uint8], boxes: NDArray[np.float32], side: int
         resized = cv2.resize(square, (side, side), interpolation=how)
         cv2.cvtColor(resized, cv2.COLOR_BGR2RGB, dst=crops[row])
     return crops
+
+
+def whole_frame(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Resizes a frame to a square, without regard to its proportions.
+
+    Args:
+        image: (H, W, 3) uint8, BGR.
+        side: of the square in pixels.
+
+    Returns:
+        (1, side, side, 3) uint8, RGB.
+    """
+    resized = cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR)
+    return cv2.cvtColor(resized, cv2.COLOR_BGR2RGB)[None].astype(np.uint8, copy=False)
+
+
+def shrunk(image: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
+    """Returns an (H, W, 3) uint8 image, resized in proportion if a side is longer than ``longest`` pixels."""
+    scale = longest / max(image.shape[:2])
+    if scale >= 1.0:
+        return image
+    width, height = (max(1, round(length * scale)) for length in (image.shape[1], image.shape[0]))
+    return cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
 
 
 def _square(image: NDArray[np.uint8], left: int, top: int, length: int) -> NDArray[np.uint8]:

@@ -1,0 +1,188 @@
+"""Labelling of a window for a classifier: the golden model names crops; λ is measured on them."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.models.golden.detections import Question
+from ekya.models.training.label_weights import few_of_each
+from ekya.models.training.labelled import Examples, LabelledCrops
+from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.labels import (
+    LABELLED_PICTURES,
+    Selection,
+    StreamLabels,
+    choose,
+    choose_pictures,
+    label_window,
+)
+from ekya.planning.profiling.gate import LEAST_OBJECTS
+from ekya.planning.profiling.inference_profile import BurstFrame
+from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
+
+if TYPE_CHECKING:
+    from ekya.pipeline.preparation import Scope, StreamPreparation
+
+_LOG = logging.getLogger(__name__)
+
+BURST_OBJECTS = 6
+"""Objects tracked through a burst: a few suffice to show how fast things move."""
+
+
+class CropLabelling:
+    """``Labelling`` of crops."""
+
+    def select(self, prepared: "StreamPreparation") -> Selection:
+        """Returns the objects to label: the policy's choice within the budget.
+
+        The budget includes the cost of the serving model for the choice.
+        """
+        settings, material = prepared.settings, prepared.material
+        policy, most = LABEL_POLICIES[settings.label_policy], settings.labels_per_window
+        one_gpu_s = _one_gpu_s(prepared, material.sample)
+        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
+        crop_gpu_s = prepared.crop_gpu_s if policy.asks_model else 0.0
+        if prepared.golden.background is None:
+            most = affordable(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
+            warn_if_none(prepared, most, one_gpu_s + POOL * crop_gpu_s)
+            return choose(material, most, settings.seed, policy, prepared.serving.predictor.embed)
+        pool = POOL * most
+        if left_gpu_s is not None:
+            # Pictures cost more than crops in the serving model, which may use half of the budget.
+            pool = affordable(left_gpu_s / 2, crop_gpu_s, pool)
+            left_gpu_s -= pool * crop_gpu_s
+        pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
+        warn_if_none(prepared, pictures, one_gpu_s)
+        embed = prepared.serving.predictor.embed
+        return choose_pictures(material, pictures, settings.seed, policy, embed, pool)
+
+    def label(self, prepared: "StreamPreparation", asked: Selection) -> StreamLabels:
+        """Labels the chosen objects."""
+        settings = prepared.settings
+        return label_window(
+            prepared.material,
+            asked,
+            prepared.golden,
+            settings.side,
+            settings.labels_per_window,
+            settings.seed,
+        )
+
+    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
+        """Returns the questions of ``burst`` to the golden model."""
+        return [frame.question for frame in _asked_burst(prepared)]
+
+    def burst(
+        self, prepared: "StreamPreparation", resolutions: Sequence[int], scope: "Scope"
+    ) -> list[BurstFrame]:
+        """Labels a few objects through consecutive frames, and classifies them at each resolution."""
+        labelled = _labelled_burst(prepared, scope)
+        if not labelled:
+            return []
+        crops = [frame.crops for frame, _ in labelled]
+        ends = np.cumsum([len(cut) for cut in crops])[:-1]
+        answers = {}
+        for resolution in sorted(resolutions):
+            with scope():
+                classes, _ = prepared.serving.predict(np.concatenate(crops), resolution)
+            answers[resolution] = np.split(classes, ends)
+        finest = answers[max(resolutions)]
+        return [
+            BurstFrame(
+                frame.boxes,
+                truth,
+                {side: (int((of[at] == finest[at]).sum()), len(truth)) for side, of in answers.items()},
+            )
+            for at, (frame, truth) in enumerate(labelled)
+        ]
+
+    def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
+        """Returns the newest crop of each object; None if there are too few."""
+        assert isinstance(labelled, LabelledCrops)
+        objects = labelled.take(np.flatnonzero(labelled.classes != prepared.golden.background))
+        if len(objects) < LEAST_OBJECTS:
+            return None
+        newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
+        return newest if len(newest) >= LEAST_OBJECTS else None
+
+
+def warn_if_none(prepared: "StreamPreparation", affordable_questions: int, one_gpu_s: float) -> None:
+    """Logs a warning if a budget allows no labels; one question takes ``one_gpu_s``."""
+    if not affordable_questions:
+        _LOG.warning(
+            "window %d: golden.gpu_s_per_window allows no label, since one takes about %.2g GPU-seconds; "
+            "allow a multiple of %.2g",
+            prepared.material.window,
+            one_gpu_s,
+            one_gpu_s / SAMPLE_PART,
+        )
+
+
+def longest_run(frames: Sequence[CollectedFrame]) -> list[CollectedFrame]:
+    """Returns the longest stretch of consecutive frames; a camera may have skipped some in between."""
+    best: list[CollectedFrame] = []
+    run: list[CollectedFrame] = []
+    for frame in frames:
+        if run and frame.frame != run[-1].frame + 1:
+            run = []
+        run.append(frame)
+        if len(run) > len(best):
+            best = list(run)
+    return best
+
+
+def _labelled_burst(
+    prepared: "StreamPreparation", scope: "Scope"
+) -> list[tuple[CollectedFrame, NDArray[np.int64]]]:
+    """Returns consecutive frames with a few named objects, and their classes; empty if there are none."""
+    frames, golden = _asked_burst(prepared), prepared.golden
+    if not any(len(frame.boxes) for frame in frames):
+        return []
+    with scope():
+        classes = golden.label([frame.question for frame in frames])
+    named = [np.flatnonzero((of >= 0) & (of != golden.background)) for of in classes]
+    followed = _followed(prepared, [frame.tracks[rows] for frame, rows in zip(frames, named, strict=True)])
+    burst = []
+    for frame, of, rows in zip(frames, classes, named, strict=True):
+        kept = rows[np.isin(frame.tracks[rows], followed)]
+        burst.append((frame.take(kept), of[kept]))
+    return burst
+
+
+def _one_gpu_s(prepared: "StreamPreparation", frames: Sequence[CollectedFrame]) -> float:
+    """Returns the golden model's GPU-seconds for one object, or one new picture; 0 if there are none."""
+    unseen = [frame for frame in frames if len(frame.boxes) and frame.found is None]
+    if prepared.settings.label_gpu_s is None or not unseen:
+        return 0.0
+    return prepared.golden_gpu_s([unseen[0].take(np.zeros(1, np.int64)).question])
+
+
+def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
+    """Returns the burst to label: only a few objects, if the golden model is charged per box.
+
+    A budget shortens it to the part that is not reserved for the sample.
+    """
+    frames, budget_gpu_s = longest_run(prepared.material.burst), prepared.settings.label_gpu_s
+    one_gpu_s = _one_gpu_s(prepared, frames)
+    left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
+    if prepared.golden.background is not None:
+        unseen = np.cumsum([frame.found is None for frame in frames])
+        most = affordable(left_gpu_s, one_gpu_s, len(frames))
+        return [frame for frame, count in zip(frames, unseen.tolist(), strict=True) if count <= most]
+    followed = _followed(prepared, [frame.tracks for frame in frames])
+    most = affordable(left_gpu_s, one_gpu_s, len(followed) * len(frames))
+    for count in range(len(followed), -1, -1):
+        kept = [frame.take(np.flatnonzero(np.isin(frame.tracks, followed[:count]))) for frame in frames]
+        if sum(len(frame.boxes) for frame in kept) <= most or count == 0:
+            break
+    return kept
+
+
+def _followed(prepared: "StreamPreparation", tracks: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Returns a few random objects of a burst, by track."""
+    seen = np.unique(np.concatenate([np.zeros(0, np.int64), *tracks]))
+    rng = np.random.default_rng((prepared.settings.seed, prepared.material.window))
+    return rng.permutation(seen)[:BURST_OBJECTS]

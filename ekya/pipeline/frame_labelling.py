@@ -1,0 +1,153 @@
+"""Labelling of a window for a detector: the golden one sees whole frames; λ is measured on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ekya.models.edge.detection.suppress import Found
+from ekya.models.golden.detections import GoldenObjects, Question
+from ekya.models.golden.golden_model import Labels
+from ekya.models.training.frames import FrameObjects, LabelledFrames, distinct_objects, split_by_time
+from ekya.models.training.goals import judged_frames
+from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
+from ekya.pipeline.collector import CollectedFrame
+from ekya.pipeline.crop_labelling import longest_run, warn_if_none
+from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.planning.profiling.gate import LEAST_OBJECTS
+from ekya.planning.profiling.inference_profile import BurstFrame
+from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable
+from ekya.streams.ingest.crops import whole_frame
+
+if TYPE_CHECKING:
+    from ekya.pipeline.preparation import Scope, StreamPreparation
+
+SPANS = 8
+"""Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChosenFrames:
+    """Frames that the golden detector labels, in order of time."""
+
+    frames: tuple[CollectedFrame, ...]
+    classified: int = 0
+
+    @property
+    def questions(self) -> list[Question]:
+        """The frames as questions to a golden model."""
+        return [frame.question for frame in self.frames]
+
+
+class FrameLabelling:
+    """``Labelling`` of whole frames."""
+
+    def select(self, prepared: "StreamPreparation") -> ChosenFrames:
+        """Returns sampled frames that are spread over the window, within the budget."""
+        settings, sample = prepared.settings, prepared.material.sample
+        one_gpu_s = _one_gpu_s(prepared, sample)
+        budget_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
+        count = affordable(budget_gpu_s, one_gpu_s, min(settings.frames_per_window, len(sample)))
+        if sample:
+            warn_if_none(prepared, count, one_gpu_s)
+        return ChosenFrames(tuple(spread(sample, count)))
+
+    def label(self, prepared: "StreamPreparation", asked: ChosenFrames) -> StreamLabels:
+        """Labels the chosen frames, and splits them into training and validation by time."""
+        labelled = [(frame, _found(prepared.golden, frame)) for frame in asked.frames]
+        kept = [(frame, found) for frame, found in labelled if found is not None]
+        window, side = prepared.material.window, prepared.settings.side
+        window_us = max((frame.t_us for frame, _ in kept), default=0) + 1
+        begin_us = min((frame.t_us for frame, _ in kept), default=0)
+        t_us = np.array([frame.t_us for frame, _ in kept], np.int64)
+        images = [whole_frame(frame.picture, side) for frame, _ in kept]
+        examples = LabelledFrames(
+            np.concatenate([np.zeros((0, side, side, 3), np.uint8), *images]),
+            tuple(objects_of(frame, found) for frame, found in kept),
+            prepared.settings.classes,
+            window * SPANS + (t_us - begin_us) * SPANS // max(window_us - begin_us, 1),
+            t_us,
+        )
+        frames = np.array([frame.frame for frame, _ in kept], np.int64)
+        whole = np.array([(0, 0, *frame.size) for frame, _ in kept], np.float32).reshape(-1, 4)
+        everything = LabelledPart(examples, frames, whole)
+        training, validation = split_by_time(examples, VALIDATION_FRACTION)
+        return StreamLabels(
+            window,
+            everything.take(np.flatnonzero(np.isin(t_us, training.t_us))),
+            everything.take(np.flatnonzero(np.isin(t_us, validation.t_us))),
+        )
+
+    def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
+        """Returns the questions of ``burst`` to the golden model."""
+        return [frame.question for frame in _asked_burst(prepared)]
+
+    def burst(
+        self, prepared: "StreamPreparation", resolutions: Sequence[int], scope: "Scope"
+    ) -> list[BurstFrame]:
+        """Labels consecutive frames, and finds their objects at each resolution with the serving model."""
+        asked = _asked_burst(prepared)
+        with scope():
+            golden = [_found(prepared.golden, frame) for frame in asked]
+        labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
+        answers: dict[int, list[Found]] = {}
+        for resolution in resolutions:
+            answers[resolution] = []
+            for frame, _ in labelled:
+                with scope():
+                    answers[resolution] += prepared.serving.predict(
+                        whole_frame(frame.picture, resolution), resolution
+                    )
+        finest = [_as_objects(found) for found in answers[max(resolutions)]]
+        judged = {side: judged_frames(found, tuple(finest)) for side, found in answers.items()}
+        return [
+            BurstFrame(
+                of.boxes,
+                of.classes,
+                {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
+            )
+            for at, (_, of) in enumerate(labelled)
+        ]
+
+    def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
+        """Returns all labelled frames; None if they show too few objects."""
+        assert isinstance(labelled, LabelledFrames)
+        return labelled if distinct_objects(labelled) >= LEAST_OBJECTS else None
+
+
+def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
+    """Returns this number of the frames, at equal distances, the last one included."""
+    places = np.linspace(len(frames) - 1, 0, count).round().astype(int)[::-1]
+    return [frames[at] for at in places.tolist()]
+
+
+def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:
+    """Returns what was found in the image of a frame, as fractions of it."""
+    height, width = frame.picture.shape[:2]
+    scale = np.array([width, height, width, height], np.float32)
+    return FrameObjects(found.boxes / scale, found.classes, found.doubtful / scale)
+
+
+def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
+    return golden.find(frame.picture, frame.question.place)
+
+
+def _as_objects(found: Found) -> FrameObjects:
+    """Returns the sure ones of what was found as if they were true."""
+    sure = found.sure
+    return FrameObjects(found.boxes[sure], found.classes[sure], np.zeros((0, 4), np.float32))
+
+
+def _one_gpu_s(prepared: "StreamPreparation", frames: Sequence[CollectedFrame]) -> float:
+    """Returns the golden detector's GPU-seconds for one frame; 0 without a budget."""
+    if prepared.settings.label_gpu_s is None or not frames:
+        return 0.0
+    return prepared.golden_gpu_s([frames[0].question])
+
+
+def _asked_burst(prepared: "StreamPreparation") -> list[CollectedFrame]:
+    """Returns the burst to label; a budget shortens it to the part that is not reserved for the sample."""
+    frames, budget_gpu_s = longest_run(prepared.material.burst), prepared.settings.label_gpu_s
+    left_gpu_s = None if budget_gpu_s is None else (1.0 - SAMPLE_PART) * budget_gpu_s
+    return frames[: affordable(left_gpu_s, _one_gpu_s(prepared, frames), len(frames))]
