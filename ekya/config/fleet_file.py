@@ -36,12 +36,14 @@ from ekya.config.fleet_sections import (
 from ekya.config.shipped import shipped_root
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import Objective
-from ekya.models.edge.spec import EdgeSpec
-from ekya.models.golden.registry import FILE
-from ekya.models.golden.spec import GoldenSpec
+from ekya.models.edge.cuts import Task
+from ekya.models.edge.spec import SIDE_STEP, EdgeSpec
+from ekya.models.golden.registry import FILE, ONNX
+from ekya.models.golden.spec import GoldenSpec, detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
@@ -118,8 +120,8 @@ class FleetConfig(FleetSection):
     preparation: PreparationConfig = PreparationConfig()
     golden: GoldenSpec
     edge: EdgeSpec = EdgeSpec()
-    retraining: RetrainingConfig = RetrainingConfig()
-    inference: InferencesConfig = InferencesConfig()
+    retraining: RetrainingConfig = Field(default=RetrainingConfig(), validate_default=True)
+    inference: InferencesConfig = Field(default=InferencesConfig(), validate_default=True)
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
@@ -168,6 +170,18 @@ class FleetConfig(FleetSection):
             return raw
         others = {key: value for key, value in inference.items() if key != "process"}
         return {"processes": inference["process"], **raw, "inference": others}
+
+    @field_validator("retraining")
+    @classmethod
+    def _retraining_of_task(cls, lists: RetrainingConfig, info: ValidationInfo) -> RetrainingConfig:
+        edge: EdgeSpec | None = info.data.get("edge")  # None if it is not valid
+        return lists.of_detector() if edge is not None and edge.task is Task.DETECT else lists
+
+    @field_validator("inference")
+    @classmethod
+    def _inference_of_task(cls, lists: InferencesConfig, info: ValidationInfo) -> InferencesConfig:
+        edge: EdgeSpec | None = info.data.get("edge")
+        return lists.of_detector(edge.resolution) if edge is not None and edge.task is Task.DETECT else lists
 
     @field_validator("name")
     @classmethod
@@ -234,6 +248,8 @@ def _misfits(fleet: FleetConfig, changed: Collection[str]) -> Iterator[str]:
 
 def _problems(fleet: FleetConfig) -> Iterator[str]:
     """Yields problems of the whole file; each sentence begins with the key."""
+    if fleet.edge.task is Task.DETECT:
+        yield from _problems_of_detectors(fleet)
     for stream in fleet.streams:
         if stream.source.gives_truth and stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"
@@ -257,6 +273,28 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     labelled = [stream.id for stream in fleet.streams if stream.source.gives_truth]
     if fleet.classes is None and labelled:
         yield f"classes: {AUTO_CLASSES} is for unlabelled video, and {labelled[0]} is none; list the names"
+
+
+def _problems_of_detectors(fleet: FleetConfig) -> Iterator[str]:
+    """Yields what does not go with edge models that detect."""
+    if detector_of(fleet.golden) is None and fleet.golden.model != FILE:
+        yield (
+            f"golden.model: {fleet.golden.model} only names objects, and edge.task is {Task.DETECT}; use a "
+            f"detector, such as {ONNX}, or edge.task: {Task.CLASSIFY}"
+        )
+    if BACKGROUND in (fleet.classes or ()):
+        yield f"classes: a detector does not find '{BACKGROUND}'; remove it"
+    if fleet.retraining.head_widths != (0,):
+        yield "retraining.head_widths: a detector has heads of its own; remove the key, or write [0]"
+    for side in fleet.inference.resolutions:
+        if side % SIDE_STEP or side > fleet.edge.resolution:
+            yield (
+                f"inference.resolutions: {side} is no side of a detector's input; use multiples of "
+                f"{SIDE_STEP} of edge.resolution, {fleet.edge.resolution}, at most"
+            )
+    for stream in fleet.streams:
+        if stream.objects != ObjectsSpec():
+            yield f"streams.{stream.id}.objects: a detector finds the objects itself; remove it"
 
 
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:

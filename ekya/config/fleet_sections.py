@@ -1,7 +1,8 @@
 """Sections of the fleet file that belong to no other package."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -9,6 +10,7 @@ from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
 from ekya.core.unique_tuple import UniqueTuple
 from ekya.core.units import StreamId
+from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
@@ -19,11 +21,19 @@ from ekya.streams.sources import AnySource
 MAX_PREPARATION_FRACTION = 0.15
 """Upper bound of the part of a window in which labelling and profiling hold their share."""
 
+_SIDE_PARTS = (1, 9 / 11, 7 / 11, 5 / 11)
+
 
 class FleetSection(BaseModel):
     """Section of the fleet file: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def with_defaults(self, values: Mapping[str, object]) -> Self:
+        """Returns the section with these valid values for the keys that are not set, which stay unset."""
+        of_file = {name: getattr(self, name) for name in type(self).model_fields}
+        unset = {name: value for name, value in values.items() if name not in self.model_fields_set}
+        return self.model_construct(self.model_fields_set, **{**of_file, **unset})
 
 
 class KeptFrames(StrEnum):
@@ -68,13 +78,15 @@ class ShadowGateConfig(FleetSection):
 
 
 class RetrainingConfig(FleetSection):
-    """Γ without ∅: all combinations of these lists.
+    """Γ without ∅: all combinations of these lists. For detectors the defaults in brackets hold.
 
     Attributes:
-        epochs: passes over the training part of the window's labels.
-        batch_sizes: crops in one step of SGD.
-        head_widths: neurons of the hidden layer before the classes; 0 is a linear head.
-        trainable_blocks: numbers of the model's blocks, from its end, that are trained besides the head.
+        epochs: passes over the training part of the window's labels (10, 20, 40).
+        batch_sizes: crops, or frames (8), in one step of SGD.
+        head_widths: neurons of the hidden layer before the classes; 0 is a linear head. A detector has heads
+            of its own, so 0 is its only value.
+        trainable_blocks: numbers of the model's blocks, from its end, that are trained besides the head
+            (0, 1).
         data_fractions: parts of the training labels that are used.
     """
 
@@ -84,17 +96,37 @@ class RetrainingConfig(FleetSection):
     trainable_blocks: UniqueTuple[Annotated[int, Field(ge=0)]] = (0, 2)
     data_fractions: UniqueTuple[Annotated[float, Field(gt=0, le=1)]] = (0.5, 1.0)
 
+    def of_detector(self) -> "RetrainingConfig":
+        """Returns the same lists, with a detector's values for those that the file does not set."""
+        return self.with_defaults({"epochs": (10, 20, 40), "batch_sizes": (8,), "trainable_blocks": (0, 1)})
+
 
 class InferencesConfig(FleetSection):
     """Λ: all combinations of these lists.
 
     Attributes:
         every: 3 analyses every third frame.
-        resolutions: sides in pixels of the square that objects are resized to.
+        resolutions: sides in pixels of the square that objects, or whole frames, are resized to. Those of a
+            detector are multiples of 32 of ``edge.resolution`` at most; its defaults are 1, 9/11, 7/11 and
+            5/11 of that (352, 288, 224, 160).
     """
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
-    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=512)]] = (32, 24)
+    resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
+
+    def of_detector(self, finest: int) -> "InferencesConfig":
+        """Returns the same lists, with a detector's values for those that the file does not set.
+
+        Args:
+            finest: largest side of its input in pixels.
+        """
+        return self.with_defaults({"resolutions": frame_sides(finest)})
+
+
+def frame_sides(finest: int) -> tuple[int, ...]:
+    """Returns the usual sides of a detector's input up to this one in pixels, falling."""
+    sides = (round(finest * part / SIDE_STEP) * SIDE_STEP for part in _SIDE_PARTS)
+    return tuple(dict.fromkeys(sides))
 
 
 class StreamConfig(FleetSection):

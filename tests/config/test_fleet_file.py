@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from ekya.config.fleet_file import (
     load_fleet,
     with_play,
 )
+from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.planning.placement.homes import Processes
@@ -213,7 +215,7 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
             ["edge"],
             {"model": "resnet50"},
             "edge.model: there is no edge model 'resnet50'; use one of resnet18, mobilenet_v3_small, "
-            "shufflenet_v2_x1_0, efficientnet_b0, resnet101",
+            "shufflenet_v2_x1_0, efficientnet_b0, resnet101, fastestdet",
         ),
         (
             ["retraining", "trainable_blocks"],
@@ -233,6 +235,110 @@ def test_load_fleet_with_a_bad_value_names_key_and_remedy(folder, path, value, s
         assert said.startswith("golden.model: no golden model is called 'vgg'; use one of resnext29")
     else:
         assert said == sentence
+
+
+def detecting(**changes):
+    """Returns a fleet of detectors as in a file, with these keys changed."""
+    streams = [{"id": "cam-1", "source": {"kind": "video", "files": ["a.mp4"]}}]
+    golden = {"model": "onnx", "weights": "golden.safetensors"}
+    return {"golden": golden, "edge": {"task": "detect"}, "streams": streams} | changes
+
+
+def test_load_fleet_of_detectors_has_their_defaults(folder):
+    fleet = load(folder, detecting())
+    assert (fleet.edge.model, fleet.edge.resolution) == ("fastestdet", 352)
+    assert fleet.retraining.epochs == (10, 20, 40)
+    assert fleet.retraining.trainable_blocks == (0, 1)
+    assert {gamma.batch_size for gamma in fleet.retrain_configs()} == {8}
+    assert fleet.inference.resolutions == (352, 288, 224, 160)
+    assert not any(fleet.is_set(key) for key in OPEN)
+
+
+def test_load_fleet_of_detectors_keeps_what_the_file_sets(folder):
+    lists = {"retraining": {"epochs": [3]}, "inference": {"every": [4]}}
+    fleet = load(folder, detecting(edge={"task": "detect", "resolution": 224}, **lists))
+    assert (fleet.retraining.epochs, fleet.retraining.batch_sizes) == ((3,), (8,))
+    assert (fleet.inference.every, fleet.inference.resolutions) == ((4,), (224, 192, 128, 96))
+    again = load(folder, dump_fleet(fleet))
+    assert again == fleet
+    assert {key for key in OPEN if again.is_set(key)} == {"inference.every"}
+
+
+@pytest.mark.parametrize("finest", range(96, 641, 32))
+def test_frame_sides_are_multiples_of_32_from_the_finest_down(finest):
+    sides = frame_sides(finest)
+    assert sides[0] == finest
+    assert all(above > below >= 32 and below % 32 == 0 for above, below in pairwise(sides))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"edge": {"task": "detect", "model": "resnet18"}},
+            "edge.model: resnet18 is a classifier, and edge.task is detect; write edge.task: classify, or "
+            "use one of fastestdet",
+        ),
+        (
+            {"edge": {"model": "fastestdet"}},
+            "edge.model: fastestdet is a detector, and edge.task is classify; write edge.task: detect, or "
+            "use one of resnet18, mobilenet_v3_small, shufflenet_v2_x1_0, efficientnet_b0, resnet101",
+        ),
+        ({"edge": {"task": "find"}}, "edge.task: 'find' is not possible; write 'classify' or 'detect'"),
+        (
+            {"edge": {"task": "detect", "resolution": 100}},
+            "edge.resolution: 100 is no side of a detector's input; use a multiple of 32 from 96 on",
+        ),
+        (
+            {"edge": {"task": "detect", "resolution": 704}},
+            "edge.resolution: 704 is too large; use at most 640",
+        ),
+        (
+            {"inference": {"resolutions": [384]}},
+            "inference.resolutions: 384 is no side of a detector's input; use multiples of 32 of "
+            "edge.resolution, 352, at most",
+        ),
+        (
+            {"inference": {"resolutions": [352, 100]}},
+            "inference.resolutions: 100 is no side of a detector's input; use multiples of 32 of "
+            "edge.resolution, 352, at most",
+        ),
+        (
+            {"retraining": {"head_widths": [0, 64]}},
+            "retraining.head_widths: a detector has heads of its own; remove the key, or write [0]",
+        ),
+        (
+            {"retraining": {"trainable_blocks": [6]}},
+            "retraining.trainable_blocks: 6 is more than a fastestdet has; its blocks, from the last, are "
+            "spp, stage4, stage3, stage2, stem; use at most 5",
+        ),
+        (
+            {"classes": ["car", "background"]},
+            "classes: a detector does not find 'background'; remove it",
+        ),
+        (
+            {"golden": {"model": "resnext29"}},
+            "golden.model: resnext29 only names objects, and edge.task is detect; use a detector, such as "
+            "onnx, or edge.task: classify",
+        ),
+        (
+            {"golden": {"model": "onnx", "frames_per_window": 3}},
+            "golden.frames_per_window: 3 is too small; use at least 4",
+        ),
+        (
+            {"golden": {"model": "onnx", "frames_per_window": 49}},
+            "golden.frames_per_window: 49 is too large; use at most 48",
+        ),
+    ],
+)
+def test_load_fleet_of_detectors_with_a_bad_value_names_the_key(folder, changes, sentence):
+    assert refusal(folder, detecting(**changes)) == sentence
+
+
+def test_load_fleet_of_detectors_refuses_proposals(folder):
+    raw = detecting()
+    raw["streams"][0]["objects"] = {"every": 3}
+    assert refusal(folder, raw) == ("streams.cam-1.objects: a detector finds the objects itself; remove it")
 
 
 def test_load_fleet_with_a_missing_key_names_it(folder):

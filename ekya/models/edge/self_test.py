@@ -124,7 +124,11 @@ class _SelfTest:
         for place, predictor in enumerate(predictors):
             call.add(place, predictor)
         requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
-        return [lambda: np.concatenate([answer[1] for answer in call.predict(requests) if isinstance(answer, tuple)])]
+
+        def confidences() -> NDArray[np.float32]:
+            return np.concatenate([of[1] for of in call.predict(requests) if isinstance(of, tuple)])
+
+        return [confidences]
 
     def _call(self, ask: Predictor, crops: int, side: int) -> Call:
         return lambda: ask.predict(self._crops[:crops], side)[1]

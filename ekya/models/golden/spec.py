@@ -25,7 +25,9 @@ class GoldenSpec(BaseModel):
             is the label file.
         sha256: checksum of the file of ``weights``, in hexadecimal digits; None for that of its card.
         class_map: YAML file that maps the golden model's classes to the fleet's; None for the shipped maps.
-        labels_per_window: maximum number of objects that are labelled per stream and window.
+        labels_per_window: maximum number of objects that are labelled per stream and window, for edge models
+            that classify.
+        frames_per_window: number of frames that are labelled per stream and window, for those that detect.
         gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for no limit.
         policy: how the objects to label are chosen. ``uniform``: all with equal probability; ``uncertain``:
             every second one by the uncertainty of the serving model about it.
@@ -38,6 +40,7 @@ class GoldenSpec(BaseModel):
     sha256: str | None = None
     class_map: Path | None = None
     labels_per_window: int = Field(default=96, ge=1)
+    frames_per_window: int = Field(default=24, ge=4, le=48)
     gpu_s_per_window: float | None = Field(default=None, gt=0)
     policy: str = "uniform"
 
