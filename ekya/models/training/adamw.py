@@ -20,13 +20,15 @@ class AdamWRecipe:
     the weights that it began with. As with SGD the rate does not depend on the planned number of epochs.
 
     Attributes:
-        learning_rate: of all weights at a batch size of 8; scaled by the root of the batch size.
+        learning_rate: of the trunk's blocks at a batch size of 8; scaled by the root of the batch size.
+        head_learning_rate: of the heads, likewise.
         weight_decay: of AdamW.
         decay_epochs: after this number of epochs the rate is half, after twice as many a third.
         batch_statistics: as in ``SgdRecipe``.
     """
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
+    head_learning_rate: float = 1e-3
     weight_decay: float = 0.01
     decay_epochs: float = 40.0
     batch_statistics: bool = False
@@ -38,20 +40,32 @@ class AdamW:
     def __init__(self, suffix: Suffix, recipe: AdamWRecipe) -> None:
         self._recipe = recipe
         self._weights = dict(suffix.named_parameters())
-        self._rate = recipe.learning_rate
+        self._scale = 1.0
         self._kept: dict[str, Tensor] = {}
 
     def set_rates(self, batch_size: int, epochs_done: int) -> None:
         """Sets the learning rate for steps of this batch size after this number of epochs."""
-        scale = (batch_size / 8) ** 0.5
-        self._rate = self._recipe.learning_rate * scale / (1.0 + epochs_done / self._recipe.decay_epochs)
+        self._scale = (batch_size / 8) ** 0.5 / (1.0 + epochs_done / self._recipe.decay_epochs)
 
     @torch.no_grad()
     def step(self) -> None:
         """Takes one step along the gradients."""
-        moved: dict[str, nn.Parameter] = {
-            name: weight for name, weight in self._weights.items() if weight.grad is not None
-        }
+        for part, rate in (
+            ("blocks.", self._recipe.learning_rate),
+            ("head.", self._recipe.head_learning_rate),
+        ):
+            self._step(
+                {
+                    name: weight
+                    for name, weight in self._weights.items()
+                    if name.startswith(part) and weight.grad is not None
+                },
+                self._scale * rate,
+            )
+
+    def _step(self, moved: Mapping[str, nn.Parameter], rate: float) -> None:
+        if not moved:
+            return
         for name, weight in moved.items():
             if _STEPS + name not in self._kept:
                 self._kept[_AVERAGE + name] = torch.zeros_like(weight)
@@ -68,7 +82,7 @@ class AdamW:
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self._rate,
+            lr=rate,
             weight_decay=self._recipe.weight_decay,
             eps=1e-8,
             maximize=False,

@@ -9,7 +9,7 @@ from ekya.core.matching import SURE
 from ekya.models.edge.detection.detector import Decoded
 from ekya.models.golden.boxes import nms
 
-LEAST_CONFIDENCE = 0.1
+LEAST_CONFIDENCE = 0.2
 """Objects below are dropped: they are far from counting, and average precision hardly changes by them."""
 
 MOST_OBJECTS = 100
