@@ -42,10 +42,12 @@ class BoxFlow:
     Attributes:
         work_side: longest side of the copy, pixels.
         grid: points along each side of a box.
+        rows: of the boxes that were given at the start, those that are still followed.
     """
 
     work_side: int = 320
     grid: int = 4
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), init=False)
     _picture: NDArray[np.uint8] | None = field(default=None, init=False)
     # Not cut to the picture: full size, also of objects that are partly outside.
     _boxes: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 4), np.float32), init=False)
@@ -56,6 +58,7 @@ class BoxFlow:
         self._shape = image.shape
         self._picture = self._small(image)
         self._boxes = boxes
+        self.rows = np.arange(len(boxes))
 
     def fits(self, image: NDArray[np.uint8]) -> bool:
         """Returns whether boxes can be followed into this picture: the previous one had the same size."""
@@ -74,7 +77,7 @@ class BoxFlow:
             self._boxes = self._moved(before, self._picture)
             part = _visible(self._boxes, image.shape)
             staying = _area(part) >= _LEAST_VISIBLE * np.maximum(_area(self._boxes), 1.0)
-            self._boxes = self._boxes[staying]
+            self._boxes, self.rows = self._boxes[staying], self.rows[staying]
         return _visible(self._boxes, image.shape)
 
     def operations(self, shape: tuple[int, ...], boxes: float) -> int:

@@ -1,0 +1,210 @@
+"""What adapting a small detector buys over running the golden one less often, on recorded cameras.
+
+    python experiments/detect_worth.py --student FastestDet_coco.safetensors --golden deimv2.onnx street.mp4 gate.mp4
+    python experiments/detect_worth.py ... --prices 1,20,100 --seeds 11,12,13 --json worth.json
+
+Each video is one camera of a run on virtual time, played so that it lasts ``--windows`` windows of ``--window``
+seconds. Compared are the student under several schedulers, and, without a student, the golden detector on every
+n-th frame with optical flow between and on every frame. F1 at IoU 0.5 with class is against the golden detector on
+every frame; frames that any run took labels from count for none. A price is what a golden frame is charged as a
+multiple of a student's; ``real`` is the cost card's own. At each price n is the smallest at which the golden
+detector on every n-th frame costs no more than the adapted student with its labels, profiles and retrainings.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from pathlib import Path
+from statistics import mean
+from typing import Annotated
+
+# Must be set before numpy is imported: runs on virtual time use one thread.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import cv2
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from recipe import run
+from rich.progress import Progress
+from rich.table import Table
+
+from ekya.cli.output import Output, numbers, output
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
+from ekya.core.events import ModelSwapped
+from ekya.core.matching import SURE
+from ekya.core.objects import DOUBTFUL
+from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
+from ekya.models.golden.golden_model import open_detector_of
+from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
+from ekya.results.metrics.accuracy import StreamScore
+from ekya.results.metrics.detection_accuracy import score_detections
+from ekya.results.metrics.run_history import summarize
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_tables import read_predictions, read_reference
+from ekya.simulation.emulated.run import emulate
+from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.video import VideoSpec
+from ekya.system.files import write_bytes_atomic
+
+CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
+ADAPTED, FROZEN = "ekya", "no-retrain"
+SCHEDULERS = (ADAPTED, "thief", "uniform", FROZEN)
+REAL = "real"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Result of one way on one video.
+
+    Attributes:
+        way: scheduler of the student, or how often the golden detector runs.
+        price: of a golden frame, in student's frames; ``real`` for the card's.
+        f1: mean over the windows; None without objects.
+        after: F1 on the frames from the adapted run's first hot swap on.
+        gpu_s: GPU-seconds of everything.
+    """
+
+    video: str
+    seed: int
+    price: str
+    way: str
+    f1: float | None
+    after: float | None
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """A finished run.
+
+    Attributes:
+        predictions: of its stream.
+        labelled: frames that it took labels from.
+        gpu_s: GPU-seconds of inference, labels, profiles and retrainings.
+        first_swap_us: time of the first hot swap; None if there was none.
+    """
+
+    predictions: PredictionColumns
+    labelled: LabelledBoxes
+    gpu_s: float
+    first_swap_us: int | None
+
+
+def fleet_of(video: Path, student: Path, golden: Path, window_s: float, windows: int) -> FleetConfig:
+    """Returns a fleet of one camera, played so that it lasts all windows."""
+    seconds = duration_s(video)
+    return FleetConfig.model_validate(
+        {
+            "name": video.stem.replace(".", "-"),
+            "classes": list(CLASSES),
+            "gpus": 1.0,
+            "window_s": window_s,
+            "windows": windows,
+            "golden": {"model": "onnx", "weights": golden},
+            "edge": {"task": "detect", "weights": student},
+            "streams": [
+                {
+                    "id": "camera",
+                    "source": {"kind": "video", "files": [video]},
+                    "play": {"speed": seconds / (window_s * windows)},
+                }
+            ],
+        }
+    )
+
+
+def duration_s(video: Path) -> float:
+    """Returns the stream time of the last frame: a container's own duration is a hint."""
+    last_us = 0
+    for frame, _ in VideoSpec(files=(video,)).open(()).frames():
+        last_us = frame.t_us
+    return max(last_us / 1e6, 1.0)
+
+
+def with_price(card: CostCard, fleet: FleetConfig, price: str) -> CostCard:
+    """Returns the card with a golden frame charged as this many of the student's finest frames."""
+    if price == REAL:
+        return card
+    operations = open_detector_of(fleet.golden, 0.5).operations_per_frame(TYPICAL_FRAME)
+    frame_s = card.of(fleet.edge.model).frame_gpu_s(1.0, max(fleet.inference.resolutions))
+    return replace(card, detector_ops_per_s=operations / (float(price) * frame_s))
+
+
+def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard) -> Ran:
+    """Makes one run on virtual time."""
+    emulate(folder, fleet, scheduler, seed, lambda batch, step: None, card)
+    _, _, steps = read_journal(folder.journal)
+    history = summarize(steps)
+    predictions = read_predictions(folder.predictions(fleet.streams[0].id))
+    own = card.of(fleet.edge.model)
+    sides, counts = np.unique(predictions.resolution[predictions.analysed], return_counts=True)
+    inference_s = sum(
+        int(count) * own.frame_gpu_s(1.0, int(side)) for side, count in zip(sides, counts, strict=True)
+    )
+    training_s = sum(one.gpu_s for one in history.retrainings)
+    swaps = [event.t_us for step in steps for event in step.events if isinstance(event, ModelSwapped)]
+    with StateStore(folder.state) as store:
+        labelled = store.labelled(fleet.streams[0].id)
+    used_s = inference_s + training_s + history.labelling_gpu_s + history.profiling_gpu_s
+    return Ran(predictions, labelled, used_s, min(swaps, default=None))
+
+
+def score(
+    predictions: PredictionColumns, reference: ReferenceColumns, labelled: LabelledBoxes
+) -> StreamScore:
+    """Scores answers to frames that no run took labels from."""
+    return score_detections(predictions, reference, labelled, decoded=0, class_count=len(CLASSES))
+
+
+def after(
+    predictions: PredictionColumns, reference: ReferenceColumns, labelled: LabelledBoxes, from_us: int | None
+) -> float | None:
+    """Returns the F1 of all frames from a time on, counted together; None if there is no such time."""
+    if from_us is None:
+        return None
+    windows = score(predictions, reference.only(reference.frame[reference.t_us >= from_us]), labelled).windows
+    counted = sum(window.counted for window in windows)
+    return sum(window.correct for window in windows) / counted if counted else None
+
+
+def golden_every(
+    n: int, fleet: FleetConfig, reference: ReferenceColumns, window_us: int
+) -> PredictionColumns:
+    """Returns the golden detector's sure boxes on every n-th frame, followed by optical flow between them."""
+    rows, flow = [], BoxFlow()
+    begun: NDArray[np.int16] = np.zeros(0, np.int16)
+    at = {int(frame): row for row, frame in enumerate(reference.frame)}
+    for frame, _ in fleet.streams[0].played.open(CLASSES).frames():
+        if frame.index not in at:
+            continue
+        part = slice(*reference.offsets[at[frame.index] : at[frame.index] + 2])
+        sure = reference.classes[part] != DOUBTFUL
+        if frame.index % n == 0:
+            boxes, classes = reference.boxes[part][sure], reference.classes[part][sure]
+            if n > 1:
+                flow.start(frame.image, boxes)
+                begun = classes
+        else:
+            boxes, classes = flow.follow(frame.image), begun[flow.rows]
+        rows.append(
+            FramePrediction(
+                frame=frame.index,
+                t_us=frame.t_us,
+                window=frame.t_us // window_us,
+                analysed=True,
+                answered_by=frame.index,
+                model_version=0,
+                every=n,
+                resolution=0,
+                boxes=boxes,
+                classes=classes,
+                confidence=np.full(len(boxes), SURE, np.float32),
+            )
+        )
+    return PredictionColumns.of(rows)
