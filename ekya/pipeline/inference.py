@@ -11,7 +11,8 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import Answer, Predictors
+from ekya.models.edge.multi_model import Answer, ClassAnswer, Predictors
+from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector
@@ -46,15 +47,20 @@ class Classifier:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = (predictors or Predictors()).of(model)
+        predictor = (predictors or Predictors()).of(model)
+        if not isinstance(predictor, Predictor):
+            raise TypeError(f"{model.architecture} classifies no crops")
+        self.predictor = predictor
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
-    def predict(self, crops: NDArray[np.uint8], resolution: int) -> Answer:
+    def predict(self, crops: NDArray[np.uint8], resolution: int) -> ClassAnswer:
         """Classifies (N, S, S, 3) uint8 RGB; returns classes (N,) of the fleet and confidences (N,)."""
         return self.in_fleet(self.predictor.predict(crops, resolution))
 
-    def in_fleet(self, answer: Answer) -> Answer:
+    def in_fleet(self, answer: Answer) -> ClassAnswer:
         """Maps a predictor's answer to classes of the fleet."""
+        if not isinstance(answer, tuple):
+            raise TypeError("boxes of a detector are no classes of crops")
         classes, confidence = answer
         return self._to_fleet[classes], confidence
 
@@ -101,7 +107,7 @@ class FrameSteps:
         self._answered_by = max(frame, self._answered_by)
 
     def answers(
-        self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: Answer
+        self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: ClassAnswer
     ) -> list[FramePrediction]:
         """Returns the rows of analysed frames; ``answer`` is the model's to the crops of all in one batch."""
         classes, confidence = answer
@@ -148,6 +154,6 @@ class FrameSteps:
         return self.answers(self._shadow, config, BASE_VERSION, answer)
 
 
-def classify(classifier: Classifier, frames: Sequence[Proposed], resolution: int) -> Answer:
+def classify(classifier: Classifier, frames: Sequence[Proposed], resolution: int) -> ClassAnswer:
     """Classifies the crops of at least one frame in one batch."""
     return classifier.predict(np.concatenate([frame.crops for frame in frames]), resolution)

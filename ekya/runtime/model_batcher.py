@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ekya.core.events import ModelSwapped, RolledBack
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import Answer, MultiModelPredictor, Request
+from ekya.models.edge.multi_model import ClassAnswer, MultiModelPredictor, Request
 from ekya.pipeline.inference import Classifier
 
 Swapped = ModelSwapped | RolledBack
@@ -52,7 +52,7 @@ class _Queued:
     stream: StreamId
     crops: NDArray[np.uint8]
     resolution: int
-    answer: Future[tuple[Answer, ModelVersion]] = field(default_factory=Future)
+    answer: Future[tuple[ClassAnswer, ModelVersion]] = field(default_factory=Future)
 
 
 class ModelBatcher:
@@ -146,7 +146,7 @@ class ModelBatcher:
 
     def classify(
         self, stream: StreamId, crops: NDArray[np.uint8], resolution: int
-    ) -> tuple[Answer, ModelVersion]:
+    ) -> tuple[ClassAnswer, ModelVersion]:
         """Classifies a stream's crops, (N, S, S, 3) uint8 RGB, in one call with other streams' requests.
 
         Returns:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from ekya.core.matching import SURE, match_image
 from ekya.models.edge.detection.detector import Detector, Targets
-from ekya.models.edge.detection.suppress import Found, fleet_outputs, found_in
+from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops
@@ -170,7 +170,7 @@ class DetectionGoal:
 
     def judge(self, outputs: Tensor) -> Judged:
         """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least ``SURE`` confidence."""
-        found = found_in(self._detector.decode(outputs), self._in_fleet)
+        found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet)
         return judged_frames(found, self._objects)
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
