@@ -12,45 +12,32 @@ detector on every n-th frame costs no more than the adapted student with its lab
 """
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import ceil
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
-from typing import Annotated
 
 # Must be set before numpy is imported: runs on virtual time use one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import cv2
 import numpy as np
-import typer
 from numpy.typing import NDArray
-from recipe import run
-from rich.progress import Progress
-from rich.table import Table
 
-from ekya.cli.output import Output, numbers, output
 from ekya.config.fleet_file import FleetConfig
-from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped
 from ekya.core.matching import SURE
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.models.golden.golden_model import open_detector_of
-from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
+from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.run_history import summarize
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.results.storage.run_tables import read_predictions, read_reference
+from ekya.results.storage.run_tables import read_predictions
 from ekya.simulation.emulated.run import emulate
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.video import VideoSpec
-from ekya.system.files import write_bytes_atomic
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 ADAPTED, FROZEN = "ekya", "no-retrain"

@@ -12,9 +12,11 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.models.edge.cuts import Task
+from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.multi_model import Classified, Predictors
+from ekya.models.edge.multi_model import ClassAnswer, Predictors
+from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import Proposer
 from ekya.models.training.frames import LabelledFrames
@@ -47,7 +49,7 @@ class Proposed:
     size: tuple[int, int]
 
 
-FleetAnswer = Classified | list[Found]
+FleetAnswer = ClassAnswer | list[Found]
 """Answer in the fleet's classes: of all crops together, or the objects of each frame."""
 
 
@@ -81,14 +83,16 @@ class Classifier:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = (predictors or Predictors()).of(model)
+        predictor = (predictors or Predictors()).of(model)
+        assert isinstance(predictor, Predictor), f"{model.architecture} classifies no crops"
+        self.predictor = predictor
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
-    def predict(self, images: NDArray[np.uint8], resolution: int) -> Classified:
+    def predict(self, images: NDArray[np.uint8], resolution: int) -> ClassAnswer:
         """Classifies (N, S, S, 3) uint8 RGB; returns classes (N,) of the fleet and confidences (N,)."""
         return self.in_fleet(self.predictor.predict(images, resolution))
 
-    def in_fleet(self, answer: Classified) -> Classified:
+    def in_fleet(self, answer: ClassAnswer) -> ClassAnswer:
         """Maps a predictor's answer to classes of the fleet."""
         classes, confidence = answer
         return self._to_fleet[classes], confidence
@@ -107,7 +111,9 @@ class ServingDetector:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        self.predictor = (predictors or Predictors()).of(model)
+        predictor = (predictors or Predictors()).of(model)
+        assert isinstance(predictor, DetectorPredictor), f"{model.architecture} finds no objects"
+        self.predictor = predictor
         self._to_fleet = fleet_outputs(model.classes, classes)
 
     def predict(self, images: NDArray[np.uint8], resolution: int) -> list[Found]:

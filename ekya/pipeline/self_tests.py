@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pydantic import TypeAdapter
 
 from ekya.gpu.nvml import list_gpus
+from ekya.models.edge.cuts import Task, task_of
 from ekya.models.edge.forward import SelfTest
 from ekya.pipeline.measurement_file import MeasurementFile
 from ekya.system.host import instruction_set, processor_name
@@ -22,6 +23,7 @@ def self_test_key(device: str, architecture: str, sides: Sequence[int]) -> dict[
         "instruction_set": instruction_set(),
         "gpu": gpus[0].name if gpus else "",
         "torch": version("torch"),
+        **({"onnxruntime": version("onnxruntime")} if task_of(architecture) is Task.DETECT else {}),
         "architecture": architecture,
         "sides": " ".join(str(side) for side in sorted(sides)),
     }

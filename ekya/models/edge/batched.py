@@ -39,7 +39,7 @@ class BatchedPredictor:
         way: options of their forward passes. Neither half precision nor graphs are used.
 
     Raises:
-        ValueError: different architectures, or one whose blocks cannot be joined in this way.
+        ValueError: detectors, different architectures, or one whose blocks cannot be joined in this way.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class BatchedPredictor:
         architectures = {model.architecture for model in models}
         if len(architectures) != 1:
             raise ValueError(f"models of one architecture run together, not of {sorted(architectures)}")
+        if models[0].detector is not None:
+            raise ValueError(f"{models[0].architecture} detects; detectors run one by one")
         self._device = device
         self.shared_blocks = common_blocks(models)
         shared = list(models[0].blocks)[: self.shared_blocks]

@@ -5,6 +5,9 @@ The self-test is in ``models/edge/self_test.py``.
 
 from dataclasses import dataclass
 
+TORCH, ONNXRUNTIME = "torch", "onnxruntime"
+"""Engines of detectors; classifiers always run in torch."""
+
 
 @dataclass(frozen=True, slots=True)
 class ForwardWay:
@@ -21,6 +24,7 @@ class ForwardWay:
         crops_a_pass: maximum number of crops in one pass.
         joining: how different blocks of several models in one call are joined (``models/edge/batched.py``);
             None runs these one after the other.
+        engine: library that runs a detector, ``TORCH`` or ``ONNXRUNTIME``; None is the fastest that works.
     """
 
     channels_last: bool = False
@@ -29,10 +33,12 @@ class ForwardWay:
     graphs: bool = False
     crops_a_pass: int = 32
     joining: str | None = None
+    engine: str | None = None
 
     def __str__(self) -> str:
         """Returns the options that are not plain, or ``plain``, for display."""
         parts = [
+            self.engine or "",
             "channels last" if self.channels_last else "",
             "packed kernels" if self.packed_for else "",
             self.half or "",

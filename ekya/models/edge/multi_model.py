@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -21,11 +20,11 @@ from ekya.models.edge.predictor import Predictor, on_device
 
 _LOG = logging.getLogger(__name__)
 
-Classified = tuple[NDArray[np.int64], NDArray[np.float32]]
+ClassAnswer = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Classes and confidences, as ``Predictor.predict`` returns them."""
 
-Answer = Classified | Candidates
-"""Answer of a classifier or of a detector."""
+Answer = ClassAnswer | Candidates
+"""Answer of a classifier to crops, or of a detector to images."""
 
 AnyPredictor = Predictor | DetectorPredictor
 
@@ -46,17 +45,20 @@ class Predictors:
         self.device = device
         self.way = way
         self._making = threading.Lock()
-        self._made: WeakSet[Predictor] = WeakSet()
+        self._made: WeakSet[AnyPredictor] = WeakSet()
 
-    def of(self, model: EdgeModel) -> Any:
+    def of(self, model: EdgeModel) -> AnyPredictor:
         """Returns a predictor of a model that must not change any more.
 
-        Blocks of earlier classifiers with the same weights, on the same device, replace the model's blocks.
+        Blocks of earlier models with the same weights, on the same device, replace the model's blocks.
         """
-        if model.detector is not None:
-            return DetectorPredictor(model, self.device, self.way)
         with self._making:
-            predictor = Predictor(model, self.device, self.way, ready=self._share_blocks(model))
+            ready = self._share_blocks(model)
+            predictor: AnyPredictor
+            if model.detector is None:
+                predictor = Predictor(model, self.device, self.way, ready=ready)
+            else:
+                predictor = DetectorPredictor(model, self.device, self.way, ready)
             self._made.add(predictor)
         return predictor
 
@@ -85,9 +87,9 @@ def _device_of(block: nn.Module) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """Request to a model: images (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
+    """Request to a model: crops or images (N, S, S, 3) uint8 RGB, N may be 0, at a resolution."""
 
-    predictor: Any
+    predictor: AnyPredictor
     crops: NDArray[np.uint8]
     resolution: int
 
@@ -97,16 +99,16 @@ class _Joined:
     """The newest models of all owners joined into one predictor, and the place of each in it."""
 
     predictor: BatchedPredictor
-    places: Mapping[Predictor, int]
+    places: Mapping[AnyPredictor, int]
 
 
 class MultiModelPredictor:
     """Gives the same answers as each model alone. Any thread may add; one thread at a time may predict.
 
-    Blocks that several models share run once, on the crops of all of these. From the first different block
-    on, each model runs separately or, if the way says so, all are joined. A request names the predictor, and
+    Blocks that several classifiers share run once, on the crops of all of these. From the first different
+    block on, each runs separately or, if the way says so, all are joined. A request names the predictor, and
     so the weights, that serves its owner. So owners need not hot-swap at the same moment: while a join is not
-    ready, a predictor that is missing in it runs separately.
+    ready, a predictor that is missing in it runs separately. Detectors always run separately.
 
     Attributes:
         predictors: makes the predictors of all requests, with shared blocks.
@@ -136,9 +138,8 @@ class MultiModelPredictor:
         joined = self._joined
         kinds: dict[Hashable, list[int]] = {}
         for place, one in enumerate(requests):
-            alone = len(one.crops) == 0 or isinstance(one.predictor, DetectorPredictor)
-            alone = alone or (joined is not None and one.predictor not in joined.places)
-            kind = place if alone else (one.resolution, one.predictor.dtype)
+            alone = len(one.crops) == 0 or (joined is not None and one.predictor not in joined.places)
+            kind = place if alone else (type(one.predictor), one.resolution, one.predictor.dtype)
             kinds.setdefault(kind, []).append(place)
         answers: dict[int, Answer] = {}
         for places in kinds.values():
@@ -149,8 +150,8 @@ class MultiModelPredictor:
     def _together(self, requests: Sequence[Request], joined: _Joined | None) -> Sequence[Answer]:
         """Answers requests of one resolution and type together."""
         first, *others = requests
-        if not others:
-            return [first.predictor.predict(first.crops, first.resolution)]
+        if not others or isinstance(first.predictor, DetectorPredictor):
+            return [one.predictor.predict(one.crops, one.resolution) for one in requests]
         if joined is None:
             pixels = on_device(np.concatenate([one.crops for one in requests]), self.predictors.device)
             images = first.predictor.images(pixels, first.resolution)
@@ -163,7 +164,7 @@ class MultiModelPredictor:
         return [answers[joined.places[one.predictor]] for one in requests]
 
     def _join(self) -> None:
-        """Joins the models if the way says so and there are several; if that fails, they run separately."""
+        """Joins classifiers if the way says so and there are several; if that fails, they run separately."""
         newest = [one for one in self._newest.values() if isinstance(one, Predictor)]
         way = self.predictors.way
         self._joined = None
@@ -206,5 +207,4 @@ def _scores(requests: Sequence[Request], images: Tensor, at: int = 0) -> list[Te
 
 def _block_of(request: Request, at: int) -> nn.Module:
     """Returns the source's block, which equal models share; prepared ones in 16 bits are not shared."""
-    block: nn.Module = request.predictor.source.blocks[at]
-    return block
+    return request.predictor.source.blocks[at]

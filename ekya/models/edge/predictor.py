@@ -40,7 +40,7 @@ class Classifies(Protocol):
 
 
 class Predictor:
-    """Frozen copy of a model, prepared for fast inference on a device.
+    """Frozen copy of a classifier, prepared for fast inference on a device.
 
     Args:
         model: the model to copy; on any device.
@@ -48,6 +48,9 @@ class Predictor:
         way: options of its forward passes.
         recorder: of passes, if the way uses graphs; None is CUDA's.
         ready: as in ``prepared``.
+
+    Raises:
+        ValueError: the model is a detector.
 
     Attributes:
         way: options of its forward passes.
@@ -65,6 +68,8 @@ class Predictor:
         recorder: GraphRecorder | None = None,
         ready: Mapping[int, nn.Module] | None = None,
     ) -> None:
+        if model.detector is not None:
+            raise ValueError(f"{model.architecture} detects; a DetectorPredictor runs it")
         self.way = way
         self._device = device
         self.source = model

@@ -1,7 +1,8 @@
 """Chooses how forward passes run on this device: correct answers first, then speed compared with plain.
 
 What is faster depends on the processor's instruction set, on the GPU and on the versions of libraries, and
-results of one machine do not hold for another. So every way but plain is tested.
+results of one machine do not hold for another. So every way but plain is tested. Of a detector only the
+engine can be chosen, and its predictor does so; this is reported, and timed against torch.
 """
 
 import time
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.batched import JOININGS
-from ekya.models.edge.forward import PLAIN, ForwardWay, SelfTest, Tried
+from ekya.models.edge.cuts import Task, task_of
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay, SelfTest, Tried
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.models.edge.packed import can_pack
@@ -56,9 +59,33 @@ def choose_way(architecture: str, device: str, sides: Sequence[int], budget_s: f
         architecture: of the edge model, a key of ``EDGE_MODELS``; its weights do not matter.
         device: torch device.
         sides: resolutions of Λ in pixels.
-        budget_s: time limit of the whole test.
+        budget_s: time limit of the whole test; that of a detector needs none.
     """
+    if task_of(architecture) is Task.DETECT:
+        return _test_of_detector(architecture, device, max(sides))
     return _SelfTest(architecture, device, sides, budget_s).run()
+
+
+def _test_of_detector(architecture: str, device: str, side: int) -> SelfTest:
+    began_s = time.perf_counter()
+    model = build_edge_model(_CLASSES, 0, 0, architecture)
+    plain = DetectorPredictor(model, device, ForwardWay(engine=TORCH))
+    chosen = DetectorPredictor(model, device)
+    image = np.random.default_rng(0).integers(0, 256, (1, side, side, 3), np.uint8)
+    clock = _clock_of(device)
+    took: list[tuple[float, float]] = []
+    # The first pass of each is slow, and is not counted.
+    for _ in range(1 + _LEAST_ROUNDS):
+        times = [clock()]
+        for ask in (plain, chosen):
+            ask.predict(image, side)
+            times.append(clock())
+        took.append((times[1] - times[0], times[2] - times[1]))
+    plain_s, chosen_s = (median(own) for own in zip(*took[1:], strict=True))
+    tried = [Tried(chosen.way, (round(chosen_s / plain_s, 3),), "")] if chosen.way != plain.way else []
+    if not tried and torch.device(device).type == "cpu":
+        tried.append(Tried(ForwardWay(engine=ONNXRUNTIME), (), "it failed; a warning says why"))
+    return SelfTest(chosen.way, plain_s * 1e3, chosen_s * 1e3, tuple(tried), time.perf_counter() - began_s)
 
 
 class _SelfTest:
@@ -124,11 +151,7 @@ class _SelfTest:
         for place, predictor in enumerate(predictors):
             call.add(place, predictor)
         requests = [Request(predictor, self._crops[:_TYPICAL_CROPS], side) for predictor in predictors]
-
-        def confidences() -> NDArray[np.float32]:
-            return np.concatenate([of[1] for of in call.predict(requests) if isinstance(of, tuple)])
-
-        return [confidences]
+        return [lambda: np.concatenate([of[1] for of in call.predict(requests) if isinstance(of, tuple)])]
 
     def _call(self, ask: Predictor, crops: int, side: int) -> Call:
         return lambda: ask.predict(self._crops[:crops], side)[1]
@@ -166,7 +189,7 @@ class _SelfTest:
 
     def _took(self, ways: Sequence[Sequence[Call]], rounds: int) -> list[list[float]]:
         """Returns the seconds of each call of each way: medians over rounds in which all ways alternate."""
-        clock = time.thread_time if self._on_cpu else self._gpu_clock
+        clock = _clock_of(self._device)
         took: list[list[list[float]]] = [[[] for _ in calls] for calls in ways]
         for done in range(rounds):
             if done >= _LEAST_ROUNDS and time.perf_counter() > self._ends_s:
@@ -178,14 +201,21 @@ class _SelfTest:
                     own.append(clock() - before_s)
         return [[median(own) for own in times] for times in took]
 
-    def _gpu_clock(self) -> float:
-        """Returns the wall time after waiting for the GPU, whose work is not in the thread's time."""
-        torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
     @property
     def _on_cpu(self) -> bool:
         return torch.device(self._device).type == "cpu"
+
+
+def _clock_of(device: str) -> Callable[[], float]:
+    """Returns a clock in seconds: the thread's, or wall time once the GPU's work is done."""
+    if torch.device(device).type == "cpu":
+        return time.thread_time
+
+    def after_gpu() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return after_gpu
 
 
 def _parts(own: Sequence[float], others: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Evaluates many models on the same crops; their shared blocks run once."""
+"""Evaluates many classifiers on the same crops; their shared blocks run once."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,12 @@ class SharedTrunk:
         Args:
             model: any model of the family.
             blocks_left: number of blocks, counted from the end, that the family does not have in common.
+
+        Raises:
+            ValueError: the model is a detector.
         """
+        if model.detector is not None:
+            raise ValueError(f"{model.architecture} detects; only classifiers share a trunk's activations")
         prefix, _ = split_at(model, blocks_left)
         shared = prepared(prefix, device, PLAIN)
         parts = [crops[start : start + _PASS_CROPS] for start in range(0, max(len(crops), 1), _PASS_CROPS)]

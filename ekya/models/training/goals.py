@@ -169,7 +169,7 @@ class DetectionGoal:
         return self._detector.loss(outputs, self._targets.of_images(batch))
 
     def judge(self, outputs: Tensor) -> Judged:
-        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least 0.5 confidence."""
+        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least ``SURE`` confidence."""
         found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet)
         return judged_frames(found, self._objects)
 

@@ -15,11 +15,19 @@ class Decoded:
 
     Attributes:
         boxes: (N, A, 4) x0 y0 x1 y1 as fractions of the image; they may reach over its edge.
-        scores: (N, A, C) in [0, 1], for each class that the detector knows.
+        scores: (N, A) in [0, 1], of the box's best class among all that the detector knows.
+        outputs: (N, A) int64, the output that stands for this class.
     """
 
     boxes: Tensor
     scores: Tensor
+    outputs: Tensor
+
+    @staticmethod
+    def of(boxes: Tensor, scores: Tensor) -> "Decoded":
+        """Returns boxes with (N, A, C) scores, one for each class."""
+        best, outputs = scores.max(dim=2)
+        return Decoded(boxes, best, outputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +64,11 @@ class Detector(Protocol):
         """Returns fresh heads, which map the last block's (N, F, h, w) to outputs, (N, …)."""
 
     def decode(self, outputs: Tensor) -> Decoded:
-        """Returns the boxes and scores in outputs."""
+        """Returns the boxes and scores in outputs.
+
+        It is exported for inference with a free side, so sizes come from the shape of the outputs by
+        operations of torch alone.
+        """
 
     def loss(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Returns the loss of a batch, a scalar."""

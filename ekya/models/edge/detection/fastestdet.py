@@ -9,7 +9,7 @@ code was taken from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -155,9 +155,11 @@ class FastestDet:
 
     def decode(self, outputs: Tensor) -> Decoded:
         """Returns the boxes and scores of all cells, row by row, from (N, 5 + C, h, w)."""
-        objectness = outputs[:, _OBJECTNESS, None].sigmoid() ** _OBJECTNESS_POWER
-        scores = objectness * outputs[:, _CLASSES].softmax(dim=1) ** (1 - _OBJECTNESS_POWER)
-        return Decoded(_boxes(outputs).flatten(1, 2), scores.flatten(2).transpose(1, 2))
+        objectness = outputs[:, _OBJECTNESS].flatten(1).sigmoid() ** _OBJECTNESS_POWER
+        # The best class first, and only then its power; and classes side by side, for the softmax.
+        classes = outputs[:, _CLASSES].flatten(2).transpose(1, 2).softmax(dim=2)
+        best = Decoded.of(_boxes(outputs).flatten(1, 2), classes)
+        return replace(best, scores=objectness * best.scores ** (1 - _OBJECTNESS_POWER))
 
     def loss(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Returns the mean over objects of the loss of box, class and objectness.

@@ -1,4 +1,4 @@
-"""Reads the objects of images from the decoded outputs of a detector: best class, threshold, suppression."""
+"""Reads the objects of images from the boxes of a detector: threshold, the fleet's classes, suppression."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,30 @@ LEAST_CONFIDENCE = 0.2
 MOST_OBJECTS = 100
 _MAX_IOU = 0.45
 _CANDIDATES = 300
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """A boxes of each of N images with their best class, before the fleet's classes are known.
+
+    Attributes:
+        boxes: (N, A, 4) float32, x0 y0 x1 y1 as fractions of the image; they may reach over its edge.
+        scores: (N, A) float32 in [0, 1], of the best class.
+        outputs: (N, A) int64, the model's output that stands for it.
+    """
+
+    boxes: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    outputs: NDArray[np.int64]
+
+    @staticmethod
+    def of(decoded: Decoded) -> "Candidates":
+        """Returns what torch decoded, on any device."""
+        return Candidates(
+            decoded.boxes.float().cpu().numpy(),
+            decoded.scores.float().cpu().numpy(),
+            decoded.outputs.cpu().numpy(),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,42 +66,18 @@ def fleet_outputs(outputs: tuple[str, ...], fleet: tuple[str, ...]) -> NDArray[n
     return np.array([fleet.index(name) if name in fleet else -1 for name in outputs], np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
-    """Boxes of N images before suppression, each with the best of its classes.
-
-    Attributes:
-        boxes: (N, A, 4) float32, x0 y0 x1 y1 as fractions of the image.
-        scores: (N, A) float32, of the best class.
-        outputs: (N, A) int64, the best class, an output of the model.
-    """
-
-    boxes: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    outputs: NDArray[np.int64]
-
-    @staticmethod
-    def of(decoded: Decoded) -> "Candidates":
-        """Returns the candidates of decoded outputs."""
-        scores, best = decoded.scores.max(dim=2)
-        return Candidates(
-            decoded.boxes.float().cpu().numpy(), scores.float().cpu().numpy(), best.cpu().numpy()
-        )
-
-
 def found_in(candidates: Candidates, in_fleet: NDArray[np.int64]) -> list[Found]:
     """Returns the objects of each image, at most ``MOST_OBJECTS``, after class-wise suppression.
 
-    A box is of its best class among all that the model knows, and is dropped if the fleet does not have it.
+    A box is of its best class among all that the model knows, and is dropped if the fleet does not have it,
+    if a number in it is not finite, or if nothing of it is inside the image.
 
     Args:
         candidates: of N images.
         in_fleet: as ``fleet_outputs`` returned it for the model.
     """
-    return [
-        _found(*of, in_fleet)
-        for of in zip(candidates.boxes, candidates.scores, candidates.outputs, strict=True)
-    ]
+    each = zip(candidates.boxes, candidates.scores, candidates.outputs, strict=True)
+    return [_found(*of, in_fleet) for of in each]
 
 
 def _found(
@@ -86,10 +86,14 @@ def _found(
     outputs: NDArray[np.int64],
     in_fleet: NDArray[np.int64],
 ) -> Found:
-    classes = in_fleet[outputs]
-    usable = (scores >= LEAST_CONFIDENCE) & (classes >= 0) & np.isfinite(boxes).all(axis=1)
-    rows = np.flatnonzero(usable)
-    rows = rows[np.argsort(-scores[rows], kind="stable")][:_CANDIDATES]
-    inside, classes, scores = np.clip(boxes[rows], 0.0, 1.0), classes[rows], np.clip(scores[rows], 0.0, 1.0)
-    kept = nms(inside, scores, classes, _MAX_IOU)[:MOST_OBJECTS]
-    return Found(inside[kept], classes[kept], scores[kept])
+    # Nearly all boxes end here; a score that is not a number does too.
+    rows = np.flatnonzero((scores >= LEAST_CONFIDENCE) & (scores < np.inf))
+    inside, classes = np.clip(boxes[rows], 0.0, 1.0), in_fleet[outputs[rows]]
+    usable = (
+        (classes >= 0) & np.isfinite(boxes[rows]).all(axis=1) & (inside[:, 2:] > inside[:, :2]).all(axis=1)
+    )
+    kept = np.flatnonzero(usable)
+    kept = kept[np.argsort(-scores[rows[kept]], kind="stable")[:_CANDIDATES]]
+    inside, classes, confidence = inside[kept], classes[kept], np.minimum(scores[rows[kept]], 1.0)
+    left = nms(inside, confidence, classes, _MAX_IOU)[:MOST_OBJECTS]
+    return Found(inside[left], classes[left], confidence[left])

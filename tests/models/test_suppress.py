@@ -1,0 +1,97 @@
+"""Objects read from a detector's boxes: laws that hold for whatever the network answers."""
+
+import time
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from ekya.core.objects import iou_matrix
+from ekya.models.edge.detection.detector import Decoded
+from ekya.models.edge.detection.suppress import LEAST_CONFIDENCE, MOST_OBJECTS, Candidates, Found, found_in
+
+IN_FLEET = np.array([1, -1, 0, 0], np.int64)
+ANY = st.floats(width=32) | st.floats(-0.5, 1.5, width=32)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> Candidates:
+    count = draw(st.integers(0, 12))
+    return Candidates(
+        draw(arrays.arrays(np.float32, (1, count, 4), elements=ANY)),
+        draw(arrays.arrays(np.float32, (1, count), elements=ANY)),
+        draw(arrays.arrays(np.int64, (1, count), elements=st.integers(0, len(IN_FLEET) - 1))),
+    )
+
+
+def check(found: Found) -> None:
+    assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
+    assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+    assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
+    assert ((found.confidence >= LEAST_CONFIDENCE) & (found.confidence <= 1)).all()
+    assert (np.diff(found.confidence) <= 0).all()
+    assert set(found.classes.tolist()) <= {0, 1}
+    alike = found.classes[:, None] == found.classes[None]
+    rivals = iou_matrix(found.boxes, found.boxes) * alike
+    np.fill_diagonal(rivals, 0.0)
+    assert (rivals <= 0.45).all()
+
+
+@given(candidates())
+def test_found_objects_are_valid_whatever_a_network_answers(given_: Candidates) -> None:
+    (found,) = found_in(given_, IN_FLEET)
+    check(found)
+    good = (
+        np.isfinite(given_.boxes[0]).all(axis=1)
+        & (given_.scores[0] >= LEAST_CONFIDENCE)
+        & (given_.scores[0] < np.inf)
+        & (IN_FLEET[given_.outputs[0]] >= 0)
+        & (np.clip(given_.boxes[0, :, 2:], 0, 1) > np.clip(given_.boxes[0, :, :2], 0, 1)).all(axis=1)
+    )
+    assert bool(len(found.boxes)) == bool(good.any()), "the best usable box is always found"
+
+
+@given(candidates(), candidates())
+def test_found_objects_do_not_depend_on_other_images(one: Candidates, other: Candidates) -> None:
+    count = min(one.scores.shape[1], other.scores.shape[1])
+    both = Candidates(
+        np.concatenate([one.boxes[:, :count], other.boxes[:, :count]]),
+        np.concatenate([one.scores[:, :count], other.scores[:, :count]]),
+        np.concatenate([one.outputs[:, :count], other.outputs[:, :count]]),
+    )
+    alone = Candidates(one.boxes[:, :count], one.scores[:, :count], one.outputs[:, :count])
+    (expected,), (found, _) = found_in(alone, IN_FLEET), found_in(both, IN_FLEET)
+    np.testing.assert_array_equal(found.boxes, expected.boxes)
+    np.testing.assert_array_equal(found.confidence, expected.confidence)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 5))
+def test_thousands_of_sure_boxes_take_bounded_time(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    low = rng.random((1, 50_000, 2), np.float32)
+    boxes = np.concatenate([low, low + 0.1], axis=2)
+    sure = Candidates(boxes, np.ones((1, 50_000), np.float32), rng.integers(0, 4, (1, 50_000)))
+    began_s = time.thread_time()
+    (found,) = found_in(sure, IN_FLEET)
+    assert time.thread_time() - began_s < 0.5
+    check(found)
+    assert len(found.boxes) > 10
+
+
+def test_no_images_and_images_without_boxes_have_no_objects() -> None:
+    def empty(images: int) -> Candidates:
+        none = np.zeros((images, 0, 4), np.float32)
+        return Candidates(none, none[..., 0], none[..., 0].astype(np.int64))
+
+    assert found_in(empty(0), IN_FLEET) == []
+    assert [len(found.boxes) for found in found_in(empty(2), IN_FLEET)] == [0, 0]
+
+
+def test_decoded_box_is_of_its_best_class() -> None:
+    scores = torch.tensor([[[0.1, 0.7, 0.2], [0.9, 0.3, 0.4]]])
+    of = Candidates.of(Decoded.of(torch.zeros(1, 2, 4), scores))
+    assert of.outputs.tolist() == [[1, 0]]
+    np.testing.assert_allclose(of.scores, [[0.7, 0.9]])
