@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from drawn_scenes import FLEET, scenes
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
@@ -16,39 +17,15 @@ from ekya.models.edge.detection.suppress import Candidates, fleet_outputs, found
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.frames import FrameObjects, LabelledFrames, split_by_time
+from ekya.models.training.frames import split_by_time
 from ekya.models.training.trainer import Retraining, RetrainingData
 
-FLEET = ("car", "person")
-SIDE = 96
 GAMMA = RetrainConfig(epochs=12, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0)
 
 
 @pytest.fixture(scope="module")
 def model() -> EdgeModel:
     return build_edge_model(("person", "kite", "car"), 0, 3, FASTESTDET)
-
-
-def scenes(count: int, seed: int, first_track: int = 0) -> LabelledFrames:
-    """Grey frames with a bright square (a car) and, in every second, a dark bar (a person)."""
-    rng = np.random.default_rng(seed)
-    images = rng.integers(90, 110, (count, SIDE, SIDE, 3)).astype(np.uint8)
-    objects = []
-    for at, image in enumerate(images):
-        x, y = rng.integers(4, 40, 2)
-        image[y : y + 40, x : x + 40] = 230
-        boxes, classes = [[x, y, x + 40, y + 40]], [0]
-        if at % 2:
-            image[50:90, 70:86] = 10
-            boxes.append([70, 50, 86, 90])
-            classes.append(1)
-        objects.append(
-            FrameObjects(
-                np.array(boxes, np.float32) / SIDE, np.array(classes, np.int64), np.zeros((0, 4), np.float32)
-            )
-        )
-    order = np.arange(count, dtype=np.int64)
-    return LabelledFrames(images, tuple(objects), FLEET, first_track + order // 2, order * 1_000_000)
 
 
 def test_published_weights_answer_as_the_onnx_file(data_dir: Path) -> None:

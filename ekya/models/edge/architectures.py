@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ekya.models.edge.cuts import CUTS, FASTESTDET, Cut
-from ekya.models.edge.detection import fastestdet
+from ekya.models.edge.cuts import CUTS, FASTESTDET, SSDLITE, Cut
+from ekya.models.edge.detection import fastestdet, ssdlite
 from ekya.models.edge.detection.detector import Detector
 from ekya.models.edge.resnet import RESNETS
 
@@ -69,9 +69,14 @@ def _of_fastestdet() -> Trunk:
     return Trunk(fastestdet.blocks(), fastestdet.FEATURES, fastestdet.FastestDet())
 
 
+def _of_ssdlite() -> Trunk:
+    return Trunk(ssdlite.blocks(), ssdlite.FEATURES, ssdlite.SsdLite())
+
+
 EDGE_MODELS: Mapping[str, Callable[[], Trunk]] = {
     **{name: partial(_fresh_trunk, name) for name in CUTS},
     FASTESTDET: _of_fastestdet,
+    SSDLITE: _of_ssdlite,
 }
 """Builders of trunks with fresh weights, by name of the architecture."""
 

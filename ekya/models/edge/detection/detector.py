@@ -1,12 +1,14 @@
-"""Interface of the part of a detector that is not its trunk: heads, decoding of its outputs, and loss."""
+"""Interface of the part of a detector that is not its trunk: heads, decoding and loss; and what all share."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import kl_div
 
 _SMALLEST = 1e-9
+_TEMPERATURE = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +99,32 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
     iou = pair_iou(a, b)
     union = (_area(a) + _area(b)) / (1 + iou)
     return iou - (around - union) / around
+
+
+def any_of_image(marks: Tensor, image: Tensor, images: int) -> Tensor:
+    """Returns (images, …) bool: what any of the (M, …) bool marks of each image has.
+
+    Args:
+        marks: one row for each object or region.
+        image: (M,) place of its image.
+        images: number of images.
+    """
+    count = torch.zeros(images, *marks.shape[1:], dtype=torch.int32, device=marks.device)
+    return count.index_add_(0, image, marks.int()) > 0
+
+
+def softened_divergence(logits: Tensor, answers: Tensor, trusted: Tensor) -> Tensor:
+    """Returns the mean KL divergence from a start model's softened classes, where that is trusted.
+
+    Args:
+        logits, answers: (..., C) of the trained model and of the start model.
+        trusted: (...) bool.
+    """
+    if not trusted.any():
+        return logits.sum() * 0.0
+    ours, theirs = (of[trusted] / _TEMPERATURE for of in (logits, answers))
+    kept = kl_div(ours.log_softmax(dim=1), theirs.softmax(dim=1), reduction="batchmean")
+    return _TEMPERATURE * _TEMPERATURE * kept
 
 
 def _area(boxes: Tensor) -> Tensor:

@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, binary_cross_entropy_with_logits, interpolate, kl_div
+from torch.nn.functional import avg_pool2d, binary_cross_entropy_with_logits, interpolate
 
-from ekya.models.edge.detection.detector import Decoded, Targets, generalised_iou, pair_iou
+from ekya.models.edge.detection.detector import (
+    Decoded,
+    Targets,
+    any_of_image,
+    generalised_iou,
+    pair_iou,
+    softened_divergence,
+)
 from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 
 FEATURES = 96
@@ -27,7 +34,6 @@ _OBJECTNESS, _BOX, _CLASSES = 0, slice(1, 5), slice(5, None)
 _OBJECTNESS_POWER = 0.6
 _NEUTRAL_IOU = 0.5
 _BOX_WEIGHT, _CLASS_WEIGHT = 2.0, 0.5
-_TEMPERATURE = 2.0
 
 
 class Stem(nn.Module):
@@ -188,15 +194,12 @@ class FastestDet:
         boxes, best = _boxes(outputs)[targets.image], outputs[:, _CLASSES].argmax(dim=1)[targets.image]
         named = targets.outputs.gather(1, best.flatten(1)).view_as(best)
         fits = named & (pair_iou(boxes, targets.boxes[:, None, None]) > _NEUTRAL_IOU)
-        return _any_of_image(fits, targets.image, len(outputs))
+        return any_of_image(fits, targets.image, len(outputs))
 
     def distance(self, outputs: Tensor, answers: Tensor, trusted: Tensor) -> Tensor:
         """Returns the mean KL divergence of the softened classes of trusted cells."""
-        if not trusted.any():
-            return outputs.sum() * 0.0
-        ours, theirs = (of[:, _CLASSES].movedim(1, -1)[trusted] / _TEMPERATURE for of in (outputs, answers))
-        kept = kl_div(ours.log_softmax(dim=1), theirs.softmax(dim=1), reduction="batchmean")
-        return _TEMPERATURE * _TEMPERATURE * kept
+        ours, theirs = (of[:, _CLASSES].movedim(1, -1) for of in (outputs, answers))
+        return softened_divergence(ours, theirs, trusted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,13 +262,7 @@ def _covered(boxes: Tensor, targets: Targets) -> Tensor:
     image = torch.cat([targets.image, targets.doubtful_image])
     regions = torch.cat([targets.boxes, targets.doubtful_boxes])
     overlaps = pair_iou(boxes[image], regions[:, None, None]) > _NEUTRAL_IOU
-    return _any_of_image(overlaps, image, len(boxes))
-
-
-def _any_of_image(marks: Tensor, image: Tensor, images: int) -> Tensor:
-    """Returns (images, h, w) bool: the cells that any of the (M, h, w) marks of the image has."""
-    count = torch.zeros(images, *marks.shape[1:], dtype=torch.int32, device=marks.device)
-    return count.index_add_(0, image, marks.int()) > 0
+    return any_of_image(overlaps, image, len(boxes))
 
 
 def blocks() -> dict[str, nn.Module]:

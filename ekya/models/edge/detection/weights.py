@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ekya.core.errors import UserError
 from ekya.models.edge.checkpoints import is_edge_model, load_model
-from ekya.models.edge.cuts import FASTESTDET
-from ekya.models.edge.detection import fastestdet
+from ekya.models.edge.cuts import FASTESTDET, SSDLITE
+from ekya.models.edge.detection import fastestdet, ssdlite
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.golden.class_map import class_of_each
 from ekya.models.golden.coco import COCO_CATEGORIES, coco_names, listed_names
@@ -27,17 +27,32 @@ class Published:
 
     Attributes:
         renamed: returns them under the names of an ``EdgeModel``.
-        class_bias: name of the weight with one value for each class.
+        class_bias: name of the weight with one value for each class, of each box of a cell.
+        boxes_of_cell: number of boxes.
+        background: True if the first class is background.
+        onnx: True if the weights can be read from an ONNX file too.
         first: name of the first kernel, which is for BGR; None if it is for RGB.
     """
 
     renamed: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
     class_bias: str
+    boxes_of_cell: int = 1
+    background: bool = False
+    onnx: bool = False
     first: str | None = None
+
+    def classes(self, state: Mapping[str, Tensor]) -> int:
+        """Returns the number of classes of weights under the names of an ``EdgeModel``."""
+        return len(state[self.class_bias]) // self.boxes_of_cell - self.background
 
 
 PUBLISHED: Mapping[str, Published] = {
-    FASTESTDET: Published(fastestdet.renamed, "head.classes.4.bias", "blocks.0.first.0.weight"),
+    FASTESTDET: Published(
+        fastestdet.renamed, "head.classes.4.bias", onnx=True, first="blocks.0.first.0.weight"
+    ),
+    SSDLITE: Published(
+        ssdlite.renamed, "head.classes.module_list.0.1.bias", ssdlite.ANCHORS, background=True
+    ),
 }
 """Detectors whose published weights can be read."""
 
@@ -60,10 +75,15 @@ def open_detector_weights(
     if not is_onnx and is_edge_model(path):
         return _own(path, architecture, fleet)
     published = PUBLISHED[architecture]
+    if is_onnx and not published.onnx:
+        raise UserError(
+            f"{path}: a {architecture} cannot be trained from an ONNX file, named by the key 'edge.weights'; "
+            "give its weights as safetensors or a state dict."
+        )
     state = _of_onnx(path, architecture) if is_onnx else published.renamed(read_state(path))
     if published.class_bias not in state:
         raise _other_network(path, architecture, f"weight '{published.class_bias}' is missing")
-    outputs = _outputs(path, len(state[published.class_bias]), fleet, class_map)
+    outputs = _outputs(path, published.classes(state), fleet, class_map)
     model = build_edge_model(outputs, 0, 0, architecture)
     wrong = differences(state, model.state_dict(), counters=False)
     if wrong:
@@ -111,7 +131,7 @@ def _names(path: Path, count: int) -> tuple[str, ...]:
     for beside in (path.with_suffix(".names"), path.with_name("coco.names")):
         if beside.is_file() and len(listed := listed_names(beside)) == count:
             return listed
-    for known in (coco_names(), COCO_CATEGORIES):
+    for known in (coco_names(), COCO_CATEGORIES[1:], COCO_CATEGORIES):
         if len(known) == count:
             return known
     raise UserError(
