@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ _COVERED_PART = 0.3
 class Proposer(Protocol):
     """Interface: finds the objects to classify of one stream, whose frames are given in order."""
 
+    @property
+    def free(self) -> bool:
+        """Whether proposing computes nothing, so that it may be done for every frame."""
+
     def propose(self, frame: Frame) -> Proposals:
         """Returns the boxes of the objects in a frame."""
 
@@ -42,6 +46,8 @@ class Proposer(Protocol):
 class GivenBoxes:
     """``Proposer`` of the boxes that come with a frame, as in the synthetic city."""
 
+    free = True
+
     def propose(self, frame: Frame) -> Proposals:
         """Returns the frame's own boxes.
 
@@ -51,6 +57,20 @@ class GivenBoxes:
         if frame.boxes is None:
             raise UserError("this source gives no boxes; name a golden detector under the key 'golden'.")
         return Proposals(frame.boxes)
+
+    def operations(self, shape: tuple[int, ...]) -> int:
+        """Returns 0: nothing is computed."""
+        return 0
+
+
+class NoProposals:
+    """``Proposer`` for a model that finds the objects of a frame itself: proposes nothing, at no cost."""
+
+    free = True
+
+    def propose(self, frame: Frame) -> Proposals:
+        """Returns no boxes, whatever the source gives."""
+        return Proposals(np.zeros((0, 4), np.float32))
 
     def operations(self, shape: tuple[int, ...]) -> int:
         """Returns 0: nothing is computed."""
@@ -98,6 +118,7 @@ class DetectorAndMotion:
     motion: MotionRegions | None = field(default_factory=MotionRegions)
     max_moving: int = 4
     every: int = 1
+    free: ClassVar[bool] = False
     _flow: BoxFlow = field(default_factory=BoxFlow, init=False)
     _since_detected: int = field(default=0, init=False)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.models.edge.cuts import Task
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
@@ -14,9 +15,9 @@ class PreparationSettings:
 
     Attributes:
         classes: the fleet's.
-        side: of the crops, in pixels.
+        side: of the stored crops, or of stored frames, in pixels.
         fps: of the camera.
-        labels_per_window: upper bound on labelled crops.
+        labels_per_window: upper bound on labelled crops, for a model that classifies.
         seed: of the stream.
         device: torch's name of the device of the models.
         profiler: method of profiling γ.
@@ -25,6 +26,8 @@ class PreparationSettings:
         inference_speed: of inference at a share.
         roll_back_margin: of the shadow gate.
         only_analysed: keep only frames that λ analyses for the golden model.
+        task: of the edge model.
+        frames_per_window: upper bound on labelled frames, for a model that detects.
     """
 
     classes: tuple[str, ...]
@@ -39,3 +42,5 @@ class PreparationSettings:
     inference_speed: SpeedCurve = LINEAR
     roll_back_margin: float = ROLL_BACK_MARGIN
     only_analysed: bool = False
+    task: Task = Task.CLASSIFY
+    frames_per_window: int = 24

@@ -17,12 +17,13 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
-from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, Proposer
+from ekya.models.proposer import DetectorAndMotion, Find, GivenBoxes, NoProposals, Proposer
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
@@ -89,12 +90,17 @@ def _terms(stream: StreamConfig) -> StreamTerms:
 
 
 def crop_side(fleet: FleetConfig) -> int:
-    """Returns the side in pixels of the stored crops: enough for training and for every λ."""
+    """Returns the side in pixels of stored crops or frames: enough for training and for every λ."""
     return max(fleet.edge.resolution, *fleet.inference.resolutions)
 
 
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
-    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion."""
+    """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion.
+
+    Models that detect need no proposals.
+    """
+    if fleet.edge.task is Task.DETECT:
+        return NoProposals()
     if stream.source.gives_truth:
         return GivenBoxes()
     if fleet.golden.model == FILE:
@@ -167,6 +173,8 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             profiler=fleet.preparation.profiler,
             roll_back_margin=fleet.shadow_gate.roll_back,
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
+            task=fleet.edge.task,
+            frames_per_window=fleet.golden.frames_per_window,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

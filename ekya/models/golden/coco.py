@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+COCO_MAP = "golden_models/coco_to_fleet.yaml"
+"""Shipped class map for models that know COCO's classes."""
+
 _SAME_LIST = 0.75
 _NOT_CLASSES = frozenset({"__background__", "N/A"})
 

@@ -61,6 +61,8 @@ def label_file_model(
 class LabelFileProposer:
     """``Proposer`` that reads the boxes of a stream from a label file."""
 
+    free = True
+
     def __init__(self, labels: LabelFile, stream: StreamId) -> None:
         self._labels = labels
         self._stream = stream

@@ -11,7 +11,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.cuts import Task
 from ekya.models.golden.checksum import verified
-from ekya.models.golden.coco import coco_names
+from ekya.models.golden.coco import COCO_MAP, coco_names
 from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.golden.golden_from_file import label_file_model
@@ -33,8 +33,6 @@ OBJECT_SCORE = 0.4
 
 DOUBTFUL_SCORE = 0.2
 """Minimum score of a detection that is doubtful for it: neither object nor background."""
-
-_COCO_MAP = "golden_models/coco_to_fleet.yaml"
 
 
 class Labels(Protocol):
@@ -144,7 +142,7 @@ def label_file_of(spec: GoldenSpec) -> Path:
 
 def _class_map(spec: GoldenSpec, names: tuple[str, ...]) -> Path | None:
     """Returns the named class map; by default the shipped one for a model of COCO's classes."""
-    return spec.class_map or (shipped_path(_COCO_MAP) if names == coco_names() else None)
+    return spec.class_map or (shipped_path(COCO_MAP) if names == coco_names() else None)
 
 
 def _weights(spec: GoldenSpec) -> Path | None:
