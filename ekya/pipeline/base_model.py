@@ -4,31 +4,31 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.checkpoints import is_edge_model, load_model
 from ekya.models.edge.cuts import Task
-from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model
 from ekya.models.edge.pretrained import from_torchvision
 from ekya.models.golden.checksum import verified
-from ekya.models.golden.golden_model import class_map_of
 from ekya.models.weights import read_state
 from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.student import open_student
 
 
 def base_model(fleet: FleetConfig, seed: int) -> EdgeModel:
     """Builds or loads the model that every stream starts from.
 
     It covers those of the fleet's classes that its weights were trained on; the others are learnt when they
-    appear. ImageNet weights have no head, so the model gets a fresh head for all classes.
+    appear. ImageNet weights have no head, so the model gets a fresh head for all classes. A detector must
+    know all classes.
 
     Raises:
         UserError: the weights cannot be read, do not match their model card, or belong to another
-            architecture.
+            architecture; see also ``open_student``.
     """
+    if fleet.edge.task is Task.DETECT:
+        return open_student(fleet, fleet_classes(fleet))
     classes, path, wanted = fleet_classes(fleet), fleet.edge.weights, fleet.edge.model
     if path is None:
         return build_edge_model(classes, 0, seed, wanted).eval()
     verified(path)
-    if fleet.edge.task is Task.DETECT:
-        return open_detector_weights(path, wanted, classes, class_map_of(fleet.golden))
     if not is_edge_model(path):
         return from_torchvision(read_state(path), wanted, classes, seed, path)
     model = load_model(path)

@@ -12,8 +12,14 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId, seconds_to_us
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, Question, no_detections
-from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_classifier_of, open_detector_of
+from ekya.models.golden.golden_model import (
+    DOUBTFUL_SCORE,
+    PROPOSAL_SCORE,
+    open_classifier_of,
+    open_detector_of,
+)
 from ekya.models.golden.label_file import LabelFile, LabelHead, LabelTable, resumed
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
@@ -183,12 +189,13 @@ def _truth(names: tuple[str, ...]) -> Teacher:
 
 
 def _teacher(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> Teacher:
-    """Returns the golden model as a teacher; a detector's labels go down to the score of proposals."""
+    """Returns the golden model as a teacher; a detector's labels go down to those that are not sure."""
+    detects = fleet.edge.task is Task.DETECT
     if fleet.golden.model == FILE:
         raise UserError("key 'golden.model': the labels are in a file already; name a model to make others.")
     name = detector_of(fleet.golden)
     if name is not None:
-        detector = open_detector_of(fleet.golden, PROPOSAL_SCORE)
+        detector = open_detector_of(fleet.golden, DOUBTFUL_SCORE if detects else PROPOSAL_SCORE)
         return Teacher(name, detector.names, True, lambda frame, _: detector.detect(frame.image))
     for stream in streams:
         if not stream.source.gives_truth:

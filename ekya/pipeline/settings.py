@@ -15,12 +15,10 @@ class PreparationSettings:
 
     Attributes:
         classes: the fleet's.
-        side: of the crops, in pixels.
+        side: of the stored crops, or of stored frames, in pixels.
         fps: of the camera.
-        labels_per_window: upper bound on labelled crops.
+        labels_per_window: upper bound on labelled crops, for a model that classifies.
         seed: of the stream.
-        task: of the edge model.
-        frames_per_window: upper bound on labelled frames, for an edge model that detects.
         device: torch's name of the device of the models.
         profiler: method of profiling γ.
         label_policy: policy that selects objects to label, a key of ``LABEL_POLICIES``.
@@ -28,6 +26,8 @@ class PreparationSettings:
         inference_speed: of inference at a share.
         roll_back_margin: of the shadow gate.
         only_analysed: keep only frames that λ analyses for the golden model.
+        task: of the edge model.
+        frames_per_window: upper bound on labelled frames, for a model that detects.
     """
 
     classes: tuple[str, ...]
@@ -35,8 +35,6 @@ class PreparationSettings:
     fps: float
     labels_per_window: int
     seed: int
-    task: Task = Task.CLASSIFY
-    frames_per_window: int = 24
     device: str = "cpu"
     profiler: Profiler = Profiler.EKYA
     label_policy: str = UNIFORM
@@ -44,3 +42,5 @@ class PreparationSettings:
     inference_speed: SpeedCurve = LINEAR
     roll_back_margin: float = ROLL_BACK_MARGIN
     only_analysed: bool = False
+    task: Task = Task.CLASSIFY
+    frames_per_window: int = 24

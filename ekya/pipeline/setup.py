@@ -91,7 +91,7 @@ def _terms(stream: StreamConfig) -> StreamTerms:
 
 
 def crop_side(fleet: FleetConfig) -> int:
-    """Returns the side in pixels of the stored crops: enough for training and for every λ."""
+    """Returns the side in pixels of stored crops or frames: enough for training and for every λ."""
     return max(fleet.edge.resolution, *fleet.inference.resolutions)
 
 
@@ -103,7 +103,7 @@ def typical_images(fleet: FleetConfig) -> float:
 def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
     """Returns the proposer of a stream: the source's boxes, a label file, or golden detector and motion.
 
-    A detector needs no proposals.
+    Models that detect need no proposals.
     """
     if fleet.edge.task is Task.DETECT:
         return NoProposals()
@@ -176,10 +176,11 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             label_policy=fleet.golden.policy,
             label_gpu_s=fleet.golden.gpu_s_per_window,
             seed=int(drawn),
-            task=fleet.edge.task,
             profiler=fleet.preparation.profiler,
             roll_back_margin=fleet.shadow_gate.roll_back,
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
+            task=fleet.edge.task,
+            frames_per_window=fleet.golden.frames_per_window,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

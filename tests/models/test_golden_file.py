@@ -78,4 +78,4 @@ def test_label_file_proposer_returns_the_files_boxes(tmp_path: Path) -> None:
     assert proposer.propose(Frame(5, 0, IMAGE, None)).boxes.tolist() == [[1, 0, 40, 40], KITE]
     assert len(proposer.propose(Frame(6, 0, IMAGE, None)).boxes) == 0
     assert proposer.operations(IMAGE.shape) == 0
-    assert classes_in(read_labels(path), 0.5) == ("person", "car", "background")
+    assert classes_in(read_labels(path), 0.5) == ("person", "car")

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+COCO_MAP = "golden_models/coco_to_fleet.yaml"
+"""Shipped class map for models that know COCO's classes."""
+
 _SAME_LIST = 0.75
 _NOT_CLASSES = frozenset({"__background__", "N/A"})
 

@@ -11,7 +11,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.cuts import Task
 from ekya.models.golden.checksum import verified
-from ekya.models.golden.coco import coco_names
+from ekya.models.golden.coco import COCO_MAP, coco_names
 from ekya.models.golden.detections import Detector, FramePlace, GoldenObjects, Question
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.golden.golden_from_file import label_file_model
@@ -33,8 +33,6 @@ OBJECT_SCORE = 0.4
 
 DOUBTFUL_SCORE = 0.2
 """Minimum score of a detection that is doubtful for it: neither object nor background."""
-
-_COCO_MAP = "golden_models/coco_to_fleet.yaml"
 
 
 class Labels(Protocol):
@@ -82,12 +80,12 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CL
     least, sure = (PROPOSAL_SCORE, GOLDEN_SCORE) if names_boxes else (DOUBTFUL_SCORE, OBJECT_SCORE)
     if spec.model == FILE:
         labels = read_labels(label_file_of(spec))
-        class_map = class_map_of(spec, labels.head.names)
+        class_map = _class_map(spec, labels.head.names)
         return label_file_model(classes, labels, sure, class_map, names_boxes)
     if detector_of(spec) is None and names_boxes:
         return open_classifier_of(spec, classes)
     detector = open_detector_of(spec, least)
-    return detector_model(classes, detector, sure, class_map_of(spec, detector.names), names_boxes)
+    return detector_model(classes, detector, sure, _class_map(spec, detector.names), names_boxes)
 
 
 def open_detector_of(spec: GoldenSpec, min_score: float) -> Detector:
@@ -142,14 +140,9 @@ def label_file_of(spec: GoldenSpec) -> Path:
     return path
 
 
-def class_map_of(spec: GoldenSpec, names: tuple[str, ...] | None = None) -> Path | None:
-    """Returns the named class map; by default the shipped one for a model of COCO's classes.
-
-    Args:
-        spec: golden model of the fleet file.
-        names: classes of the model; None for COCO's.
-    """
-    return spec.class_map or (shipped_path(_COCO_MAP) if names in (None, coco_names()) else None)
+def _class_map(spec: GoldenSpec, names: tuple[str, ...]) -> Path | None:
+    """Returns the named class map; by default the shipped one for a model of COCO's classes."""
+    return spec.class_map or (shipped_path(COCO_MAP) if names == coco_names() else None)
 
 
 def _weights(spec: GoldenSpec) -> Path | None:

@@ -136,7 +136,7 @@ class SsdLite:
 
     def decode(self, outputs: Tensor) -> Decoded:
         """Returns the boxes and scores of all anchors from (N, A, 5 + C)."""
-        return Decoded(_boxes(outputs), outputs[..., _LOGITS].softmax(dim=2)[..., 1:])
+        return Decoded.of(_boxes(outputs), outputs[..., _LOGITS].softmax(dim=2)[..., 1:])
 
     def loss(self, outputs: Tensor, targets: Targets) -> Tensor:
         """Returns the mean over anchors of objects of the loss of box and class, and of that of background.

@@ -148,7 +148,7 @@ def _of_onnx(path: Path, architecture: str) -> dict[str, Tensor]:
     Raises:
         UserError: the file is damaged, or its convolutions are not those of the architecture.
     """
-    kernels = _kernels(path)
+    kernels = kernels_of(path)
     model = build_edge_model(("any",), 0, 0, architecture)
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]
     if len(kernels) != len(layers):
@@ -176,7 +176,7 @@ def _next_module(name: str) -> str:
     return f"{parent}.{int(place) + 1}"
 
 
-def _kernels(path: Path) -> list[tuple[Tensor, Tensor]]:
+def kernels_of(path: Path) -> list[tuple[Tensor, Tensor]]:
     """Returns the kernel and bias of each convolution of an ONNX file, in order."""
     try:
         graph = onnx.load(path).graph

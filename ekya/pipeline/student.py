@@ -1,0 +1,71 @@
+"""The detector that every stream of a fleet of detectors starts with, and how it relates to its teacher."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.edge.cuts import Task
+from ekya.models.edge.detection.same_network import is_same_network
+from ekya.models.edge.detection.weights import open_detector_weights
+from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.checksum import sha256_of, verified
+from ekya.models.golden.coco import COCO_MAP
+from ekya.models.golden.spec import detector_of
+
+
+def open_student(fleet: FleetConfig, classes: tuple[str, ...]) -> EdgeModel:
+    """Opens the detector that every stream starts with; it finds these classes.
+
+    Raises:
+        UserError: no weights are named, they cannot be read, do not match their model card, are of another
+            network, or do not know one of the classes.
+    """
+    path, wanted = weights_of(fleet), fleet.edge.model
+    shipped = shipped_path(COCO_MAP)
+    if fleet.golden.class_map is None:
+        return open_detector_weights(path, wanted, classes, shipped)
+    try:
+        return open_detector_weights(path, wanted, classes, fleet.golden.class_map)
+    except UserError:
+        # The map may have been written for a golden model with classes of its own.
+        return open_detector_weights(path, wanted, classes, shipped)
+
+
+def weights_of(fleet: FleetConfig) -> Path:
+    """Returns the file of weights that a fleet of detectors starts with, after verifying its checksum.
+
+    Raises:
+        UserError: none is named, or it does not match its model card.
+    """
+    if fleet.edge.weights is None:
+        raise UserError(
+            f"key 'edge.weights': a {fleet.edge.model} starts from trained weights and none are named; "
+            "name its published weights there, or with --student FILE"
+        )
+    return verified(fleet.edge.weights)
+
+
+def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
+    """Returns the names of all classes that the detector knows."""
+    return open_student(fleet, ()).classes
+
+
+def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:
+    """Yields a warning if the golden detector is the network that it is to teach.
+
+    Raises:
+        UserError: as ``open_student``.
+    """
+    if fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None:
+        return
+    student, golden = weights_of(fleet), fleet.golden.weights
+    if golden is None or not golden.is_file():
+        return
+    same_file = sha256_of(student) == sha256_of(golden)
+    if same_file or is_same_network(open_student(fleet, ()), golden):
+        yield (
+            f"golden.model: {golden.name} is the network that edge.weights starts with, so it can teach "
+            "nothing new; name a better detector"
+        )
