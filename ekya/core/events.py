@@ -52,7 +52,7 @@ class LabelsReady:
     """The golden model has labelled a stream's sample of the window before (paper §4.3).
 
     Attributes:
-        training_crops, validation_crops: labelled crops in each part.
+        training_crops, validation_crops: labelled crops in each part; frames of a stream that detects.
         serving_accuracy: validation accuracy of the serving model; of its predecessor, where the shadow gate
             rolls back to that.
         new_classes: the sample contains a class that the serving model does not know.
@@ -60,6 +60,9 @@ class LabelsReady:
         class_histogram: number of labels of each class; empty where the world does not count them.
         golden_gpu_s: the golden model's part of ``gpu_s``; 0.0 where the world does not measure it.
         compared: comparison on these labels, where other weights serve than when labels were taken before.
+        golden_calls: pictures that the golden model analysed for the labels; 0 where the world does not
+            count them.
+        objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
     """
 
     t_us: int
@@ -73,6 +76,8 @@ class LabelsReady:
     class_histogram: tuple[int, ...] = ()
     golden_gpu_s: float = 0.0
     compared: Compared | None = None
+    golden_calls: int = 0
+    objects: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class InferenceProfiled:
         gpu_s: cost of profiling.
         golden_gpu_s: the golden model's part, for labelling the burst; 0.0 where the world does not measure
             it.
+        golden_calls: pictures that the golden model analysed; 0 where the world does not count them.
     """
 
     t_us: int
@@ -101,6 +107,7 @@ class InferenceProfiled:
     options: tuple[InferenceOption, ...]
     gpu_s: float
     golden_gpu_s: float = 0.0
+    golden_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,14 @@ class StreamLabels:
         objects = [part.examples.objects_in_each().sum() for part in (self.training, self.validation)]
         return bool(objects[0] > 1 and objects[1] > 0)
 
+    @property
+    def objects_in_frames(self) -> int | None:
+        """Number of objects in the labelled frames; None where crops are labelled."""
+        parts = [self.training.examples, self.validation.examples]
+        if not all(isinstance(part, LabelledFrames) for part in parts):
+            return None
+        return sum(int(part.objects_in_each().sum()) for part in parts)
+
     def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
         """Returns the number of labelled objects of each of the fleet's classes, without background."""
         labelled = np.concatenate([self.training.examples.labels(), self.validation.examples.labels()])

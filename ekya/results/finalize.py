@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,12 +11,14 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.units import StreamId
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.reference import write_reference
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.setup import job_places
 from ekya.results.metrics.accuracy import StreamScore, score_stream
+from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
@@ -86,6 +88,7 @@ def finish_run(
             {stream: counted_frames(read_predictions(folder.predictions(stream))) for stream in scores},
         ),
         warnings=warnings_of(steps),
+        detects=fleet.edge.task is Task.DETECT,
     )
     sampled = {
         stream: SampledAccuracy(shadow.base.accuracy, shadow.served.accuracy)
@@ -105,20 +108,32 @@ def dump_summary(summary: Mapping[str, Any]) -> str:
     return json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
 
 
+def scoring(fleet: FleetConfig) -> Callable[..., StreamScore]:
+    """Returns what scores a stream of the fleet, by the task of its edge models.
+
+    Its arguments are predictions, reference and labelled boxes of a stream, and ``decoded``.
+    """
+    classes = fleet_classes(fleet)
+    match fleet.edge.task:
+        case Task.CLASSIFY:
+            background = classes.index(BACKGROUND) if BACKGROUND in classes else None
+            return partial(score_stream, class_count=len(classes), background=background)
+        case Task.DETECT:
+            return partial(score_detections, class_count=len(classes))
+
+
 def score_run(
     folder: RunFolder, fleet: FleetConfig, also_labelled: Mapping[StreamId, LabelledBoxes] | None = None
 ) -> dict[StreamId, StreamScore]:
     """Returns every stream's score. Objects in ``also_labelled`` (from another run) do not count either."""
-    scores = {}
+    score, scores = scoring(fleet), {}
     for stream in fleet.streams:
         others = (also_labelled or {}).get(stream.id, NO_LABELS)
-        scores[stream.id] = score_stream(
+        scores[stream.id] = score(
             read_predictions(folder.predictions(stream.id)),
             read_reference(folder.reference(stream.id)),
             LabelledBoxes.joined([labelled_in(folder, stream.id), others]),
             decoded=_decoded(folder, stream.id),
-            class_count=len(fleet_classes(fleet)),
-            background=_background(fleet),
         )
     return scores
 
@@ -133,20 +148,15 @@ class Shadow:
 
 def score_shadows(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, Shadow]:
     """Returns both scores of every stream."""
-    shadows = {}
+    score, shadows = scoring(fleet), {}
     for stream in fleet.streams:
         base = read_predictions(folder.without_retraining(stream.id))
         served = read_predictions(folder.predictions(stream.id))
         reference = read_reference(folder.reference(stream.id)).only(base.frame)
-        score = partial(
-            score_stream,
-            reference=reference,
-            labelled=labelled_in(folder, stream.id),
-            decoded=0,
-            class_count=len(fleet_classes(fleet)),
-            background=_background(fleet),
+        labelled = labelled_in(folder, stream.id)
+        shadows[stream.id] = Shadow(
+            score(base, reference, labelled, decoded=0), score(served, reference, labelled, decoded=0)
         )
-        shadows[stream.id] = Shadow(score(base), score(served))
     return shadows
 
 
@@ -188,8 +198,3 @@ def _draw(folder: RunFolder, fleet: FleetConfig, summary: dict[str, Any], timeli
 def _decoded(folder: RunFolder, stream: StreamId) -> int:
     with StateStore(folder.state) as store:
         return next((row.decoded for row in store.streams() if row.stream == stream), 0)
-
-
-def _background(fleet: FleetConfig) -> int | None:
-    classes = fleet_classes(fleet)
-    return classes.index(BACKGROUND) if BACKGROUND in classes else None

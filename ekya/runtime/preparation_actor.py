@@ -317,6 +317,7 @@ class PreparationActor:
 
     def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
+        calls_before = self._golden.calls
         with preparation.share.batch():
             labels = prepared.label()
             compared = prepared.compare(labels)
@@ -338,6 +339,8 @@ class PreparationActor:
                 gpu_s=preparation.used_s,
                 golden_gpu_s=self._golden.took_s - golden_before_s,
                 compared=compared,
+                golden_calls=self._golden.calls - calls_before,
+                objects=labels.objects_in_frames,
             )
         )
         return Labelled(accuracy, labels.can_train)
@@ -347,6 +350,7 @@ class PreparationActor:
     ) -> None:
         prepared = preparation.streams[stream]
         typical, golden_before_s = self._costs[stream], self._golden.took_s
+        calls_before = self._golden.calls
         burst = prepared.burst(configs, scope=preparation.share.batch)
         options = prepared.profile_inference(configs, prepared.frame_gpu_s(typical), burst)
         self._mailbox.put(
@@ -357,6 +361,7 @@ class PreparationActor:
                 options,
                 preparation.used_s,
                 self._golden.took_s - golden_before_s,
+                self._golden.calls - calls_before,
             )
         )
 

@@ -99,6 +99,7 @@ def test_score_of_four_frames_by_hand() -> None:
     # Class 0: three objects, four boxes of sufficient confidence, two matches.
     assert (first.counted_by_class, first.correct_by_class) == ((7, 1, 0), (4, 0, 0))
     assert first.accuracy == 0.5
+    assert (first.objects, first.boxes, second.objects, second.boxes, result.objects) == (4, 4, 1, 1, 5)
     assert first.balanced_accuracy == pytest.approx((4 / 7 + 0) / 2)
     # Class 0 finds two of three before anything wrong; the first box of class 1 is right.
     assert first.ap50 == pytest.approx((67 / 101 + 1) / 2)

@@ -69,8 +69,8 @@ TURNS = [
     turn(
         11,
         ev.LabelsReady(11 * S, A, 1, 80, 20, 0.5, False, 0.25, golden_gpu_s=0.125),
-        ev.LabelsReady(11 * S, B, 1, 80, 20, 0.5, False, 0.5),
-        ev.InferenceProfiled(11 * S, A, 1, (), 0.125, 0.0625),
+        ev.LabelsReady(11 * S, B, 1, 20, 4, 0.5, False, 0.5, golden_calls=24, objects=70),
+        ev.InferenceProfiled(11 * S, A, 1, (), 0.125, 0.0625, 3),
         ev.ProfileReady(11 * S, A, 1, CURVE, 2.0),
     ),
     turn(
@@ -177,6 +177,8 @@ def test_summarize_has_swaps_costs_and_set_aside_streams():
     assert TOLD.labelling_gpu_s == 0.75
     assert TOLD.golden_gpu_s == 0.1875
     assert TOLD.labellings == 2
+    assert (TOLD.golden_calls, TOLD.labelled_frames) == (27, 24)
+    assert TOLD.span_us == 26 * S
     assert TOLD.profiling_gpu_s == 2.125
     assert TOLD.set_aside == ((B, "its workers died 3 times"),)
 

@@ -14,7 +14,7 @@ from ekya.results.metrics.summary import (
     SampledAccuracy,
     build_summary,
 )
-from ekya.results.metrics.timeline import RetrainRun, ShareSample, mean_shares
+from ekya.results.metrics.timeline import RetrainRun, ShareSample, WindowSpan, mean_shares
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)
@@ -90,18 +90,21 @@ def test_summary_has_exactly_the_documented_fields() -> None:
     summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
     assert list(summary) == [
         "world",
+        "task",
         "scheduler",
         "seed",
         "gpus",
         "window_s",
         "mean_accuracy",
         "balanced_accuracy",
+        "ap50",
         "streams",
         "frames",
         "retrainings",
         "profiling_gpu_s",
         "labelling_gpu_s",
         "golden_gpu_s",
+        "golden",
         "label_budget_gpu_s",
         "health",
         "warnings",
@@ -132,6 +135,7 @@ def test_summary_has_exactly_the_documented_fields() -> None:
         "retrain_share_milli": 250,
         "inference_share_milli": 125,
         "reason": "so",
+        "ap50": None,
         "validation_accuracy": 0.625,
     }
     assert summary["streams"]["a"]["validation_accuracy"] == 0.625
@@ -144,6 +148,35 @@ def test_summary_has_exactly_the_documented_fields() -> None:
     assert summary["streams"]["a"]["gain"] == 0.5
     assert summary["streams"]["b"]["without_retraining"] is None
     assert summary["streams"]["b"]["gain"] is None
+
+
+def test_summary_of_detectors_counts_objects_and_shows_ap50() -> None:
+    found = replace(
+        SCORES[B],
+        windows=(WindowScore(0, (7, 3), (4, 2), ap50=0.75, boxes=4), WindowScore(1, (2, 0), (0, 0))),
+    )
+    history = replace(
+        FACTS.history,
+        windows=(WindowSpan(0, 0, 30_000_000), WindowSpan(1, 30_000_000, 50_000_000)),
+        golden_gpu_s=1.5,
+        golden_calls=60,
+        labelled_frames=24,
+    )
+    summary = build_summary(replace(FACTS, detects=True, history=history), [outcome(B, 0)], {B: found}, {})
+    assert summary["task"] == "detect"
+    assert summary["ap50"] == summary["streams"]["b"]["ap50"] == 0.75
+    window = summary["streams"]["b"]["windows"][0]
+    assert (window["accuracy"], window["ap50"]) == (0.6, 0.75)
+    assert summary["streams"]["b"]["counted_objects"] == 6 + 2
+    # Two GPUs for 50 seconds.
+    assert summary["golden"] == {"labelled_frames": 24, "calls": 60, "gpu_s": 1.5, "gpu_share": 0.015}
+
+
+def test_summary_of_classifiers_has_neither_ap50_nor_labelled_frames() -> None:
+    summary = build_summary(FACTS, OUTCOMES, SCORES, WITHOUT)
+    assert (summary["task"], summary["ap50"]) == ("classify", None)
+    assert summary["golden"]["labelled_frames"] is None
+    assert summary["golden"]["gpu_share"] is None, "there is no window"
 
 
 def test_summary_swap_delays_only_in_live_world() -> None:

@@ -56,6 +56,14 @@ class Labels(Protocol):
         """Returns the multiplications and additions of labelling these items."""
 
 
+def calls_for(golden: Labels, items: Sequence[Question]) -> int:
+    """Returns the number of pictures that a golden model analyses for some items.
+
+    Those with detections need no analysis, nor those without boxes if it only tells objects from background.
+    """
+    return sum(item.found is None and (golden.background is None or len(item.boxes) > 0) for item in items)
+
+
 class GoldenModel(Labels, Protocol):
     """Interface of golden models, which label objects as teachers of the edge models."""
 

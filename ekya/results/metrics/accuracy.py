@@ -31,17 +31,24 @@ class WindowScore:
             fleet's classes.
         ap50: mean over the classes that have objects of the average precision at IoU 0.5; None without
             objects, and in classification.
+        boxes: detected boxes among the parts that count; 0 in classification.
     """
 
     index: int
     counted_by_class: tuple[int, ...]
     correct_by_class: tuple[int, ...]
     ap50: float | None = None
+    boxes: int = 0
 
     @property
     def counted(self) -> int:
         """Number of parts that count."""
         return sum(self.counted_by_class)
+
+    @property
+    def objects(self) -> int:
+        """Number of objects of the reference that count."""
+        return self.counted - self.boxes
 
     @property
     def correct(self) -> int:
@@ -118,6 +125,11 @@ class StreamScore:
     excluded_objects: int
     called_objects: int
     false_alarms: int
+
+    @property
+    def objects(self) -> int:
+        """Number of objects of the reference that count, over all windows."""
+        return sum(window.objects for window in self.windows)
 
     @property
     def accuracy(self) -> float | None:

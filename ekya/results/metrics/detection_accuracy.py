@@ -70,7 +70,7 @@ def score_detections(
     windows = by_window(windows_in(predictions, window), window, classes, correct, class_count)
     called = answers.own & answers.sure
     return StreamScore(
-        windows=_with_ap50(windows, window_of_row, objects, answers, class_count),
+        windows=_completed(windows, window_of_row, objects, answers, counts, class_count),
         series=by_second(reference.t_us[arrived_row], scored.t_us[row], correct),
         frames=frame_counts(predictions, arrived),
         excluded_objects=int(
@@ -163,14 +163,15 @@ def _answers(predictions: PredictionColumns, reference: ReferenceColumns, class_
     )
 
 
-def _with_ap50(
+def _completed(
     windows: tuple[WindowScore, ...],
     window_of_row: NDArray[np.int64],
     objects: _Objects,
     answers: _Answers,
+    counts: NDArray[np.bool_],
     class_count: int,
 ) -> tuple[WindowScore, ...]:
-    """Returns the windows with their AP50."""
+    """Returns the windows with their AP50, and with the number of answers that ``counts`` selects."""
     place_of_row = np.searchsorted(np.array([window.index for window in windows]), window_of_row)
     ranked = answers.judged
     by_class = average_precisions(
@@ -181,7 +182,12 @@ def _with_ap50(
         answers.confidence[ranked],
         answers.hit[ranked],
     ).reshape(len(windows), class_count)
+    boxes = np.bincount(place_of_row[answers.row[counts]], minlength=len(windows)).tolist()
     return tuple(
-        replace(window, ap50=mean_or_none([None if np.isnan(value) else float(value) for value in values]))
-        for window, values in zip(windows, by_class, strict=True)
+        replace(
+            window,
+            ap50=mean_or_none([None if np.isnan(value) else float(value) for value in values]),
+            boxes=count,
+        )
+        for window, values, count in zip(windows, by_class, boxes, strict=True)
     )

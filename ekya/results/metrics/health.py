@@ -31,7 +31,7 @@ class HealthState(StrEnum):
     STALE = "stale"
     """Retraining would pay, but did not take place."""
     UNLABELLED = "unlabelled"
-    """Its labels came too late or not at all."""
+    """Its labels came too late or not at all, or they are of frames without any object."""
     BEHIND = "behind"
     """Frames that λ intends were dropped."""
     LOST = "lost"
@@ -78,6 +78,7 @@ class Labels(StrEnum):
     IN_TIME = "in time"
     LATE = "late"
     MISSING = "missing"
+    EMPTY = "empty"
 
 
 class Gone(StrEnum):
@@ -134,7 +135,7 @@ def judge(facts: WindowFacts) -> Health:
         return _lost(facts)
     if is_behind(facts.frames):
         return _behind(facts)
-    if facts.labels in (Labels.LATE, Labels.MISSING):
+    if facts.labels in (Labels.LATE, Labels.MISSING, Labels.EMPTY):
         return _unlabelled(facts)
     return _stale(facts)
 
@@ -219,6 +220,13 @@ def _behind(facts: WindowFacts) -> Health:
 
 
 def _unlabelled(facts: WindowFacts) -> Health:
+    if facts.labels is Labels.EMPTY:
+        return Health(
+            HealthState.UNLABELLED,
+            "the golden detector saw no object in its frames: at night or in an empty scene there is nothing "
+            "to learn",
+            "if there are objects, check the camera's view and classes, or use a better golden model",
+        )
     came = "came too late" if facts.labels is Labels.LATE else "did not come"
     return Health(
         HealthState.UNLABELLED,

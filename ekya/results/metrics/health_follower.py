@@ -224,7 +224,8 @@ class _Stream:
             case ev.FramesCounted() if event.window == facts.index:
                 facts.frames += FrameCount(event.due, event.analysed)
             case ev.LabelsReady() if event.window == facts.index:
-                facts.labels = Labels.LATE if facts.labels is Labels.MISSING else Labels.IN_TIME
+                in_time = Labels.EMPTY if event.objects == 0 else Labels.IN_TIME
+                facts.labels = Labels.LATE if facts.labels is Labels.MISSING else in_time
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
                 facts.missed_gain = max(facts.missed_gain, gain)

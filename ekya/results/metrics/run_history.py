@@ -49,6 +49,8 @@ class RunHistory:
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         golden_gpu_s: part of both that the golden model took.
+        golden_calls: pictures that the golden model analysed for both.
+        labelled_frames: frames that were labelled whole, for streams that detect.
     """
 
     streams: tuple[StreamId, ...]
@@ -67,6 +69,13 @@ class RunHistory:
     labelling_gpu_s: float
     profiling_gpu_s: float
     golden_gpu_s: float
+    golden_calls: int
+    labelled_frames: int
+
+    @property
+    def span_us(self) -> int:
+        """Time from the start of the first window to the end of the last; 0 without windows."""
+        return self.windows[-1].end_us - self.windows[0].start_us if self.windows else 0
 
     def retraining_counts(self) -> dict[str, int]:
         """Returns ``retrainings`` of a summary; the rest was stopped by the window's end."""
@@ -105,6 +114,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
     events = [event for step in steps for event in step.events]
     end_us = steps[-1].now_us if steps else 0
     labelled = [event for event in events if isinstance(event, ev.LabelsReady)]
+    asked = [event for event in events if isinstance(event, ev.LabelsReady | ev.InferenceProfiled)]
     return RunHistory(
         streams=tuple(sorted(event.stream for event in events if isinstance(event, ev.StreamAdded))),
         windows=tuple(
@@ -142,8 +152,10 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
             for event in events
             if isinstance(event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled)
         ),
-        golden_gpu_s=sum(
-            event.golden_gpu_s for event in events if isinstance(event, ev.LabelsReady | ev.InferenceProfiled)
+        golden_gpu_s=sum(event.golden_gpu_s for event in asked),
+        golden_calls=sum(event.golden_calls for event in asked),
+        labelled_frames=sum(
+            event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.run_history import RunHistory, WindowOutcome
@@ -47,6 +47,7 @@ class RunFacts:
         host: measurements by the host's clock.
         health: of each stream in its windows.
         warnings: of the run's processes, each with its sources.
+        detects: whether the edge models detect objects; otherwise they classify given ones.
     """
 
     world: str
@@ -61,6 +62,7 @@ class RunFacts:
     host: HostFacts = field(default_factory=HostFacts)
     health: Mapping[StreamId, Sequence[WindowHealth]] = field(default_factory=dict)
     warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    detects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,17 @@ def build_summary(
     delays_ms = facts.host.swap_delay_ms
     plain = [_mean_of(own[s], scores[s], lambda w: w.accuracy) for s in streams]
     balanced = [_mean_of(own[s], scores[s], lambda w: w.balanced_accuracy) for s in streams]
+    ap50 = [_mean_of(own[s], scores[s], lambda w: w.ap50) for s in streams]
     return {
         "world": facts.world,
+        "task": "detect" if facts.detects else "classify",
         "scheduler": facts.scheduler,
         "seed": facts.seed,
         "gpus": facts.gpus,
         "window_s": facts.window_s,
         "mean_accuracy": rounded(mean_or_none(plain)),
         "balanced_accuracy": rounded(mean_or_none(balanced)),
+        "ap50": rounded(mean_or_none(ap50)),
         "streams": {
             stream: _stream(
                 facts, stream, own[stream], scores[stream], sampled.get(stream, SampledAccuracy(None, None))
@@ -125,6 +130,7 @@ def build_summary(
         "profiling_gpu_s": rounded(facts.history.profiling_gpu_s),
         "labelling_gpu_s": rounded(facts.history.labelling_gpu_s),
         "golden_gpu_s": rounded(facts.history.golden_gpu_s),
+        "golden": _golden(facts),
         "label_budget_gpu_s": rounded(facts.label_budget_gpu_s),
         "health": health_values({stream: facts.health.get(stream, ()) for stream in streams}),
         "warnings": [{"text": text, "from": list(sources)} for text, sources in facts.warnings.items()],
@@ -134,6 +140,17 @@ def build_summary(
             "swap_ms": _spread(facts.host.swap_ms),
             **({} if delays_ms is None else {"swap_delay_ms": _spread(delays_ms)}),
         },
+    }
+
+
+def _golden(facts: RunFacts) -> dict[str, Any]:
+    history = facts.history
+    capacity_gpu_s = facts.gpus * history.span_us / US_PER_S
+    return {
+        "labelled_frames": history.labelled_frames if facts.detects else None,
+        "calls": history.golden_calls,
+        "gpu_s": rounded(history.golden_gpu_s),
+        "gpu_share": rounded(history.golden_gpu_s / capacity_gpu_s) if capacity_gpu_s > 0 else None,
     }
 
 
@@ -149,18 +166,22 @@ def _stream(
     return {
         "mean_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.accuracy)),
         "balanced_accuracy": rounded(_mean_of(outcomes, score, lambda w: w.balanced_accuracy)),
+        "ap50": rounded(_mean_of(outcomes, score, lambda w: w.ap50)),
         "validation_accuracy": rounded(mean_or_none([o.validation_accuracy for o in outcomes])),
         "without_retraining": rounded(sampled.base),
         "gain": rounded(sampled.gain),
         "false_alarm_share": rounded(score.false_alarm_share),
-        "counted_objects": sum(window.counted for window in score.windows),
+        "counted_objects": score.objects,
         "excluded_objects": score.excluded_objects,
         "damaged_frames": facts.damaged.get(stream, 0),
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
-            | {"validation_accuracy": rounded(o.validation_accuracy)}
+            | {
+                "ap50": rounded(windows[o.index].ap50 if o.index in windows else None),
+                "validation_accuracy": rounded(o.validation_accuracy),
+            }
             for o in outcomes
         ],
     }

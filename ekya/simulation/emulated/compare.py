@@ -23,8 +23,8 @@ def compare(
 ) -> dict[str, Any]:
     """Runs every scheduler with every seed in the emulated world.
 
-    An object that any scheduler took labels from counts for none, so that all are scored on the same
-    objects.
+    An object that any scheduler took labels from counts for none, or its whole frame where models detect,
+    so that all are scored on the same objects.
 
     Returns:
         ``runs``: the summary of each, with its accuracies on the common objects and its ``folder``;
@@ -77,16 +77,19 @@ def _score_alike(
         summary["balanced_accuracy"] = rounded(
             mean_or_none([score.balanced_accuracy for score in scores.values()])
         )
+        summary["ap50"] = rounded(mean_or_none([score.ap50 for score in scores.values()]))
         for stream, score in scores.items():
             own = summary["streams"][stream]
             own["mean_accuracy"] = rounded(score.accuracy)
             own["balanced_accuracy"] = rounded(score.balanced_accuracy)
-            own["counted_objects"] = sum(window.counted for window in score.windows)
+            own["ap50"] = rounded(score.ap50)
+            own["counted_objects"] = score.objects
             own["excluded_objects"] = score.excluded_objects
             by_index = {window.index: window for window in score.windows}
             for window in own["windows"]:
                 scored = by_index.get(window["index"])
                 window["accuracy"] = rounded(scored.accuracy if scored else None)
+                window["ap50"] = rounded(scored.ap50 if scored else None)
 
 
 def _means(runs: Sequence[dict[str, Any]], scheduler: str) -> dict[str, Any]:
@@ -94,5 +97,6 @@ def _means(runs: Sequence[dict[str, Any]], scheduler: str) -> dict[str, Any]:
     return {
         "mean_accuracy": rounded(mean_or_none([run["mean_accuracy"] for run in own])),
         "balanced_accuracy": rounded(mean_or_none([run["balanced_accuracy"] for run in own])),
+        "ap50": rounded(mean_or_none([run["ap50"] for run in own])),
         "by_seed": {str(run["seed"]): run["mean_accuracy"] for run in own},
     }

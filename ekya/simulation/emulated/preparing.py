@@ -20,7 +20,7 @@ from ekya.core.weights import Compared
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
-from ekya.models.golden.golden_model import Labels
+from ekya.models.golden.golden_model import Labels, calls_for
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import serving
@@ -58,6 +58,7 @@ class LabelledStream:
         accuracy: of these weights on the validation part.
         gpu_s, golden_gpu_s: cost, and the golden model's part of it.
         compared: what the shadow gate compared.
+        golden_calls: pictures that the golden model analysed.
     """
 
     prepared: StreamPreparation
@@ -66,6 +67,7 @@ class LabelledStream:
     gpu_s: float
     golden_gpu_s: float
     compared: Compared | None
+    golden_calls: int
 
     def event(self, stream: StreamId, t_us: int) -> LabelsReady:
         """Returns the event of these labels."""
@@ -82,6 +84,8 @@ class LabelledStream:
             class_histogram=labels.histogram(len(prepared.settings.classes), prepared.golden.background),
             golden_gpu_s=self.golden_gpu_s,
             compared=self.compared,
+            golden_calls=self.golden_calls,
+            objects=labels.objects_in_frames,
         )
 
 
@@ -97,7 +101,8 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     if compared is not None:
         gpu_s += card.forward_gpu_s(2 * compared.objects, side)
     settled = replace(prepared.settled(compared), earlier=None)
-    return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared)
+    calls = calls_for(prepared.golden, selection.questions)
+    return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
 
 
 def profile_inference(
@@ -105,8 +110,8 @@ def profile_inference(
     configs: Sequence[InferenceConfig],
     card: CostCard,
     proposer_operations: int,
-) -> tuple[tuple[InferenceOption, ...], float, float]:
-    """Returns the profile of Λ, its GPU-seconds, and the golden model's part of them."""
+) -> tuple[tuple[InferenceOption, ...], float, float, int]:
+    """Returns the profile of Λ, its GPU-seconds, the golden model's part of them, and that model's calls."""
     objects = prepared.images_in_a_frame
     frame_gpu_s = {
         config.resolution: card.frame_gpu_s(objects, config.resolution, proposer_operations)
@@ -114,10 +119,11 @@ def profile_inference(
     }
     burst = prepared.burst(configs)
     options = prepared.profile_inference(configs, frame_gpu_s, burst)
-    gpu_s = golden_s = golden_gpu_s(prepared.golden, card, prepared.burst_questions())
+    questions = prepared.burst_questions()
+    gpu_s = golden_s = golden_gpu_s(prepared.golden, card, questions)
     for resolution in frame_gpu_s:
         gpu_s += card.forward_gpu_s(prepared.images_in(burst), resolution)
-    return options, gpu_s, golden_s
+    return options, gpu_s, golden_s, calls_for(prepared.golden, questions)
 
 
 class PreparingWindows:

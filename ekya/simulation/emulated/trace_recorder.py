@@ -200,7 +200,7 @@ class StreamRecorder:
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
         labels = labelled.labels
-        profiled, gpu_s, _ = profile_inference(
+        profiled, gpu_s, *_ = profile_inference(
             self._preparation(known.window, serving),
             self.common.inference_configs,
             self.common.card,
