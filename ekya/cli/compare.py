@@ -20,6 +20,8 @@ class CompareConfig:
     fleet: opt.FleetFile = None
     video: opt.Videos = None
     golden: opt.Golden = None
+    student: opt.Student = None
+    task: opt.EdgeTask = None
     classes: opt.Classes = None
     schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
         "ekya,thief,uniform,no-retrain"
@@ -39,6 +41,7 @@ class CompareConfig:
 @command(
     CompareConfig,
     "ekya compare",
+    "ekya compare --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx",
     "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json",
 )
 def compare(config: CompareConfig, output: Output) -> None:

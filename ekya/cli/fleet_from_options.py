@@ -21,12 +21,17 @@ _KEYS = {"gpus": "gpus", "window": "window_s", "windows": "windows", "scheduler"
 """Keys of a fleet file by the option that overrides them; ``--classes`` is another one."""
 
 
+_OF_VIDEOS = {"golden": "golden", "student": "edge", "task": "edge"}
+"""Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
+
+
 def read_fleet(config: object) -> FleetConfig:
     """Reads the fleet that a command's options name: that of a file, of videos or of cameras.
 
     Args:
         config: dataclass with options of the command. Those about the fleet, by field, are ``fleet``,
-            ``video``, ``camera``, ``golden``, ``classes``, ``speed``, ``loop`` and those in ``_KEYS``.
+            ``video``, ``camera``, ``golden``, ``student``, ``task``, ``classes``, ``speed``, ``loop`` and
+            those in ``_KEYS``.
 
     Raises:
         UserError: the options contradict each other, or the fleet file is invalid.
@@ -40,11 +45,13 @@ def read_fleet(config: object) -> FleetConfig:
         changes = {"classes": classes if classes == "auto" else classes.split(","), **changes}
     if "video" in given or "camera" in given:
         fleet = _fleet_of(given, changes)
-    elif "golden" in given:
-        raise UserError(
-            "--golden: it goes with --video and --camera; name one, or set golden: in the fleet file"
-        )
     else:
+        for option, key in _OF_VIDEOS.items():
+            if option in given:
+                raise UserError(
+                    f"--{option}: it goes with --video and --camera; name one, or set {key}: in the "
+                    "fleet file"
+                )
         fleet = load_fleet(given.get("fleet") or shipped_path(DEFAULT_FLEET), changes)
     play: dict[str, object] = {option: given[option] for option in ("speed", "loop") if option in given}
     return with_play(fleet, play) if play else fleet
@@ -68,7 +75,9 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
     files = [[Path(one) for one in video.split(",") if one] for video in videos]
-    return fleet_from_videos(files, given["golden"], changes, cameras)
+    return fleet_from_videos(
+        files, given["golden"], changes, cameras, given.get("student"), given.get("task")
+    )
 
 
 def run_options(config: object, fleet: FleetConfig, resume: Path | None = None) -> RunOptions:

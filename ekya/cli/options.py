@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ekya.core.errors import UserError
+from ekya.models.edge.cuts import Task
 
 
 class Clock(StrEnum):
@@ -47,6 +48,21 @@ Golden = Annotated[
         metavar="FILE|NAME",
         help="Golden detector of videos and cameras: an .onnx file, a torchvision detector's name, "
         "or NAME=FILE.",
+    ),
+]
+Student = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|NAME=FILE",
+        help="Detector that each video and camera starts with and that is retrained: published weights "
+        "(safetensors or .onnx) of fastestdet, or a model of Ekya's.",
+    ),
+]
+EdgeTask = Annotated[
+    Task | None,
+    typer.Option(
+        help="What the models of videos and cameras do: classify boxes that the golden detector finds, or "
+        "detect objects themselves. Default: detect with --student, else classify."
     ),
 ]
 Classes = Annotated[

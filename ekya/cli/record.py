@@ -46,6 +46,8 @@ class RecordConfig:
     ] = None
     camera: opt.Cameras = None
     golden: opt.Golden = None
+    student: opt.Student = None
+    task: opt.EdgeTask = None
     classes: opt.Classes = None
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier recording.")] = False
     json_to: opt.Json = None

@@ -35,6 +35,8 @@ class RunConfig:
     video: opt.Videos = None
     camera: opt.Cameras = None
     golden: opt.Golden = None
+    student: opt.Student = None
+    task: opt.EdgeTask = None
     classes: opt.Classes = None
     scheduler: opt.Scheduler = None
     clock: opt.RunClock = Clock.WALL
@@ -59,6 +61,7 @@ class RunConfig:
     "ekya run",
     "ekya run --clock virtual --scheduler uniform --json -",
     "ekya run --video north.mp4,south.mp4 --video gate.avi --golden FastestDet.onnx",
+    "ekya run --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx --classes person,car",
     "ekya run --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden FastestDet.onnx",
     "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday",
     "ekya run --video north.mp4 --golden FastestDet.onnx --loop --windows 100",

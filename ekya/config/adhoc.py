@@ -3,9 +3,22 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
 from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
+from ekya.models.edge.cuts import DETECTORS as STUDENTS
+from ekya.models.edge.cuts import FASTESTDET, Task
 from ekya.models.golden.registry import DETECTORS, ONNX
+
+
+def default_task(student: str | None) -> Task:
+    """Returns the task of the edge models of videos and cameras for which none is named.
+
+    The only place that decides it: a detector needs weights to start from, and none are shipped yet.
+    """
+    return Task.CLASSIFY if student is None else Task.DETECT
 
 
 def fleet_from_videos(
@@ -13,9 +26,12 @@ def fleet_from_videos(
     golden: str | Path,
     changes: Mapping[str, object] | None = None,
     cameras: Sequence[str] = (),
+    student: str | None = None,
+    task: Task | None = None,
 ) -> FleetConfig:
-    """Makes one stream per list of files and per URL, from ``cam-1`` on, with the shipped fleet's edge model.
+    """Makes one stream per list of files and per URL, from ``cam-1`` on.
 
+    Models that classify are the shipped fleet's; those that detect start from ``student``.
     Sizes are left open: they are chosen for the machine and the number of streams.
 
     Args:
@@ -25,9 +41,11 @@ def fleet_from_videos(
         changes: top-level keys that override the defaults (windows until the videos end, the classes that
             occur).
         cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
+        student: detector that every stream starts with: a file of weights, or ``NAME=FILE``.
+        task: of the edge models; None is ``default_task``.
 
     Raises:
-        UserError: see ``load_fleet``.
+        UserError: see ``load_fleet``; or the task is not the student's.
     """
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]
@@ -37,9 +55,42 @@ def fleet_from_videos(
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],
-        "edge": load_fleet(shipped_path(DEFAULT_FLEET)).edge.model_dump(),
+        "edge": _edge_entry(student, default_task(student) if task is None else task),
     }
     return parse_fleet({**raw, **(changes or {})}, "command line", (Path(),))
+
+
+def _edge_entry(student: str | None, task: Task) -> Mapping[str, object]:
+    if task is Task.DETECT:
+        return {"task": task, **({} if student is None else _student_entry(student))}
+    if student is not None:
+        raise UserError(
+            f"--student: it is a detector, and --task is {task}; leave one of the two out, or use --task "
+            f"{Task.DETECT}"
+        )
+    return load_fleet(shipped_path(DEFAULT_FLEET)).edge.model_dump()
+
+
+def _student_entry(student: str) -> Mapping[str, object]:
+    name, equals, file = student.partition("=")
+    if not equals or Path(student).is_file():
+        return {"model": _architecture_of(Path(student)), "weights": student}
+    if name not in STUDENTS:
+        known = ", ".join(STUDENTS)
+        raise UserError(
+            f"--student {student}: no student is called '{name}'; use one of {known}, as NAME=FILE"
+        )
+    return {"model": name, "weights": file}
+
+
+def _architecture_of(weights: Path) -> str:
+    """Returns the architecture that a model of Ekya's names; for other files the usual detector."""
+    try:
+        with safe_open(weights, framework="numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            return metadata.get("architecture", FASTESTDET)
+    except (OSError, SafetensorError):
+        return FASTESTDET
 
 
 def _golden_entry(golden: str) -> Mapping[str, object]:

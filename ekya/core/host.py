@@ -19,19 +19,24 @@ class StreamCosts:
         frame_gpu_s: seconds of a whole GPU (on a CPU machine: of one core) to analyse one typical frame,
             object detection included, per λ resolution in pixels.
         finding_gpu_s: part of each for object detection, independent of the number of objects.
+        per_object: whether the rest is for objects one by one; otherwise for frames, whatever they show.
     """
 
     fps: float
     frame_gpu_s: Mapping[int, float]
     finding_gpu_s: float = 0.0
+    per_object: bool = True
 
     @property
     def object_gpu_s(self) -> float:
-        """Cost of classifying one object at the finest resolution."""
-        return (max(self.frame_gpu_s.values()) - self.finding_gpu_s) / TYPICAL_OBJECTS
+        """Cost of passing one object, or one frame, through the model at the finest resolution."""
+        passing = max(self.frame_gpu_s.values()) - self.finding_gpu_s
+        return passing / TYPICAL_OBJECTS if self.per_object else passing
 
     def at_crowd(self, crowd: float) -> dict[int, float]:
         """Returns ``frame_gpu_s`` for a frame with ``crowd`` times the typical number of objects."""
+        if not self.per_object:
+            return dict(self.frame_gpu_s)
         finding = self.finding_gpu_s
         return {side: finding + (gpu_s - finding) * crowd for side, gpu_s in self.frame_gpu_s.items()}
 
@@ -42,8 +47,9 @@ class HostCosts:
 
     Attributes:
         streams: costs per camera.
-        label_gpu_s: to label one object with the golden model, in the batch size of labelling.
-        families: training cost per crop, for each family of Γ.
+        label_gpu_s: to label one object with the golden model, in the batch size of labelling; or one frame
+            for models that detect.
+        families: training cost per crop, or per frame, for each family of Γ.
         cores: number of cores that this process may use.
         batch_s: the longest uninterruptible batch of training, labelling or inference.
     """

@@ -18,7 +18,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE, Task, task_of
 from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
@@ -47,7 +47,7 @@ class EdgeRates:
     """Rates at which a device executes an edge model's operations.
 
     Attributes:
-        inference_ops_per_s: on the objects of one frame.
+        inference_ops_per_s: on the objects of one frame; of a detector, on the frame.
         batch_inference_ops_per_s: on full batches.
         training_ops_per_s: SGD.
         training_step_s: fixed cost of a step of SGD beside its operations, including its part of the fixed
@@ -93,14 +93,17 @@ class CostCard:
         return replace(self, architecture=architecture, **asdict(rates) if rates else {})
 
     def forward_gpu_s(self, crops: int, resolution: int) -> float:
-        """Returns the GPU-seconds to classify crops of this side in pixels in full batches."""
+        """Returns the GPU-seconds to pass crops, or frames, of this side in pixels in full batches."""
         return crops * self._forward(resolution) / self.batch_inference_ops_per_s
 
     def _forward(self, resolution: int) -> int:
         return forward_operations(resolution, architecture=self.architecture)
 
     def family_costs(self, configs: Iterable[RetrainConfig], side: int) -> tuple[FamilyCost, ...]:
-        """Returns the training cost per crop of every family of Γ, including exemplars and validation."""
+        """Returns the training cost of every family of Γ, including exemplars and validation.
+
+        It is per crop, or per frame for a detector.
+        """
         return tuple(self._family_cost(family, side) for family in sorted({family_of(c) for c in configs}))
 
     def _family_cost(self, family: Family, side: int) -> FamilyCost:
@@ -113,9 +116,13 @@ class CostCard:
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
-        """Returns the GPU-seconds to analyse one frame with this number of objects."""
-        classifying = objects * self._forward(resolution) / self.inference_ops_per_s if objects else 0.0
-        return classifying + self.proposing_gpu_s(proposer_operations)
+        """Returns the GPU-seconds to analyse one frame with this number of objects.
+
+        A detector takes the same for any number.
+        """
+        passes = objects if task_of(self.architecture) is Task.CLASSIFY else 1.0
+        passing = passes * self._forward(resolution) / self.inference_ops_per_s if passes else 0.0
+        return passing + self.proposing_gpu_s(proposer_operations)
 
     def proposing_gpu_s(self, operations: int) -> float:
         """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
@@ -178,6 +185,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
                 for resolution in resolutions_to_measure(fleet)
             },
             card.proposing_gpu_s(operations),
+            per_object=fleet.edge.task is Task.CLASSIFY,
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
@@ -208,10 +216,14 @@ def _planned_fps(stream: StreamConfig) -> float:
 
 
 def _label_gpu_s(fleet: FleetConfig, card: CostCard) -> float:
-    """Returns the cost per object; a detector labels all objects of a frame in one pass."""
+    """Returns the cost per object, or per frame for models that detect.
+
+    A golden detector labels all objects of a frame in one pass.
+    """
     if fleet.golden.model == FILE:
         return 0.0
     if detector_of(fleet.golden) is not None:
         operations = open_detector_of(fleet.golden, GOLDEN_SCORE).operations_per_frame(TYPICAL_FRAME)
-        return card.labelling_gpu_s(operations, detector=True) / TYPICAL_OBJECTS
+        labelled = TYPICAL_OBJECTS if fleet.edge.task is Task.CLASSIFY else 1.0
+        return card.labelling_gpu_s(operations, detector=True) / labelled
     return card.labelling_gpu_s(CLASSIFIERS[fleet.golden.model].operations, detector=False)

@@ -30,7 +30,8 @@ from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
-from ekya.models.edge.forward import SelfTest
+from ekya.models.edge.cuts import Task
+from ekya.models.edge.forward import PLAIN, SelfTest
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import Predictor
 from ekya.models.edge.self_test import choose_way
@@ -40,13 +41,15 @@ from ekya.models.golden.registry import FILE
 from ekya.models.proposer import Proposer
 from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import VALIDATION_FRACTION, LabelledCrops
+from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
+from ekya.pipeline.detector_work import FramePass, frame_pass, random_frames, random_images
 from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for
+from ekya.pipeline.student import doubts_about_teacher
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
@@ -62,6 +65,7 @@ _BLANK = (480, 640, 3)
 _REPEATS = 5
 _EPOCHS = 2
 _TRAINING_CROPS = 48
+_TRAINING_FRAMES = 16
 _LABELLED_OBJECTS = 8
 _LABELLED_PICTURES = 4
 
@@ -132,9 +136,16 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     cv2.setNumThreads(1)
     fleet = with_classes(fleet)
     sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
-    tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
+    tested = _no_self_test()
+    if fleet.edge.task is Task.CLASSIFY:
+        tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled)
-    return ProbedHost(fleet_classes(fleet), costs, tested)
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(doubts_about_teacher(fleet)))
+
+
+def _no_self_test() -> SelfTest:
+    """Returns the result for detectors, which choose how they run themselves."""
+    return SelfTest(PLAIN, 0.0, 0.0, (), 0.0)
 
 
 def _costs(
@@ -147,22 +158,28 @@ def _costs(
 ) -> HostCosts:
     timer, side = Timer(device), crop_side(fleet)
     model = base_model(fleet, seed)
-    predictor = Predictor(model, device, tested.way)
-    classifying_s = classifying_gpu_s(predictor, side, resolutions_to_measure(fleet), timer)
+    detects = fleet.edge.task is Task.DETECT
+    sides = resolutions_to_measure(fleet)
+    if detects:
+        passing_s = detecting_gpu_s(frame_pass(model, device), side, sides, timer)
+    else:
+        passing_s = classifying_gpu_s(Predictor(model, device, tested.way), side, sides, timer)
     known: dict[StreamId, StreamCosts] = {}
     for stream in fleet.streams:
         if stream.id in sampled:
             shown, proposer = sampled[stream.id], proposer_for(fleet, stream)
-            finding_s = finding_gpu_s(shown, proposer, stream.objects.every, timer)
+            finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
             known[stream.id] = StreamCosts(
                 shown.fps * stream.play.speed,
-                {resolution: finding_s + took_s for resolution, took_s in classifying_s.items()},
+                {resolution: finding_s + took_s for resolution, took_s in passing_s.items()},
                 finding_s,
+                per_object=not detects,
             )
     label_s = 0.0
     if fleet.golden.model != FILE:
         picture = next(iter(sampled.values())).frames[0].image
-        label_s = label_gpu_s(open_golden(fleet.golden, fleet_classes(fleet)), picture, timer)
+        golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),
         label_s,
@@ -254,8 +271,14 @@ def classifying_gpu_s(
     predictor: Predictor, side: int, sides: Sequence[int], timer: Timer
 ) -> dict[int, float]:
     """Times the first serving model on a typical frame's crops; returns seconds per resolution of Λ."""
-    crops = _crops(round(TYPICAL_OBJECTS), side)
+    crops = random_images(round(TYPICAL_OBJECTS), side)
     return {resolution: timer.batch_s(partial(predictor.predict, crops, resolution)) for resolution in sides}
+
+
+def detecting_gpu_s(find: FramePass, side: int, sides: Sequence[int], timer: Timer) -> dict[int, float]:
+    """Times the first serving detector on one frame of this side; returns seconds per resolution of Λ."""
+    image = random_images(1, side)
+    return {resolution: timer.batch_s(partial(find, image, resolution)) for resolution in sides}
 
 
 def of_all_streams(
@@ -269,7 +292,11 @@ def of_all_streams(
 def family_costs(
     model: EdgeModel, configs: Sequence[RetrainConfig], side: int, device: str, timer: Timer
 ) -> tuple[FamilyCost, ...]:
-    """Times preparation and an epoch of each family of Γ per crop, including exemplars and validation."""
+    """Times preparation and an epoch of each family of Γ, including exemplars and validation.
+
+    Returns:
+        The cost per crop, or per frame for a detector.
+    """
     return tuple(
         _family_cost(model, family, side, device, timer)
         for family in sorted({family_of(config) for config in configs})
@@ -277,8 +304,9 @@ def family_costs(
 
 
 def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer: Timer) -> FamilyCost:
-    trained = round(_TRAINING_CROPS * (1 + REPLAY_RATIO))
-    validation = round(_TRAINING_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+    count = _TRAINING_CROPS if model.detector is None else _TRAINING_FRAMES
+    trained = round(count * (1 + REPLAY_RATIO))
+    validation = round(count * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
     config = RetrainConfig(_EPOCHS, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
 
     def made() -> Retraining:
@@ -286,8 +314,8 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
             model,
             config,
             RetrainingData(
-                _labelled(trained, side, len(model.classes)),
-                _labelled(validation, side, len(model.classes)),
+                _labelled(trained, side, model),
+                _labelled(validation, side, model),
                 model.classes,
                 memory=ExemplarMemory(),
                 seed=0,
@@ -302,7 +330,7 @@ def _family_cost(model: EdgeModel, family: Family, side: int, device: str, timer
     epoch_s = timer.seconds(training.run_epoch, _EPOCHS)
     steps = steps_in_epoch(trained, family.batch_size)
     timer.longest_s = max(timer.longest_s, epoch_s / steps)
-    return FamilyCost(family, prepare_s / _TRAINING_CROPS, epoch_s / _TRAINING_CROPS)
+    return FamilyCost(family, prepare_s / count, epoch_s / count)
 
 
 def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
@@ -314,13 +342,16 @@ def label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -
     return took_s / (_LABELLED_PICTURES * _LABELLED_OBJECTS)
 
 
-def _crops(count: int, side: int) -> NDArray[np.uint8]:
-    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), np.uint8)
+def frame_label_gpu_s(golden: GoldenModel, picture: NDArray[np.uint8], timer: Timer) -> float:
+    """Times the golden model on a whole picture; returns seconds."""
+    return timer.batch_s(lambda: golden.find(picture))
 
 
-def _labelled(count: int, side: int, classes: int) -> LabelledCrops:
+def _labelled(count: int, side: int, model: EdgeModel) -> Examples:
+    if model.detector is not None:
+        return random_frames(count, side, tuple(dict.fromkeys(model.classes)))
     order = np.arange(count)
-    return LabelledCrops(_crops(count, side), order % classes, order, order)
+    return LabelledCrops(random_images(count, side), order % len(model.classes), order, order)
 
 
 if __name__ == "__main__":

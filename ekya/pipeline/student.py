@@ -1,5 +1,6 @@
 """The detector that every stream of a fleet of detectors starts with, and how it relates to its teacher."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.checksum import sha256_of, verified
 from ekya.models.golden.coco import COCO_MAP
 from ekya.models.golden.spec import detector_of
+
+_LOG = logging.getLogger(__name__)
 
 
 def open_student(fleet: FleetConfig, classes: tuple[str, ...]) -> EdgeModel:
@@ -50,6 +53,12 @@ def weights_of(fleet: FleetConfig) -> Path:
 def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
     """Returns the names of all classes that the detector knows."""
     return open_student(fleet, ()).classes
+
+
+def warn_of_teacher(fleet: FleetConfig) -> None:
+    """Logs what ``doubts_about_teacher`` yields."""
+    for doubt in doubts_about_teacher(fleet):
+        _LOG.warning("%s", doubt)
 
 
 def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:

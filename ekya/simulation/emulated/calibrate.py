@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -14,10 +14,10 @@ from ekya.config.shipped import shipped_path
 from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.models.edge.architectures import EDGE_MODELS
-from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.cuts import CUTS, DEFAULT_ARCHITECTURE, DETECTORS
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
+from ekya.models.edge.spec import FRAME_SIDE
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector_of, open_golden
 from ekya.models.golden.spec import detector_of
@@ -27,6 +27,7 @@ from ekya.models.training.operations import RetrainingCost, forward_operations, 
 from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import CostCard, EdgeRates
+from ekya.pipeline.detector_work import frame_pass, random_frames
 from ekya.pipeline.host_costs import kept_self_test
 from ekya.pipeline.setup import crop_side
 
@@ -34,6 +35,10 @@ _REPEATS = 15
 _HEAD_REPEATS = 60
 _CROPS = 96
 _IMAGE = (240, 320, 3)
+_FRAMES = 16
+_FRAMES_A_STEP = 8
+_EPOCHS = 7
+_DETECTED = 80
 
 
 def calibrate(fleet: FleetConfig | None = None) -> CostCard:
@@ -51,8 +56,35 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
         detector_ops_per_s=_detector_ops_per_s(fleet, rng, own.batch_inference_ops_per_s),
         planning_us=PLANNING_US,
         others={
-            name: _edge_rates(fleet, name, crops) for name in EDGE_MODELS if name != DEFAULT_ARCHITECTURE
+            **{name: _edge_rates(fleet, name, crops) for name in CUTS if name != DEFAULT_ARCHITECTURE},
+            **{name: detector_rates(name) for name in DETECTORS},
         },
+    )
+
+
+def detector_rates(architecture: str, side: int = FRAME_SIDE) -> EdgeRates:
+    """Measures a detector on frames of this side in pixels, on this thread."""
+    model = build_edge_model(tuple(f"class {index}" for index in range(_DETECTED)), 0, 0, architecture)
+    frames = random_frames(_FRAMES, side, model.classes)
+    operations = forward_operations(side, architecture=architecture)
+    find = frame_pass(model, "cpu")
+    frame_s = _seconds(lambda: find(frames.images[:1], side))
+
+    def epoch(blocks: int) -> tuple[RetrainingCost, float, float]:
+        gamma = RetrainConfig(_EPOCHS, _FRAMES_A_STEP, 0, blocks, 1.0)
+        validation = frames.take(np.arange(0, _FRAMES, 4))
+        data = RetrainingData(frames, validation, model.classes, memory=ExemplarMemory(), seed=0)
+        retraining = Retraining(model, gamma, data)
+        prepared_s = _seconds(retraining.prepare, 3)
+        return retraining_cost(retraining), prepared_s, _seconds(retraining.run_epoch, _EPOCHS - 2)
+
+    (head, prepared_s, head_s), (neck, _, neck_s) = epoch(0), epoch(1)
+    per_operation_s, step_s = _per_operation_and_step(((head, head_s), (neck, neck_s)))
+    return EdgeRates(
+        inference_ops_per_s=operations / frame_s,
+        batch_inference_ops_per_s=head.preparation / prepared_s,
+        training_ops_per_s=1.0 / per_operation_s,
+        training_step_s=step_s,
     )
 
 
@@ -79,10 +111,17 @@ def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -
     An epoch of the head alone has almost only overhead, one of blocks almost only operations.
     """
     blocks = max(1, *fleet.retraining.trainable_blocks)
-    epochs = [_epoch(fleet, architecture, crops, trained) for trained in (0, blocks)]
+    operation_s, step_s = _per_operation_and_step(
+        [_epoch(fleet, architecture, crops, trained) for trained in (0, blocks)]
+    )
+    return 1.0 / operation_s, step_s
+
+
+def _per_operation_and_step(epochs: Sequence[tuple[RetrainingCost, float]]) -> tuple[float, float]:
+    """Returns the seconds of an operation and those of a step beside its operations, from two epochs."""
     counted = [[cost.epoch, cost.steps] for cost, _ in epochs]
     operation_s, step_s = np.linalg.solve(counted, [seconds for _, seconds in epochs])
-    return float(1.0 / operation_s), float(step_s)
+    return float(operation_s), float(step_s)
 
 
 def _epoch(

@@ -9,6 +9,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
 from ekya.pipeline.classes import with_classes
 from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.student import warn_of_teacher
 from ekya.results.finalize import labelled_in_any, score_run
 from ekya.results.metrics.accuracy import mean_or_none, rounded
 from ekya.results.storage.run_folder import RunFolder, plain_name
@@ -31,6 +32,7 @@ def compare(
         ``mean``: per scheduler its mean accuracy over the seeds, and per seed.
     """
     fleet, card = with_classes(fleet), load_card(options.card)
+    warn_of_teacher(fleet)
     root = options.runs / (options.name or f"compare-{fleet.name}")
     runs: list[dict[str, Any]] = []
     for seed in seeds:

@@ -21,6 +21,7 @@ from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
 from ekya.pipeline.reference import Referee
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
+from ekya.pipeline.student import warn_of_teacher
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
 from ekya.simulation.emulated.courses import Common
@@ -84,6 +85,7 @@ def record_fleet(
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
+    warn_of_teacher(fleet)
     card = (card or load_card()).of(fleet.edge.model)
     trace = _empty(fleet, seed, extent, card)
     if before is not None:

@@ -44,6 +44,7 @@ from ekya.pipeline.setup import (
     stream_setup,
     typical_images,
 )
+from ekya.pipeline.student import warn_of_teacher
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
@@ -71,6 +72,7 @@ def run_emulated(fleet: FleetConfig, options: RunOptions, console: Console) -> P
     Ctrl-C ends the run early; what has happened until then is measured and written as usual.
     """
     fleet, card = with_classes(fleet), load_card(options.card)
+    warn_of_teacher(fleet)
     folder = RunFolder.create(options.runs, options.name or fleet.name)
     with open_screen(console) as show:
         watcher = ProgressObserver(show, emulated_options(fleet, card.of(fleet.edge.model), options.seed))
