@@ -1,35 +1,12 @@
 """Work of a detector on random images, to be timed: the time of a pass does not depend on what they show."""
 
-from collections.abc import Callable
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.models.edge.detection.detector import Decoded
-from ekya.models.edge.forward import ForwardWay
-from ekya.models.edge.model import EdgeModel, normalised
-from ekya.models.edge.predictor import on_device, prepared, resized
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 
-FramePass = Callable[[NDArray[np.uint8], int], object]
-"""Finds objects in (N, S, S, 3) uint8 RGB images, resized to this side in pixels."""
-
 _GAP_US = 1_000_000
-
-
-def frame_pass(model: EdgeModel, device: str) -> FramePass:
-    """Returns a detector's forward pass as inference runs it, decoding included."""
-    assert model.detector is not None
-    network, decode = prepared(model, device, ForwardWay(channels_last=True)), model.detector.decode
-
-    @torch.inference_mode()
-    def find(images: NDArray[np.uint8], side: int) -> Decoded:
-        decoded = decode(network(resized(normalised(on_device(images, device)), side)))
-        return Decoded(decoded.boxes.cpu(), decoded.scores.cpu())
-
-    return find
 
 
 def random_images(count: int, side: int) -> NDArray[np.uint8]:

@@ -27,13 +27,13 @@ from ekya.config.fleet_file import FleetConfig, parse_fleet
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
+from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
 from ekya.core.units import StreamId
 from ekya.models.edge.cuts import Task
-from ekya.models.edge.forward import PLAIN, SelfTest
+from ekya.models.edge.forward import SelfTest
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.predictor import Predictor
+from ekya.models.edge.multi_model import AnyPredictor, Predictors
 from ekya.models.edge.self_test import choose_way
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
@@ -45,10 +45,10 @@ from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, Labelle
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
-from ekya.pipeline.detector_work import FramePass, frame_pass, random_frames, random_images
+from ekya.pipeline.detector_work import random_frames, random_images
 from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
-from ekya.pipeline.setup import crop_side, proposer_for
+from ekya.pipeline.setup import crop_side, proposer_for, typical_images
 from ekya.pipeline.student import doubts_about_teacher
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
@@ -136,16 +136,9 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     cv2.setNumThreads(1)
     fleet = with_classes(fleet)
     sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
-    tested = _no_self_test()
-    if fleet.edge.task is Task.CLASSIFY:
-        tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
+    tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled)
     return ProbedHost(fleet_classes(fleet), costs, tested, tuple(doubts_about_teacher(fleet)))
-
-
-def _no_self_test() -> SelfTest:
-    """Returns the result for detectors, which choose how they run themselves."""
-    return SelfTest(PLAIN, 0.0, 0.0, (), 0.0)
 
 
 def _costs(
@@ -159,11 +152,9 @@ def _costs(
     timer, side = Timer(device), crop_side(fleet)
     model = base_model(fleet, seed)
     detects = fleet.edge.task is Task.DETECT
-    sides = resolutions_to_measure(fleet)
-    if detects:
-        passing_s = detecting_gpu_s(frame_pass(model, device), side, sides, timer)
-    else:
-        passing_s = classifying_gpu_s(Predictor(model, device, tested.way), side, sides, timer)
+    predictor = Predictors(device, tested.way).of(model)
+    images = random_images(round(typical_images(fleet)), side)
+    passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
     known: dict[StreamId, StreamCosts] = {}
     for stream in fleet.streams:
         if stream.id in sampled:
@@ -267,18 +258,18 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
     return timer.batch_s(find) / every
 
 
-def classifying_gpu_s(
-    predictor: Predictor, side: int, sides: Sequence[int], timer: Timer
+def passing_gpu_s(
+    predictor: AnyPredictor, images: NDArray[np.uint8], sides: Sequence[int], timer: Timer
 ) -> dict[int, float]:
-    """Times the first serving model on a typical frame's crops; returns seconds per resolution of Λ."""
-    crops = random_images(round(TYPICAL_OBJECTS), side)
-    return {resolution: timer.batch_s(partial(predictor.predict, crops, resolution)) for resolution in sides}
+    """Times the first serving model on the images of a typical frame; returns seconds per resolution of Λ.
 
-
-def detecting_gpu_s(find: FramePass, side: int, sides: Sequence[int], timer: Timer) -> dict[int, float]:
-    """Times the first serving detector on one frame of this side; returns seconds per resolution of Λ."""
-    image = random_images(1, side)
-    return {resolution: timer.batch_s(partial(find, image, resolution)) for resolution in sides}
+    Args:
+        predictor: of the model.
+        images: (N, S, S, 3) uint8: crops of the frame's objects, or the frame itself for a detector.
+        sides: the resolutions, in pixels.
+        timer: of the device.
+    """
+    return {resolution: timer.batch_s(partial(predictor.predict, images, resolution)) for resolution in sides}
 
 
 def of_all_streams(

@@ -15,6 +15,7 @@ from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.models.edge.cuts import CUTS, DEFAULT_ARCHITECTURE, DETECTORS
+from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
 from ekya.models.edge.spec import FRAME_SIDE
@@ -27,7 +28,7 @@ from ekya.models.training.operations import RetrainingCost, forward_operations, 
 from ekya.models.training.trainer import Retraining, RetrainingData
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.costs import CostCard, EdgeRates
-from ekya.pipeline.detector_work import frame_pass, random_frames
+from ekya.pipeline.detector_work import random_frames
 from ekya.pipeline.host_costs import kept_self_test
 from ekya.pipeline.setup import crop_side
 
@@ -67,8 +68,8 @@ def detector_rates(architecture: str, side: int = FRAME_SIDE) -> EdgeRates:
     model = build_edge_model(tuple(f"class {index}" for index in range(_DETECTED)), 0, 0, architecture)
     frames = random_frames(_FRAMES, side, model.classes)
     operations = forward_operations(side, architecture=architecture)
-    find = frame_pass(model, "cpu")
-    frame_s = _seconds(lambda: find(frames.images[:1], side))
+    predictor = DetectorPredictor(model)
+    frame_s = _seconds(lambda: predictor.predict(frames.images[:1], side))
 
     def epoch(blocks: int) -> tuple[RetrainingCost, float, float]:
         gamma = RetrainConfig(_EPOCHS, _FRAMES_A_STEP, 0, blocks, 1.0)
