@@ -1,8 +1,9 @@
-"""Copies of a model with other weights."""
+"""Models with other weights than fresh ones, and where the weights of two models differ."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ekya.models.edge.cuts import block_names
 from ekya.models.edge.model import EdgeModel, clone
 
 
@@ -18,3 +19,33 @@ def retrained(model: EdgeModel, blocks: int, seed: int) -> EdgeModel:
                 if isinstance(part, nn.BatchNorm2d):
                     part.running_mean.add_(0.1)
     return other
+
+
+def lived_in(model: EdgeModel) -> EdgeModel:
+    """Sets statistics unlike those of a fresh model; returns the model."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.1, 0.1, generator=generator)
+                module.running_var.uniform_(0.8, 1.2, generator=generator)
+    return model
+
+
+def changed(before: EdgeModel, after: EdgeModel) -> set[str]:
+    """Returns the names of the blocks in which a weight or statistic has changed."""
+    names = block_names(before.architecture)
+    return {
+        name
+        for name, old, new in zip(names, before.blocks, after.blocks, strict=True)
+        if not same_weights(old, new)
+    }
+
+
+def same_weights(a: nn.Module, b: nn.Module) -> bool:
+    """Returns whether all weights and statistics of two modules are equal to the bit."""
+    return all(torch.equal(*pair) for pair in zip(_tensors(a), _tensors(b), strict=True))
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return list(module.state_dict().values())

@@ -1,10 +1,10 @@
-"""Tests that hold for every edge model, for retraining, profiling, checkpoints and the worlds."""
+"""Tests that hold for every classifier, for retraining, profiling, checkpoints and the worlds."""
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from torch import Tensor
+from other_weights import changed, lived_in
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
@@ -45,17 +45,7 @@ def counted() -> None:
 @pytest.fixture(scope="module")
 def models() -> dict[str, EdgeModel]:
     """One model of each architecture, with statistics unlike fresh weights; tests must not change them."""
-    return {name: _lived_in(build_edge_model(NAMES, 0, seed=3, architecture=name)) for name in STREAMS}
-
-
-def _lived_in(model: EdgeModel) -> EdgeModel:
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                module.running_mean.uniform_(-0.1, 0.1, generator=generator)
-                module.running_var.uniform_(0.8, 1.2, generator=generator)
-    return model
+    return {name: lived_in(build_edge_model(NAMES, 0, seed=3, architecture=name)) for name in STREAMS}
 
 
 def retraining(model: EdgeModel, make_bars, blocks: int, **more) -> Retraining:
@@ -72,20 +62,6 @@ def trained(model: EdgeModel, make_bars, blocks: int, **more) -> EdgeModel:
     run.prepare()
     run.run_epoch()
     return run.model()
-
-
-def changed(before: EdgeModel, after: EdgeModel) -> set[str]:
-    """Returns the names of the blocks in which a weight or statistic has changed."""
-    names = block_names(before.architecture)
-    return {
-        name
-        for name, old, new in zip(names, before.blocks, after.blocks, strict=True)
-        if any(not torch.equal(a, b) for a, b in zip(_tensors(old), _tensors(new), strict=True))
-    }
-
-
-def _tensors(block: torch.nn.Module) -> list[Tensor]:
-    return list(block.state_dict().values())
 
 
 def test_edge_model_names_its_blocks() -> None:

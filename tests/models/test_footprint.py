@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from drawn_scenes import FLEET, scenes
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -57,15 +58,11 @@ def labelled(count, seed):
     return LabelledCrops(crops, at % len(CLASSES), at + 1000 * seed, at)
 
 
-def held_bytes(architecture, config, training, validation):
+def held_bytes(architecture, config, training, validation, classes=CLASSES):
     """Returns the peak bytes of a real retraining on the CPU, plus its frozen weights, not copied there."""
-    start = build_edge_model(CLASSES, 0, 0, architecture)
+    start = build_edge_model(classes, 0, 0, architecture)
     retraining = Retraining(
-        start,
-        config,
-        RetrainingData(
-            labelled(training, 1), labelled(validation, 2), CLASSES, memory=ExemplarMemory(), seed=0
-        ),
+        start, config, RetrainingData(training, validation, classes, memory=ExemplarMemory(), seed=0)
     )
     with Living(start) as living:
         retraining.prepare()
@@ -81,7 +78,19 @@ def held_bytes(architecture, config, training, validation):
 def test_footprint_covers_memory_of_a_retraining(architecture, blocks):
     config = RetrainConfig(1, 8, 0, blocks, 1.0)
     estimated = retraining_bytes(footprint_of(family_of(config), SIDE, architecture), config, JobCrops(20, 4))
-    held = held_bytes(architecture, config, 20, 4)
+    held = held_bytes(architecture, config, labelled(20, 1), labelled(4, 2))
+    assert 0.98 * held <= estimated <= 1.3 * held, (held, estimated)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "blocks"), [("fastestdet", 2), ("fastestdet", 5), ("ssdlite320_mobilenet_v3_large", 7)]
+)
+def test_footprint_covers_memory_of_a_retraining_on_frames(architecture, blocks):
+    config = RetrainConfig(1, 8, 0, blocks, 1.0)
+    training, validation = scenes(34, 1), scenes(4, 2, first_track=500)
+    footprint = footprint_of(family_of(config), training.side, architecture)
+    estimated = retraining_bytes(footprint, config, JobCrops(34, 4))
+    held = held_bytes(architecture, config, training, validation, FLEET)
     assert 0.98 * held <= estimated <= 1.3 * held, (held, estimated)
 
 

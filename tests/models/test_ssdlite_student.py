@@ -22,8 +22,8 @@ from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
 from ekya.models.golden.coco import COCO_CATEGORIES
+from ekya.models.training.adamw import AdamWRecipe
 from ekya.models.training.frames import split_by_time
-from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 
 CLASSES = ("person", "kite", "car")
@@ -280,7 +280,7 @@ def test_training_from_fresh_weights_lowers_the_loss() -> None:
         build_edge_model(FLEET, 0, 3, SSDLITE),
         gamma,
         RetrainingData(training, validation, FLEET, seed=1),
-        method=TrainingMethod(SgdRecipe(batch_statistics=True)),
+        method=TrainingMethod(AdamWRecipe(learning_rate=4e-3, batch_statistics=True)),
     )
     run.prepare()
     losses = [run.run_epoch().training_loss for _ in range(gamma.epochs)]

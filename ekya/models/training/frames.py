@@ -113,7 +113,7 @@ def split_by_time(
 ) -> tuple[LabelledFrames, LabelledFrames]:
     """Splits frames into training and validation, by track; the youngest tracks with objects validate.
 
-    Empty frames train, unless they lie between frames that validate.
+    Empty frames train, unless they came after the first frame that validates.
 
     Returns:
         Training and validation, each in the order of ``frames``; a single track with objects is for training.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import pad, pixel_shuffle, pixel_unshuffle, smooth_l1_loss
+from torch.nn.functional import pad, smooth_l1_loss
 
 from ekya.models.edge.detection.detector import (
     Decoded,
@@ -214,7 +214,7 @@ def packed(maps: Sequence[Tensor]) -> Tensor:
     fine, grid, *coarse = maps
     height, width = grid.shape[2:]
     padded = [pad(one, (0, width - one.shape[3], 0, height - one.shape[2])) for one in coarse]
-    return torch.cat([pixel_unshuffle(fine, 2), grid, *padded], dim=1)
+    return torch.cat([_folded(fine), grid, *padded], dim=1)
 
 
 def unpacked(joined: Tensor) -> list[Tensor]:
@@ -223,7 +223,21 @@ def unpacked(joined: Tensor) -> list[Tensor]:
     fine, *others = torch.split(joined, known, dim=1)
     height, width = joined.shape[2:]
     sizes = zip(_halved(height), _halved(width), strict=True)
-    return [pixel_shuffle(fine, 2), *(one[:, :, :h, :w] for one, (h, w) in zip(others, sizes, strict=False))]
+    return [_unfolded(fine), *(one[:, :, :h, :w] for one, (h, w) in zip(others, sizes, strict=False))]
+
+
+def _folded(fine: Tensor) -> Tensor:
+    """Maps (N, C, 2h, 2w) to (N, 4 C, h, w); torch's ``pixel_unshuffle`` fails if N is 0."""
+    images, channels, height, width = fine.shape
+    cells = fine.reshape(images, channels, height // 2, 2, width // 2, 2).permute(0, 1, 3, 5, 2, 4)
+    return cells.reshape(images, 4 * channels, height // 2, width // 2)
+
+
+def _unfolded(folded: Tensor) -> Tensor:
+    """Maps (N, 4 C, h, w) to (N, C, 2h, 2w), as they were before ``_folded``."""
+    images, channels, height, width = folded.shape
+    cells = folded.reshape(images, channels // 4, 2, 2, height, width).permute(0, 1, 4, 2, 5, 3)
+    return cells.reshape(images, channels // 4, 2 * height, 2 * width)
 
 
 def _halved(side: int) -> Iterator[int]:

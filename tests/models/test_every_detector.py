@@ -1,0 +1,461 @@
+"""Tests that hold for every detector that is an edge model, on drawn frames."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from drawn_scenes import FLEET, SIDE, scenes
+from other_weights import changed, lived_in, same_weights
+from torch import nn
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.profile import Family
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.cuts import DETECTORS, Task, block_names, task_of
+from ekya.models.edge.detection.suppress import LEAST_CONFIDENCE, MOST_OBJECTS, fleet_outputs, found_in
+from ekya.models.edge.footprint import footprint_of
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, to_input
+from ekya.models.edge.predictor import prepared
+from ekya.models.training.activation_cache import ActivationCache, features_of
+from ekya.models.training.adamw import AdamWRecipe
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.frames import LabelledFrames, split_by_time
+from ekya.models.training.labelled import concatenate
+from ekya.models.training.microprofile import HEAD_EPOCHS, SUBSET_EPOCHS, MicroProfile, Trying
+from ekya.models.training.operations import (
+    TrainingCrops,
+    forward_operations,
+    operations_counter,
+    retraining_cost,
+    training_cost,
+)
+from ekya.models.training.optimizer import optimizer_of
+from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapshot
+from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
+from ekya.models.training.trainer import Compute, Retraining, RetrainingData, TrainingMethod
+
+OUTPUTS = ("person", "kite", "car", "car")
+"""Of the tested models: two outputs count for one class of the fleet, one for none."""
+
+EVERY = sorted(DETECTORS)
+GAMMA = RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0)
+
+FEW_OR_ALL = {name: (0, 1, 2, len(block_names(name))) for name in EVERY}
+"""Numbers of trained blocks, for which each architecture is counted."""
+
+every_detector = pytest.mark.parametrize("name", EVERY)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def counted() -> None:
+    """Counts each architecture once, which takes most of a second, outside of the tests."""
+    for name in EVERY:
+        for blocks in FEW_OR_ALL[name]:
+            training_cost(replace(GAMMA, trainable_blocks=blocks), TrainingCrops(0, 1, 1), SIDE, name)
+            footprint_of(Family(blocks, 0, 4), SIDE, name)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, EdgeModel]:
+    """One model of each architecture, with statistics unlike fresh weights; tests must not change them."""
+    return {name: lived_in(build_edge_model(OUTPUTS, 0, seed=3, architecture=name)) for name in EVERY}
+
+
+@pytest.fixture(scope="module")
+def training() -> LabelledFrames:
+    return scenes(6, 1)
+
+
+@pytest.fixture(scope="module")
+def validation() -> LabelledFrames:
+    return scenes(3, 2, first_track=500)
+
+
+@pytest.fixture
+def retraining(models, training, validation):
+    """Returns retrainings of a model on few frames."""
+
+    def of(name: str, blocks: int = 1, epochs: int = 1, memory=None, seed: int = 1, **more) -> Retraining:
+        return Retraining(
+            models[name],
+            replace(GAMMA, trainable_blocks=blocks, epochs=epochs),
+            RetrainingData(training, validation, OUTPUTS, memory, seed),
+            **more,
+        )
+
+    return of
+
+
+def trained(run: Retraining) -> tuple[EdgeModel, list[float]]:
+    """Returns the model and the losses of all epochs."""
+    run.prepare()
+    losses = []
+    while not run.done:
+        losses.append(run.run_epoch().training_loss)
+    return run.model(), losses
+
+
+def equal(a: EdgeModel, b: EdgeModel) -> bool:
+    return not changed(a, b) and same_weights(a.head, b.head)
+
+
+@every_detector
+def test_detector_maps_frames_of_any_side_to_boxes(models, name: str) -> None:
+    assert task_of(name) is Task.DETECT
+    for side in (64, 96, 160, 352):
+        images = np.random.default_rng(0).integers(0, 256, (2, side, side, 3)).astype(np.uint8)
+        with torch.inference_mode():
+            outputs = models[name](to_input(images, "cpu"))
+            decoded = models[name].detector.decode(outputs)
+            features = models[name].embed(to_input(images, "cpu"))
+        assert features.shape == (2, models[name].features)
+        count = decoded.boxes.shape[1]
+        assert decoded.boxes.shape == (2, count, 4)
+        assert decoded.scores.shape == (2, count, len(OUTPUTS))
+        assert (decoded.boxes[..., 2:] >= decoded.boxes[..., :2]).all()
+        assert decoded.scores.min() >= 0.0
+        assert decoded.scores.max() <= 1.0
+
+
+@every_detector
+def test_detector_answers_on_a_frame_whatever_is_beside_it(models, training, name: str) -> None:
+    with torch.inference_mode():
+        together = models[name](to_input(training.images, "cpu"))
+        for at, image in enumerate(training.images):
+            alone = models[name](to_input(image[None], "cpu"))
+            torch.testing.assert_close(alone[0], together[at], atol=1e-4, rtol=1e-4)
+
+
+@every_detector
+def test_detector_objects_are_of_the_fleet_and_within_the_frame(models, training, name: str) -> None:
+    with torch.inference_mode():
+        decoded = models[name].detector.decode(8 * models[name](to_input(training.images, "cpu")))
+    for found in found_in(decoded, fleet_outputs(OUTPUTS, FLEET)):
+        assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
+        assert set(found.classes.tolist()) <= set(range(len(FLEET)))
+        assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+        assert (found.confidence >= LEAST_CONFIDENCE).all()
+        assert (np.diff(found.confidence) <= 0).all()
+
+
+@every_detector
+def test_detector_of_one_seed_has_one_set_of_weights(name: str) -> None:
+    first = build_edge_model(OUTPUTS, 0, seed=4, architecture=name)
+    torch.manual_seed(99)
+    before = torch.random.get_rng_state()
+    again = build_edge_model(OUTPUTS, 0, seed=4, architecture=name)
+    assert equal(first, again)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert not equal(first, build_edge_model(OUTPUTS, 0, seed=5, architecture=name))
+
+
+@every_detector
+@pytest.mark.parametrize("statistics", [False, True])
+def test_detector_training_changes_trained_blocks_only(
+    models, retraining, name: str, statistics: bool
+) -> None:
+    before = {key: tensor.clone() for key, tensor in models[name].state_dict().items()}
+    recipe = AdamWRecipe(batch_statistics=statistics)
+    after, _ = trained(retraining(name, 2, method=TrainingMethod(recipe)))
+    assert changed(models[name], after) == set(block_names(name)[-2:])
+    assert not same_weights(models[name].head, after.head)
+    assert all(torch.equal(before[key], tensor) for key, tensor in models[name].state_dict().items())
+    norms = [part for part in after.blocks[-1].modules() if isinstance(part, nn.BatchNorm2d)]
+    moved = {bool(norm.num_batches_tracked > 0) for norm in norms}
+    assert moved == {statistics}
+
+
+@every_detector
+def test_detector_head_training_keeps_all_blocks(models, training, retraining, name: str) -> None:
+    after, _ = trained(retraining(name, 0))
+    assert not changed(models[name], after)
+    assert not same_weights(models[name].head, after.head)
+    features = features_of(models[name], training, "cpu")
+    assert features.shape[:2] == (len(training), models[name].features)
+    with torch.inference_mode():
+        expected = models[name](to_input(training.images, "cpu"))
+        torch.testing.assert_close(models[name].head(features), expected, atol=1e-5, rtol=1e-5)
+
+
+@every_detector
+def test_detector_training_is_deterministic(models, retraining, name: str) -> None:
+    blocks = len(block_names(name))
+    method = TrainingMethod(AdamWRecipe(batch_statistics=True))
+    runs = []
+    for noise in range(2):
+        torch.manual_seed(noise)  # global generators must not matter
+        runs.append(trained(retraining(name, blocks, method=method)))
+    assert changed(models[name], runs[0][0]) == set(block_names(name))
+    assert equal(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_detector_training_with_more_epochs_begins_like_fewer(retraining, name: str, blocks: int) -> None:
+    short, long = retraining(name, blocks, 2), retraining(name, blocks, 3)
+    (model, losses), _ = trained(short), long.prepare()
+    assert [long.run_epoch().training_loss for _ in losses] == losses
+    assert equal(long.model(), model)
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_detector_training_on_cached_activations_is_the_same(
+    models, retraining, training, name: str, blocks: int
+) -> None:
+    memory = ExemplarMemory(4).update(models[name], scenes(6, 5, first_track=900))
+    first = retraining(name, blocks, 2, memory)
+    model, losses = trained(first)
+    passed = ActivationCache()
+    first.share(passed)
+    cached = retraining(name, blocks, 2, memory, passed=passed)
+    assert cached.passed_crops == cached.prepared_crops == 6 + memory.size + 3
+    seen: list[int] = []
+    handle = models[name].blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    again, same = trained(cached)
+    handle.remove()
+    assert not seen, "no frame passes the frozen blocks again"
+    assert same == losses
+    assert equal(model, again)
+    uncached = retraining(name, blocks, 2, memory, method=TrainingMethod(keep_activations=False))
+    other, nearly = trained(uncached)
+    assert nearly == pytest.approx(losses, rel=1e-3)
+    assert changed(models[name], other) == changed(models[name], model)
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_detector_training_resumes_from_a_snapshot(models, training, name: str, blocks: int) -> None:
+    """Four steps, against two steps and another two in another process."""
+    config = replace(GAMMA, trainable_blocks=blocks)
+
+    def begin(snapshot: Snapshot | None):
+        trainee = Trainee(models[name], config, OUTPUTS, 1)
+        optimizer = optimizer_of(trainee.suffix.eval(), AdamWRecipe())
+        if snapshot is not None:
+            restore_weights(snapshot, trainee)
+            optimizer.set_momentum(snapshot.momentum)
+        goal = trainee.goal(training)
+        return (
+            trainee,
+            optimizer,
+            trainee.lesson(trainee.inputs_of(training.images), goal, DISTILLATION_WEIGHT),
+        )
+
+    def go(trainee, optimizer, lesson, steps: range):
+        optimizer.set_rates(4, 0)
+        for step in steps:
+            lesson.backward(torch.tensor([step, step + 1, step + 2]))
+            optimizer.step()
+        return Snapshot.from_bytes(take_snapshot(trainee, optimizer, steps.stop).to_bytes())
+
+    whole = begin(None)
+    expected = go(*whole, range(4))
+    resumed = begin(go(*begin(None), range(2)))
+    found = go(*resumed, range(2, 4))
+    assert found.epochs_done == 4
+    for ours, theirs in ((found.weights, expected.weights), (found.momentum, expected.momentum)):
+        assert ours.keys() == theirs.keys() != set()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert equal(resumed[0].model(), whole[0].model())
+    assert not equal(resumed[0].model(), models[name])
+
+
+@every_detector
+def test_detector_training_on_several_nodes_moves_by_the_same_gradient(models, training, name: str) -> None:
+    config = replace(GAMMA, trainable_blocks=1)
+    near, far = (Trainee(models[name], config, OUTPUTS, 1) for _ in range(2))
+    lesson = near.lesson(near.inputs_of(training.images), near.goal(training), DISTILLATION_WEIGHT)
+    lesson.backward(torch.arange(4))
+    far.set_weights(near.weights())
+    far.set_gradient(near.gradient())
+    for trainee in (near, far):
+        optimizer_of(trainee.suffix, AdamWRecipe()).step()
+    assert equal(near.model(), far.model())
+    assert changed(models[name], near.model()) == {block_names(name)[-1]}
+
+
+@every_detector
+def test_detector_training_in_half_precision_keeps_weights_of_32_bits(retraining, name: str) -> None:
+    _, whole = trained(retraining(name, 2, 2))
+    model, half = trained(retraining(name, 2, 2, compute=Compute(precision=torch.bfloat16)))
+    assert half == pytest.approx(whole, rel=0.2)
+    assert half != whole
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_detector_training_lowers_the_loss_of_a_frame_it_repeats(
+    models, training, name: str, blocks: int
+) -> None:
+    one = training.take(np.array([1, 1, 1, 1]))
+    run = Retraining(
+        models[name],
+        replace(GAMMA, trainable_blocks=blocks, epochs=12),
+        RetrainingData(one, one.take(np.arange(0)), OUTPUTS, seed=1),
+        method=TrainingMethod(AdamWRecipe(learning_rate=5e-3), distillation_weight=0.0),
+    )
+    _, losses = trained(run)
+    assert min(losses[-3:]) < 0.8 * losses[0]
+
+
+@every_detector
+def test_detector_checkpoint_round_trip_is_identical(models, name: str) -> None:
+    back = from_bytes(to_bytes(models[name]))
+    assert (back.architecture, back.classes) == (name, OUTPUTS)
+    assert equal(models[name], back)
+    assert type(back.detector) is type(models[name].detector)
+
+
+@every_detector
+def test_retrained_detector_checkpoint_answers_the_same(retraining, training, name: str) -> None:
+    model, _ = trained(retraining(name, 2))
+    images = to_input(training.images, "cpu")
+    with torch.inference_mode():
+        outputs = [of(images) for of in (model, from_bytes(to_bytes(model)), prepared(model, "cpu", PLAIN))]
+    torch.testing.assert_close(outputs[1], outputs[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(outputs[2], outputs[0], atol=1e-3, rtol=1e-3)
+
+
+@every_detector
+def test_detector_prepared_for_inference_has_no_normalisation_left(models, name: str) -> None:
+    folded = prepared(models[name], "cpu", PLAIN)
+    assert not [part for part in folded.modules() if isinstance(part, nn.BatchNorm2d)]
+    assert [part for part in models[name].modules() if isinstance(part, nn.BatchNorm2d)]
+
+
+@every_detector
+def test_adapt_keeps_the_heads_of_a_detector(models, name: str) -> None:
+    for classes, width in ((OUTPUTS, 0), (("car", "bus"), 0), (OUTPUTS, 16)):
+        adapted = adapt(models[name], classes, width, seed=9)
+        assert adapted.classes == OUTPUTS
+        assert equal(models[name], adapted)
+
+
+@every_detector
+def test_detector_operations_grow_with_the_blocks(name: str) -> None:
+    costs = [
+        training_cost(replace(GAMMA, trainable_blocks=blocks), TrainingCrops(0, 10, 2), SIDE, name).epoch
+        for blocks in FEW_OR_ALL[name]
+    ]
+    assert costs[0] > 0
+    assert costs == sorted(set(costs))
+    assert costs[-1] < (3 * 10 + 2) * forward_operations(SIDE, architecture=name)
+
+
+@every_detector
+def test_detector_operations_grow_with_the_pixels(name: str) -> None:
+    small, large = (forward_operations(side, architecture=name) for side in (SIDE, 2 * SIDE))
+    assert large / small == pytest.approx(4, rel=0.2)
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_detector_counted_operations_equal_executed_ones(name: str, blocks: int) -> None:
+    """The count has COCO's 80 classes, as published weights do."""
+    classes = tuple(str(index) for index in range(80))
+    frames = replace(scenes(5, 1), names=classes[:2])
+    run = Retraining(
+        build_edge_model(classes, 0, 1, name),
+        replace(GAMMA, trainable_blocks=blocks),
+        RetrainingData(frames.take(np.arange(4)), frames.take(np.array([4])), classes, seed=1),
+    )
+    with operations_counter() as preparing:
+        run.prepare()
+    with operations_counter() as training:
+        run.run_epoch()
+    cost = retraining_cost(run)
+    assert cost.preparation == preparing.get_total_flops()
+    assert cost.epoch == pytest.approx(training.get_total_flops(), rel=1e-3)
+
+
+@every_detector
+def test_detector_footprint_grows_with_side_and_blocks(name: str) -> None:
+    each = [footprint_of(Family(blocks, 0, 4), SIDE, name) for blocks in FEW_OR_ALL[name]]
+    assert min(each[0].saved_bytes, each[0].trained_bytes, each[0].boundary_bytes) > 0
+    assert [of.trained_bytes for of in each] == sorted({of.trained_bytes for of in each})
+    assert [of.saved_bytes for of in each] == sorted({of.saved_bytes for of in each})
+    assert len({of.model_bytes for of in each}) == 1
+    large = footprint_of(Family(1, 0, 4), 2 * SIDE, name)
+    for small, grown in (
+        (each[1].input_bytes, large.input_bytes),
+        (each[1].boundary_bytes, large.boundary_bytes),
+        (each[1].saved_bytes, large.saved_bytes),
+        (each[1].passing_bytes, large.passing_bytes),
+    ):
+        assert 3 < grown / small <= 4.5
+    assert each[-1].boundary_bytes == each[-1].input_bytes
+
+
+@every_detector
+def test_exemplar_memory_of_a_detector_keeps_to_its_budget(models, name: str) -> None:
+    memory = ExemplarMemory(5)
+    for window in range(3):
+        seen = scenes(8, window, first_track=100 * window)
+        memory, again = memory.update(models[name], seen), memory.update(models[name], seen)
+        kept, same = memory.exemplars(), again.exemplars()
+        assert np.array_equal(kept.images, same.images)
+        assert len({image.tobytes() for image in kept.images}) == memory.size <= 5
+        assert {index for of in kept.objects for index in of.classes.tolist()} == {0, 1}
+
+
+@pytest.fixture
+def trial(models):
+    """Returns micro-profiles of 20 frames; each reading of the clock adds half a second."""
+    frames = scenes(20, 8)
+    ticks = itertools.count()
+
+    def of(name: str, way: Trying, blocks: int, **more) -> MicroProfile:
+        parts = split_by_time(frames, 0.25)
+        family = replace(GAMMA, trainable_blocks=blocks, epochs=30, data_fraction=0.1)
+        clock = lambda: 0.5 * next(ticks)  # noqa: E731
+        return MicroProfile(models[name], family, way, *parts, 0, OUTPUTS, None, 1, clock, **more)
+
+    return of
+
+
+@every_detector
+@pytest.mark.parametrize(
+    ("way", "blocks", "points"),
+    [
+        (Trying.ON_FOLDS, 0, HEAD_EPOCHS + 1),
+        (Trying.ON_A_SUBSET, 2, SUBSET_EPOCHS + 1),
+        (Trying.FOR_ITS_TIME, 1, 0),
+    ],
+)
+def test_micro_profile_of_a_detector_gives_a_curve(
+    trial, name: str, way: Trying, blocks: int, points: int
+) -> None:
+    charged: list[int] = []
+
+    def charge(epoch: int) -> bool:
+        charged.append(epoch)
+        return True
+
+    passed = ActivationCache()
+    tried = trial(name, way, blocks, passed=passed)
+    cost = tried.cost()
+    curve = tried.run(charge)
+    assert len(curve.accuracies) == points
+    assert all(0.0 <= of <= 1.0 for of in curve.accuracies)
+    assert charged == list(range(tried.epochs + 1))
+    assert curve.epoch_gpu_s > 0.0
+    assert curve.fixed_prepare_gpu_s + curve.prepare_gpu_s > 0.0
+    assert cost.preparation > 0
+    assert cost.epoch > 0
+    everything = concatenate([tried.training, tried.validation])
+    known = int(passed.known(blocks, everything.images).sum())
+    assert known == (20 if way is Trying.ON_FOLDS else len(passed_of(tried)))
+    if way is Trying.ON_FOLDS:
+        assert 1 <= curve.validation_crops <= everything.objects_in_each().sum()
+
+
+def passed_of(tried: MicroProfile) -> range:
+    """Returns as many numbers as there are frames that a trial on a subset passes."""
+    held = 0 if tried.way is Trying.FOR_ITS_TIME else len(tried.validation)
+    return range(tried.subset_crops + held)
