@@ -72,9 +72,11 @@ def _mean_of(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     from ekya.results.metrics.accuracy import mean_or_none
 
     return {
+        "task": runs[0]["task"],
         "scheduler": runs[0]["scheduler"],
         "mean_accuracy": mean_or_none([run["mean_accuracy"] for run in runs]),
         "balanced_accuracy": mean_or_none([run["balanced_accuracy"] for run in runs]),
+        "ap50": mean_or_none([run["ap50"] for run in runs]),
         "streams": {
             stream: {"mean_accuracy": mean_or_none([run["streams"][stream]["mean_accuracy"] for run in runs])}
             for stream in runs[0]["streams"]

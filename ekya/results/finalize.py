@@ -24,8 +24,9 @@ from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
 from ekya.results.metrics.run_history import RunHistory, outcomes, profile_rows, summarize, warnings_of
 from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
+from ekya.results.pictures import StreamRecords, stream_pictures
 from ekya.results.report.figures import draw_timeline
-from ekya.results.report.html import ReportFigure, render_report
+from ekya.results.report.html import ReportFigure, StreamPictures, render_report
 from ekya.results.report.panels import DARK, LIGHT, RunTimeline, StreamCurves
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
@@ -99,7 +100,8 @@ def finish_run(
     write_profiles(folder.profiles, profile_rows(history))
     curves = tuple(StreamCurves(stream, score, shadows[stream].base) for stream, score in scores.items())
     if history.windows:
-        _draw(folder, fleet, summary, RunTimeline(history, curves, options.capacity_milli))
+        timeline = RunTimeline(history, curves, options.capacity_milli)
+        _draw(folder, fleet, summary, timeline, _pictures(folder, fleet))
     return summary
 
 
@@ -182,17 +184,43 @@ def _complete_references(folder: RunFolder, fleet: FleetConfig, history: RunHist
             write_reference(folder, stream, golden, until_us)
 
 
-def _draw(folder: RunFolder, fleet: FleetConfig, summary: dict[str, Any], timeline: RunTimeline) -> None:
+def _pictures(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, StreamPictures]:
+    """Returns pictures of each stream whose edge model detects."""
+    if fleet.edge.task is not Task.DETECT:
+        return {}
+    return {
+        stream.id: stream_pictures(
+            stream,
+            fleet_classes(fleet),
+            StreamRecords(
+                read_predictions(folder.without_retraining(stream.id)),
+                read_predictions(folder.predictions(stream.id)),
+                read_reference(folder.reference(stream.id)),
+                labelled_in(folder, stream.id),
+            ),
+        )
+        for stream in fleet.streams
+    }
+
+
+def _draw(
+    folder: RunFolder,
+    fleet: FleetConfig,
+    summary: dict[str, Any],
+    timeline: RunTimeline,
+    pictures: Mapping[StreamId, StreamPictures],
+) -> None:
     title = f"{fleet.name}: accuracy and shares under {summary['scheduler']}"
     write_bytes_atomic(folder.figures / "timeline.png", draw_timeline(timeline, title, LIGHT))
     # The page has its own heading above the figure, so these have no title.
     light, dark = draw_timeline(timeline, theme=LIGHT), draw_timeline(timeline, theme=DARK)
+    measure = "Accuracy, as F1," if fleet.edge.task is Task.DETECT else "Accuracy"
     caption = (
-        "Accuracy of every stream over time, and which job held which share. Without retraining: the base "
+        f"{measure} of every stream over time, and which job held which share. Without retraining: the base "
         "model on the frames that were sampled for labelling."
     )
     figure = ReportFigure("Accuracy and shares over time", caption, light, dark)
-    write_text_atomic(folder.report, render_report(folder.name, summary, [figure]))
+    write_text_atomic(folder.report, render_report(folder.name, summary, [figure], pictures))
 
 
 def _decoded(folder: RunFolder, stream: StreamId) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
 from ekya.results.metrics.health import Health, HealthState
-from ekya.results.report.html import ReportFigure, render_report
+from ekya.results.report.html import PictureRow, ReportFigure, ReportPicture, StreamPictures, render_report
 from ekya.results.report.screen import PlainScreen, ScreenRow, ScreenState, draw, open_screen
 from ekya.results.report.tables import compare_table, health_lines, run_table
 
@@ -23,6 +23,7 @@ def window(index: int, **changes: Any) -> dict[str, Any]:
     return {
         "index": index,
         "accuracy": 0.75,
+        "ap50": None,
         "validation_accuracy": 0.666,
         "retrained": True,
         "gamma": GAMMA,
@@ -41,16 +42,19 @@ def health(index: int, state: str = "ok", reason: str = "", remedy: str = "") ->
 def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
     return {
         "world": "emulated",
+        "task": "classify",
         "scheduler": "thief",
         "seed": 1,
         "gpus": 2,
         "window_s": 30.0,
         "mean_accuracy": 0.812,
         "balanced_accuracy": 0.7,
+        "ap50": None,
         "streams": {
             stream: {
                 "mean_accuracy": 0.812,
                 "balanced_accuracy": 0.7,
+                "ap50": None,
                 "validation_accuracy": 0.666,
                 "without_retraining": 0.6,
                 "gain": 0.205,
@@ -70,6 +74,7 @@ def summary(stream: str = "cam-1", **changes: Any) -> dict[str, Any]:
         "retrainings": {"started": 2, "finished": 1, "failed": 0},
         "profiling_gpu_s": 3.0,
         "labelling_gpu_s": 2.0,
+        "golden": {"labelled_frames": None, "calls": 7, "gpu_s": 0.5, "gpu_share": 0.01},
         "health": {
             "judged": 1,
             "total": {"ok": 1, "stale": 0, "unlabelled": 0, "behind": 0, "lost": 0},
@@ -107,6 +112,54 @@ def test_report_shows_numbers_and_reasons() -> None:
     assert "every 2nd frame at 32 px" in text
     assert "planning_ms p50" in text
     assert "set aside" not in text.lower()
+
+
+def detecting() -> dict[str, Any]:
+    run = summary(task="detect", ap50=0.654)
+    run["golden"] |= {"labelled_frames": 24, "calls": 36, "gpu_share": 0.0125}
+    run["streams"]["cam-1"]["ap50"] = 0.543
+    run["streams"]["cam-1"]["windows"][1]["ap50"] = 0.432
+    return run
+
+
+def test_report_of_detectors_shows_f1_ap50_and_the_golden_detectors_share() -> None:
+    text = " ".join(Page(render_report("demo", detecting())).text.split())
+    for words in ("65.4%", "54.3%", "43.2%", "1.2%", "36 frames seen, 24 of them", "Accuracy is F1"):
+        assert words in text
+    plain = Page(render_report("demo", summary())).text
+    assert "F1" not in plain
+    assert "AP50" not in plain
+
+
+def test_report_pictures_are_embedded_beside_their_stream() -> None:
+    shown = ReportPicture("Golden detector", "2 objects", f'"{NASTY}', b"\xff\xd8one")
+    pictures = {
+        StreamId("cam-1"): StreamPictures((PictureRow("Window 1, 2.0 s", (shown, shown)),)),
+        StreamId("cam-2"): StreamPictures(note="of another run"),
+    }
+    html = render_report("demo", detecting(), [], pictures)
+    page = Page(html)
+    assert page.addresses.count("data:image/jpeg;base64,/9hvbmU=") == 2
+    assert "script" not in page.tags
+    assert "2 objects" in page.text
+    assert "Green: boxes" in page.text
+    assert "of another run" not in page.text
+
+
+def test_report_stream_without_pictures_says_why() -> None:
+    html = render_report("demo", detecting(), [], {StreamId("cam-1"): StreamPictures(note="It was live.")})
+    assert "It was live." in Page(html).text
+    assert "Green: boxes" not in Page(html).text
+
+
+def test_tables_of_detectors_show_ap50_instead_of_the_balanced_accuracy() -> None:
+    lines = lines_of(run_table(detecting()))
+    row = next(line for line in lines if "cam-1" in line)
+    assert [cell.strip() for cell in row.strip("│").split("│")][1:3] == ["81.2%", "54.3%"]
+    assert "saw 36 frames, with 1.2% of the GPUs" in " ".join(line.strip() for line in lines)
+    compared = lines_of(compare_table([detecting()]))
+    assert any("AP50" in line for line in compared)
+    assert any("65.4%" in line for line in compared)
 
 
 def test_report_names_lost_time_only_if_any() -> None:

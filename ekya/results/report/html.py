@@ -3,10 +3,12 @@
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ekya.core.units import StreamId
 from ekya.results.report import words
 
 _TEMPLATE = "report.html.j2"
@@ -29,10 +31,44 @@ class ReportFigure:
     dark_png: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportPicture:
+    """A frame with boxes.
+
+    Attributes:
+        title: whose boxes they are.
+        caption: what they show, in a few words.
+        alt: alternative text.
+        jpeg: the picture.
+    """
+
+    title: str
+    caption: str
+    alt: str
+    jpeg: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PictureRow:
+    """Pictures of one frame, shown side by side under a title."""
+
+    title: str
+    pictures: tuple[ReportPicture, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamPictures:
+    """Pictures of a stream, or the reason why there are none, in one sentence."""
+
+    rows: tuple[PictureRow, ...] = ()
+    note: str = ""
+
+
 def render_report(
     name: str,
     summary: Mapping[str, Any],
     figures: Sequence[ReportFigure] = (),
+    pictures: Mapping[StreamId, StreamPictures] = MappingProxyType({}),
 ) -> str:
     """Renders the whole page. All text is escaped, and the page loads nothing from other addresses.
 
@@ -40,6 +76,7 @@ def render_report(
         name: of the run.
         summary: as built by ``results.metrics.summary``.
         figures: in the order of the page.
+        pictures: of the streams that have some.
     """
     environment = Environment(
         loader=PackageLoader("ekya.results.report", "templates"),
@@ -50,17 +87,23 @@ def render_report(
     )
     formats = (words.percent, words.share, words.gamma, words.inference, words.points)
     environment.filters |= {format_.__name__: format_ for format_ in formats}
-    environment.filters |= {"png": _inlined, "number": _number}
+    environment.filters |= {"png": _png, "jpeg": _jpeg, "number": _number}
     return environment.get_template(_TEMPLATE).render(
         name=name,
         run=summary,
         figures=figures,
+        pictures=pictures,
+        detects=summary["task"] == "detect",
         host=list(_flat(summary["host"])),
     )
 
 
-def _inlined(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
+def _png(image: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(image).decode()
+
+
+def _jpeg(image: bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(image).decode()
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from ekya.results.metrics.health import HealthState
 from ekya.results.report.words import mean_share, percent, points, share
 
 _OK = str(HealthState.OK)
+_DETECT = "detect"
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
@@ -22,9 +23,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     """
     table = Table(title=Text(f"{summary['scheduler']}, {summary['world']}"), title_justify="left")
     table.add_column("Stream")
-    # A live camera's frames cannot be scored afterwards; only the labels of its windows are available.
-    unscored = any(values["mean_accuracy"] is None for values in summary["streams"].values())
-    second = ("On its\nlabels", "validation_accuracy") if unscored else ("Balanced", "balanced_accuracy")
+    second = _second_column(summary)
     for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
@@ -47,7 +46,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     table.add_row(
         "all",
         percent(summary["mean_accuracy"]),
-        percent(_mean(summary, "validation_accuracy") if unscored else summary["balanced_accuracy"]),
+        percent(summary[second[1]] if second[1] in summary else _mean(summary, second[1])),
         percent(_mean(summary, "without_retraining")),
         points(_mean(summary, "gain")),
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
@@ -61,8 +60,28 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
         f"{frames['lost']} lost"
     )
+    if summary["task"] == _DETECT:
+        table.caption += f"\nAccuracy is F1 at an IoU of 0.5. {_golden_sentence(summary['golden'])}"
     table.caption_justify = "left"
     return table
+
+
+def _second_column(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns title and field of the column beside accuracy."""
+    # A live camera's frames cannot be scored afterwards; only the labels of its windows are available.
+    if any(values["mean_accuracy"] is None for values in summary["streams"].values()):
+        return "On its\nlabels", "validation_accuracy"
+    return _beside_accuracy(summary)
+
+
+def _beside_accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:
+    return ("AP50", "ap50") if summary["task"] == _DETECT else ("Balanced", "balanced_accuracy")
+
+
+def _golden_sentence(golden: Mapping[str, Any]) -> str:
+    return (
+        f"The golden detector saw {golden['calls']} frames, with {percent(golden['gpu_share'])} of the GPUs."
+    )
 
 
 def health_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -95,14 +114,15 @@ def compare_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
         summaries: of runs over the same frames. A stream that a run lacks shows a dash.
     """
     streams = sorted({stream for summary in summaries for stream in summary["streams"]})
+    title, field = _beside_accuracy(summaries[0])
     table = Table()
     table.add_column("Scheduler")
-    for name in ("Mean accuracy", "Balanced", *streams, "Retrainings", "Lost"):
+    for name in ("Mean accuracy", title, *streams, "Retrainings", "Lost"):
         table.add_column(Text(name), justify="right")
     rows = [
         [
             summary["mean_accuracy"],
-            summary["balanced_accuracy"],
+            summary[field],
             *(summary["streams"].get(stream, {}).get("mean_accuracy") for stream in streams),
         ]
         for summary in summaries

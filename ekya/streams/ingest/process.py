@@ -202,15 +202,15 @@ class SourceProcess:
                 self._send()
         return arrived
 
-    def frames(self) -> Iterator[tuple[Frame, Truth | None]]:
-        """Yields every frame on demand; stops when the source ends or dies (see ``died``).
+    def frames(self, from_index: int = 0) -> Iterator[tuple[Frame, Truth | None]]:
+        """Yields every frame on demand from an index on; stops when the source ends or dies (see ``died``).
 
         Raises:
             UserError: as ``wait_open``, but not if the process died.
         """
         with suppress(SourceDiedError):
             self.wait_open()
-            self.begin(None)
+            self.begin(None, from_index)
         while not self.ended:
             for arrived in self.poll(_GRACE_S):
                 if arrived.frame is not None:
