@@ -4,6 +4,9 @@ from pathlib import Path
 
 from ekya.core.errors import UserError
 
+DETECTOR_BASE = "golden_models/synthetic_city_fastestdet_base.safetensors"
+"""Weights from which a fleet's detectors begin if none are named."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -29,3 +32,12 @@ def shipped_path(relative: str) -> Path:
     if not path.exists():
         raise UserError(f"{path}: this file comes with Ekya and is missing; install Ekya again")
     return path
+
+
+def shipped_detector() -> Path:
+    """Returns the weights of a ``fastestdet`` from which a fleet's detectors begin if none are named.
+
+    Raises:
+        UserError: they are missing, so the installation is incomplete.
+    """
+    return shipped_path(DETECTOR_BASE)

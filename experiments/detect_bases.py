@@ -1,0 +1,155 @@
+"""F1 of detectors on video before and after one retraining, by the base that they start from.
+
+    python experiments/detect_bases.py --golden GOLDEN.onnx --video A.mp4 --video B.mp4 \\
+        --base coco=FastestDet_coco.safetensors --base own=synthetic_city_fastestdet_base.safetensors
+
+The golden model's objects count as the truth. A base is retrained on frames of a clip's first third and
+tested on its last half. Takes about four minutes of one core for each base, clip and seed.
+"""
+
+import logging
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import cv2
+import numpy as np
+import typer
+from city_windows import one_thread
+from detect_scores import f1_of
+from rich.table import Table
+
+from ekya.cli.output import output
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.models.edge.cuts import FASTESTDET, Task
+from ekya.models.edge.detection.weights import open_detector_weights
+from ekya.models.edge.model import EdgeModel
+from ekya.models.golden.golden_model import open_golden
+from ekya.models.golden.registry import ONNX
+from ekya.models.golden.spec import GoldenSpec
+from ekya.models.training.frames import FrameObjects, LabelledFrames
+from ekya.models.training.trainer import Retraining, RetrainingData
+from ekya.streams.ingest.video import VideoSpec
+from ekya.streams.synthetic.scene import KINDS
+
+TRAINED_FROM, TESTED_FROM = 3, 2
+"""A base is trained on the first third of a clip and tested on the last half."""
+
+log = logging.getLogger("detect_bases")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One base on one clip.
+
+    Attributes:
+        clip, base: names.
+        blocks: number of trained blocks.
+        before, after: F1 in [0, 1] without and with a retraining, the mean over the seeds.
+        training_s: time of a retraining.
+    """
+
+    clip: str
+    base: str
+    blocks: int
+    before: float
+    after: float
+    training_s: float
+
+
+def labelled_clip(video: Path, golden: Path, side: int, every: int) -> LabelledFrames:
+    """Returns every ``every``-th frame of a video with the objects that the golden model finds in it."""
+    model = open_golden(GoldenSpec(model=ONNX, weights=golden), KINDS, Task.DETECT)
+    images, objects, times = [], [], []
+    for frame, _ in VideoSpec(files=(video,)).open(KINDS).frames():
+        if frame.index % every:
+            continue
+        found = model.find(frame.image)
+        assert found is not None
+        height, width = frame.image.shape[:2]
+        size = np.array([width, height, width, height], np.float32)
+        objects.append(FrameObjects(found.boxes / size, found.classes, found.doubtful / size))
+        images.append(cv2.resize(frame.image, (side, side))[:, :, ::-1])
+        times.append(frame.t_us)
+    t_us = np.array(times, np.int64)
+    return LabelledFrames(np.stack(images), tuple(objects), KINDS, np.arange(len(images)), t_us)
+
+
+def retrained(base: EdgeModel, training: LabelledFrames, blocks: int, epochs: int, seed: int) -> EdgeModel:
+    """Returns the base after one retraining on all frames."""
+    config = RetrainConfig(epochs, batch_size=8, head_width=0, trainable_blocks=blocks, data_fraction=1.0)
+    nothing = training.take(np.zeros(0, np.int64))
+    retraining = Retraining(base, config, RetrainingData(training, nothing, base.classes, seed=seed))
+    retraining.prepare()
+    while not retraining.done:
+        retraining.run_epoch()
+    return retraining.model()
+
+
+def rows_of(
+    clip: str,
+    frames: LabelledFrames,
+    bases: dict[str, EdgeModel],
+    labelled: int,
+    blocks: list[int],
+    epochs: int,
+    seeds: int,
+) -> list[Row]:
+    """Measures all bases on one clip."""
+    first = np.linspace(0, len(frames) // TRAINED_FROM - 1, labelled).round().astype(np.int64)
+    training, test = (
+        frames.take(np.unique(first)),
+        frames.take(np.arange(len(frames) // TESTED_FROM, len(frames))),
+    )
+    log.info("%s: %d frames to train, %d to test", clip, len(training), len(test))
+    rows = []
+    for name, base in bases.items():
+        before = f1_of(base, test)
+        for count in blocks:
+            began = time.thread_time()
+            models = [retrained(base, training, count, epochs, seed) for seed in range(seeds)]
+            took_s = (time.thread_time() - began) / seeds
+            after = float(np.mean([f1_of(model, test) for model in models]))
+            rows.append(Row(clip, name, count, before, after, took_s))
+            log.info("%s, %s, %d blocks: %.3f to %.3f", clip, name, count, before, after)
+    return rows
+
+
+def main(
+    golden: Annotated[Path, typer.Option(help="ONNX file of the detector that labels.")],
+    video: Annotated[list[Path], typer.Option(help="Clip; may be repeated.")],
+    base: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="Weights; may be repeated.")],
+    side: Annotated[int, typer.Option(min=64, help="Of a frame, pixels; a multiple of 32.")] = 352,
+    every: Annotated[int, typer.Option(min=1, help="Take every k-th frame.")] = 8,
+    labelled: Annotated[int, typer.Option(min=1, help="Frames to train on.")] = 25,
+    blocks: Annotated[list[int] | None, typer.Option(help="Trained blocks; may be repeated.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of a retraining.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Retrainings whose mean is taken.")] = 2,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """Measure bases of detectors on video."""
+    named = [one.partition("=") for one in base]
+    if wrong := [one for one, (_, equals, file) in zip(base, named, strict=True) if not equals or not file]:
+        raise UserError(f"--base {wrong[0]}: has no file; write NAME=FILE")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    one_thread()
+    with output(json_to) as out:
+        bases = {name: open_detector_weights(Path(file), FASTESTDET, KINDS) for name, _, file in named}
+        rows = []
+        for path in video:
+            frames = labelled_clip(path, golden, side, every)
+            rows += rows_of(path.stem, frames, bases, labelled, blocks or [1, 3, 5], epochs, seeds)
+        out.report({"rows": [asdict(row) for row in rows]})
+        table = Table("clip", "base", "blocks", "before", "after", "training s")
+        for row in rows:
+            figures = f"{row.before:.1%}", f"{row.after:.1%}", f"{row.training_s:.0f}"
+            table.add_row(row.clip, row.base, str(row.blocks), *figures)
+        out.console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
