@@ -14,11 +14,12 @@ from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, classify
+from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, analyse
 from ekya.streams.ingest.frame import Frame
 
 FLEET = ("person", "car", "truck")
 EVERY = InferenceConfig(1, SIDE)
+SIZE = (IMAGE.shape[1], IMAGE.shape[0])
 
 
 def tiny_trunk():
@@ -48,15 +49,13 @@ class Painted:
 
 
 def answers(steps, classifier, frames):
-    return steps.answers(frames, EVERY, ModelVersion(4), classify(classifier, frames, SIDE))
+    return steps.answers(frames, EVERY, ModelVersion(4), analyse(classifier, frames, SIDE))
 
 
 def proposed(index, *answers):
     boxes = np.array([[answer, 0, answer + 5, 5] for answer in answers], np.float32).reshape(-1, 4)
-    crops = np.stack([np.full((SIDE, SIDE, 3), answer, np.uint8) for answer in answers]) if answers else None
-    return Proposed(
-        index, t_us(index), boxes, np.zeros((0, SIDE, SIDE, 3), np.uint8) if crops is None else crops
-    )
+    crops = np.array(answers, np.uint8).reshape(-1, 1, 1, 1) * np.ones((SIDE, SIDE, 3), np.uint8)
+    return Proposed(index, t_us(index), boxes, crops, SIZE)
 
 
 def test_answers_of_a_batch_are_rows_of_its_frames(steps):
@@ -110,11 +109,11 @@ def test_cut_takes_the_objects_from_their_frame(steps):
     image = IMAGE.copy()
     image[10:20, 10:20] = (0, 0, 250)
     boxes = np.array([[11, 11, 19, 19], [30, 0, 40, 10]], np.float32)
-    cut = steps.cut(Frame(9, t_us(9), image, boxes), boxes)
-    assert (cut.frame, cut.t_us) == (9, t_us(9))
-    assert cut.crops.shape == (2, SIDE, SIDE, 3)
-    assert cut.crops[0].reshape(-1, 3).mean(axis=0).tolist() == [250.0, 0.0, 0.0]
-    assert cut.crops[1].max() == 0
+    cut = steps.cut(Frame(9, t_us(9), image, boxes), boxes, SIDE)
+    assert (cut.frame, cut.t_us, cut.size) == (9, t_us(9), SIZE)
+    assert cut.images.shape == (2, SIDE, SIDE, 3)
+    assert cut.images[0].reshape(-1, 3).mean(axis=0).tolist() == [250.0, 0.0, 0.0]
+    assert cut.images[1].max() == 0
 
 
 def test_base_answers_are_of_a_part_of_the_sampled_frames(steps):
@@ -135,7 +134,7 @@ def test_frames_in_one_batch_are_answered_as_one_by_one(steps, model_of):
     rng = np.random.default_rng(3)
     crops = [rng.integers(0, 256, (count, SIDE, SIDE, 3)).astype(np.uint8) for count in (2, 0, 35, 1)]
     boxes = [np.zeros((len(cut), 4), np.float32) for cut in crops]
-    frames = [Proposed(120 + at, t_us(120 + at), boxes[at], cut) for at, cut in enumerate(crops)]
+    frames = [Proposed(120 + at, t_us(120 + at), boxes[at], cut, SIZE) for at, cut in enumerate(crops)]
     classifier = Classifier(model_of(), FLEET)
     for frame, row in zip(frames, answers(steps, classifier, frames), strict=True):
         (alone,) = answers(steps, classifier, [frame])

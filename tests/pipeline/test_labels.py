@@ -110,7 +110,7 @@ def test_label_window_columns_agree_in_every_row():
     labels, _, _ = parted([[track for track in range(16) if track % 4 != at % 4] for at in range(8)])
     assert labels.window == 3
     for part in (labels.training, labels.validation):
-        assert len(part.crops) > 0
+        assert len(part.examples) > 0
         assert (part.boxes[:, 0] == part.examples.tracks).all()
         assert (part.boxes[:, 1] == part.frames).all()
         assert (part.examples.t_us == [t_us(frame) for frame in part.frames]).all()

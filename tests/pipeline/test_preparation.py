@@ -16,12 +16,12 @@ from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.operations import RetrainingCost, forward_operations
 from ekya.pipeline.costs import CostCard, EdgeRates, load_card
+from ekya.pipeline.crop_labelling import longest_run
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.pipeline.preparation import (
     StreamPreparation,
     counted_curve,
     in_classes,
-    longest_run,
     memory_in_classes,
     outputs_of,
 )
@@ -75,7 +75,7 @@ def test_memory_in_classes_drops_untrained_classes():
 
 
 def test_outputs_of_appends_new_classes_in_the_fleets_order():
-    model = SimpleNamespace(classes=("truck", "person"))
+    model = SimpleNamespace(classes=("truck", "person"), detector=None)
     assert outputs_of(model, labels_of([0, 3], [1, 2]), FLEET) == ("truck", "person", "car", "bus")
     assert outputs_of(model, labels_of([0], []), FLEET) == ("truck", "person")
     assert outputs_of(model, labels_of([], []), FLEET) == ("truck", "person")

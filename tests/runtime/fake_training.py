@@ -13,7 +13,7 @@ from ekya.runtime.actor_kinds import ActorConfig, ProcessConfig, StreamActorConf
 from ekya.runtime.stream_retraining import StreamRetraining
 
 CAM = "cam-1"
-NO_LABELS = SimpleNamespace(training=SimpleNamespace(crops=()))
+NO_LABELS = SimpleNamespace(training=SimpleNamespace(examples=()))
 
 
 class NoMemory:

@@ -166,7 +166,7 @@ def events_of(actor, count):
 
 
 def serving(actor, stream=CAM):
-    return actor.shared.models.serving(stream).classifier
+    return actor.shared.models.serving(stream).model
 
 
 def part_right(actor, stream=CAM):

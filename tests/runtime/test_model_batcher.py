@@ -72,7 +72,7 @@ def models():
 
 
 def model(moved):
-    return SimpleNamespace(classes=CLASSES, moved=moved)
+    return SimpleNamespace(classes=CLASSES, detector=None, moved=moved)
 
 
 def batcher_of(models, scope=nullcontext, on_swap=lambda _event, _stall_us: None):
@@ -82,7 +82,7 @@ def batcher_of(models, scope=nullcontext, on_swap=lambda _event, _stall_us: None
 
 
 def ask(batcher, number, stream=CAM):
-    (classes, _), version = batcher.classify(stream, np.array([number]), 32)
+    (classes, _), version = batcher.answer(stream, np.array([number]), 32)
     return int(classes[0]), version
 
 

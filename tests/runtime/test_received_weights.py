@@ -34,7 +34,7 @@ def labels():
     crops = LabelledCrops(
         rng.integers(0, 255, (6, 32, 32, 3), np.uint8), np.arange(6) % 2, np.arange(6), np.arange(6)
     )
-    return SimpleNamespace(training=SimpleNamespace(crops=crops))
+    return SimpleNamespace(training=SimpleNamespace(examples=crops))
 
 
 @pytest.fixture

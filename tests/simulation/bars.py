@@ -67,6 +67,7 @@ class Golden:
     """Golden model that recognises the bars."""
 
     background = None
+    finds = False
 
     def label(self, items):
         """Returns the class of each box."""
