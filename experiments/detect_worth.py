@@ -1,43 +1,57 @@
 """What adapting a small detector buys over running the golden one less often, on recorded cameras.
 
-    python experiments/detect_worth.py --student FastestDet_coco.safetensors --golden deimv2.onnx street.mp4 gate.mp4
-    python experiments/detect_worth.py ... --prices 1,20,100 --seeds 11,12,13 --json worth.json
+    python experiments/detect_worth.py --student FastestDet.onnx --golden deimv2.onnx street.mp4 gate.mp4
+    python experiments/detect_worth.py ... --prices real,20,100 --seeds 11,12,13 --json worth.json
 
-Each video is one camera of a run on virtual time, played so that it lasts ``--windows`` windows of ``--window``
-seconds. Compared are the student under several schedulers, and, without a student, the golden detector on every
-n-th frame with optical flow between and on every frame. F1 at IoU 0.5 with class is against the golden detector on
-every frame; frames that any run took labels from count for none. A price is what a golden frame is charged as a
-multiple of a student's; ``real`` is the cost card's own. At each price n is the smallest at which the golden
-detector on every n-th frame costs no more than the adapted student with its labels, profiles and retrainings.
+Each video is one camera of a run on virtual time, played so that it lasts all windows. Compared are the
+student under several schedulers, and, without a student, the golden detector on every frame and on every n-th
+with optical flow between. F1 at IoU 0.5 with class is against the golden detector on every frame; frames that
+any run took labels from count for none. A price is what a golden frame is charged as a multiple of a
+student's; ``real`` is the cost card's own. At each price n is the smallest at which the golden detector on
+every n-th frame costs no more than the adapted student with its labels, profiles and retrainings.
 """
 
 import os
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from pathlib import Path
+from statistics import mean
+from typing import Annotated
 
 # Must be set before numpy is imported: runs on virtual time use one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import cv2
 import numpy as np
+import typer
 from numpy.typing import NDArray
+from recipe import run
+from rich.progress import Progress
+from rich.table import Table
 
+from ekya.cli.options import numbers
+from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.errors import UserError
 from ekya.core.events import ModelSwapped
 from ekya.core.matching import SURE
 from ekya.core.objects import DOUBTFUL
 from ekya.core.records import FramePrediction, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.models.golden.golden_model import open_detector_of
-from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
+from ekya.pipeline.costs import TYPICAL_FRAME, CostCard, load_card
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.run_history import summarize
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.results.storage.run_tables import read_predictions
+from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.run import emulate
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.video import VideoSpec
+from ekya.system.files import write_bytes_atomic
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 ADAPTED, FROZEN = "ekya", "no-retrain"
@@ -195,3 +209,136 @@ def golden_every(
             )
         )
     return PredictionColumns.of(rows)
+
+
+def rows_of(
+    video: Path,
+    fleet: FleetConfig,
+    seed: int,
+    price: str,
+    schedulers: Sequence[str],
+    root: Path,
+    card: CostCard,
+) -> Iterator[Row]:
+    """Yields the results of all ways on one video with one seed at one price."""
+    priced = with_price(card, fleet, price)
+    runs: dict[str, Ran] = {}
+    reference_file: Path | None = None
+    for scheduler in schedulers:
+        folder = RunFolder.create(root, f"{video.stem}-{scheduler}-{seed}-{price}".replace(".", "-"))
+        if reference_file is not None:
+            write_bytes_atomic(folder.reference(fleet.streams[0].id), reference_file.read_bytes())
+        runs[scheduler] = ran(folder, fleet, scheduler, seed, priced)
+        reference_file = folder.reference(fleet.streams[0].id)
+    assert reference_file is not None
+    adapted = runs[ADAPTED]
+    arrived = adapted.predictions.frame
+    reference = read_reference(reference_file).only(arrived)
+    labelled = LabelledBoxes.joined(one.labelled for one in runs.values())
+    golden_s = priced.proposing_gpu_s(golden_operations(fleet))
+    flow_s = priced.proposing_gpu_s(BoxFlow().operations(TYPICAL_FRAME, _BOXES))
+
+    def row(way: str, predictions: PredictionColumns, gpu_s: float) -> Row:
+        return Row(
+            video.name,
+            seed,
+            price,
+            way,
+            score(predictions, reference, labelled).accuracy,
+            after(predictions, reference, labelled, adapted.first_swap_us),
+            gpu_s,
+        )
+
+    for scheduler, one in runs.items():
+        yield row(scheduler, one.predictions, one.gpu_s)
+    frames, window_us = len(arrived), round(fleet.window_s * 1e6)
+    spare_s = adapted.gpu_s - frames * flow_s
+    every = ceil(frames * golden_s / spare_s) if spare_s > 0 else frames
+    for n in dict.fromkeys((1, max(every, 1))):
+        costs = frames / n * golden_s + (frames * flow_s if n > 1 else 0.0)
+        yield row(f"golden 1/{n}", golden_every(n, fleet, reference, window_us), costs)
+
+
+def golden_operations(fleet: FleetConfig) -> int:
+    """Returns the counted operations of the golden detector on a frame."""
+    return open_detector_of(fleet.golden, 0.5).operations_per_frame(TYPICAL_FRAME)
+
+
+_BOXES = 6.0
+
+
+def gains(rows: Sequence[Row], price: str) -> Mapping[str, tuple[float, float]]:
+    """Returns by video the mean gain of the adapted student: whole run, and after its first hot swap."""
+    by_way = {(row.video, row.seed, row.way): row for row in rows if row.price == price}
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for (video, seed, way), row in by_way.items():
+        before = by_way.get((video, seed, FROZEN))
+        if way != ADAPTED or before is None or row.f1 is None or before.f1 is None:
+            continue
+        whole, later = found.setdefault(video, ([], []))
+        whole.append(row.f1 - before.f1)
+        if row.after is not None and before.after is not None:
+            later.append(row.after - before.after)
+    return {video: (mean(whole), mean(later or [0.0])) for video, (whole, later) in found.items()}
+
+
+def main(
+    videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="One camera each.")],
+    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
+    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
+    prices: Annotated[str, typer.Option(metavar="PRICE,...", help="real, or frames of the student.")] = REAL,
+    seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds.")] = "0",
+    schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers.")] = ",".join(SCHEDULERS),
+    window: Annotated[float, typer.Option(min=4.0, help="Seconds of a window.")] = 20.0,
+    windows: Annotated[int, typer.Option(min=2, help="Number of windows.")] = 4,
+    json_to: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
+    ] = None,
+) -> None:
+    """Compare an adapted student with a golden detector that runs less often."""
+    cv2.setNumThreads(1)
+    names = tuple(schedulers.split(","))
+    if not {ADAPTED, FROZEN} <= set(names):
+        raise UserError(f"--schedulers: {ADAPTED} and {FROZEN} are compared with all others; name both.")
+    card = load_card()
+    rows: list[Row] = []
+    with output(json_to) as out, tempfile.TemporaryDirectory() as folder:
+        cases = [
+            (video, seed, price) for video in videos for price in prices.split(",") for seed in numbers(seeds)
+        ]
+        with Progress(console=out.console, transient=True) as bars:
+            for video, seed, price in bars.track(cases, description="runs"):
+                fleet = fleet_of(video, student, golden, window, windows)
+                rows += rows_of(video, fleet, seed, price, names, Path(folder), card)
+        out.report({"rows": [asdict(row) for row in rows]})
+        for price in prices.split(","):
+            table = Table(
+                "video", "way", "F1", "after the first retraining", "GPU-seconds", title=f"price: {price}"
+            )
+            for video, way in dict.fromkeys((row.video, row.way) for row in rows if row.price == price):
+                own = [row for row in rows if (row.video, row.way, row.price) == (video, way, price)]
+                table.add_row(
+                    video,
+                    way,
+                    _percent([row.f1 for row in own]),
+                    _percent([row.after for row in own]),
+                    f"{mean(row.gpu_s for row in own):.1f}",
+                )
+            out.console.print(table)
+            own_gains = gains(rows, price)
+            for video, (whole, later) in own_gains.items():
+                out.console.print(
+                    f"{video}: adapting gains {whole:+.1%} over the run, {later:+.1%} after it began"
+                )
+            if own_gains:
+                whole, later = (mean(part) for part in zip(*own_gains.values(), strict=True))
+                out.console.print(f"mean: {whole:+.1%} over the run, {later:+.1%} after it began")
+
+
+def _percent(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{mean(known):.1%}" if known else "-"
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/detect_worth.py --student FastestDet.onnx --golden deimv2.onnx street.mp4")
