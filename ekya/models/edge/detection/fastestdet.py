@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, binary_cross_entropy_with_logits, interpolate
 
+from ekya.models.edge.detection.depthwise import DepthwiseConv2d
 from ekya.models.edge.detection.detector import (
     Decoded,
     Targets,
@@ -328,8 +329,12 @@ def _branch(channels: int, features: int, stride: int = 1) -> nn.Sequential:
 
 
 def _fives(count: int) -> nn.Sequential:
-    return nn.Sequential(*(layer for _ in range(count) for layer in (*_depthwise(FEATURES, 5), nn.ReLU())))
+    return nn.Sequential(*(layer for _ in range(count) for layer in (*_five(), nn.ReLU())))
 
 
 def _head(outputs: int) -> nn.Sequential:
-    return nn.Sequential(*_depthwise(FEATURES, 5), nn.ReLU(), *_convolution(FEATURES, outputs))
+    return nn.Sequential(*_five(), nn.ReLU(), *_convolution(FEATURES, outputs))
+
+
+def _five() -> list[nn.Module]:
+    return [DepthwiseConv2d(FEATURES, 5), nn.BatchNorm2d(FEATURES)]

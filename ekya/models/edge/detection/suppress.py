@@ -88,6 +88,8 @@ def _found(
 ) -> Found:
     # Nearly all boxes end here; a score that is not a number does too.
     rows = np.flatnonzero((scores >= LEAST_CONFIDENCE) & (scores < np.inf))
+    if len(rows) == 0:
+        return Found(boxes[:0], in_fleet[:0], scores[:0])
     inside, classes = np.clip(boxes[rows], 0.0, 1.0), in_fleet[outputs[rows]]
     usable = (
         (classes >= 0) & np.isfinite(boxes[rows]).all(axis=1) & (inside[:, 2:] > inside[:, :2]).all(axis=1)
