@@ -35,13 +35,13 @@ class BoxStyle(Enum):
 
     OBJECT = _Line(DARK.streams[0])
     """An object of the reference."""
-    DOUBTFUL = _Line(DARK.quiet, 1, dashed=True)
+    DOUBTFUL = _Line(DARK.ink, 1, dashed=True)
     """A box that the reference is in doubt about."""
     RIGHT = _Line(DARK.streams[2])
     """A detected box that matches an object."""
     WRONG = _Line(DARK.streams[4])
     """A detected box that matches none."""
-    MISSED = _Line(DARK.streams[0], 1, dashed=True)
+    MISSED = _Line(DARK.streams[0], dashed=True)
     """An object that no box matches."""
 
 
@@ -82,15 +82,15 @@ def draw_boxes(image: NDArray[np.uint8], boxes: Sequence[DrawnBox]) -> bytes:
 
 
 def _draw_box(canvas: NDArray[np.uint8], low: tuple[int, int], high: tuple[int, int], line: _Line) -> None:
+    if not line.dashed:
+        # A dark rim, so that the line shows on bright ground too.
+        cv2.rectangle(canvas, low, high, _bgr(DARK.page), line.width + 2)
+        cv2.rectangle(canvas, low, high, _bgr(line.color), line.width)
+        return
     corners = [low, (high[0], low[1]), high, (low[0], high[1])]
-    ink = _bgr(DARK.page)
     for begin, end in zip(corners, [*corners[1:], corners[0]], strict=True):
-        for start, stop in _dashes(begin, end) if line.dashed else [(begin, end)]:
-            # A dark rim, so that the line shows on bright ground too.
-            cv2.line(canvas, start, stop, ink, line.width + 2, cv2.LINE_AA)
-    for begin, end in zip(corners, [*corners[1:], corners[0]], strict=True):
-        for start, stop in _dashes(begin, end) if line.dashed else [(begin, end)]:
-            cv2.line(canvas, start, stop, _bgr(line.color), line.width, cv2.LINE_AA)
+        for start, stop in _dashes(begin, end):
+            cv2.line(canvas, start, stop, _bgr(line.color), line.width)
 
 
 def _dashes(begin: tuple[int, int], end: tuple[int, int]) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -197,8 +197,8 @@ def _judged(
     found = np.isin(np.arange(len(objects.boxes)), matches.object)
     drawn = [DrawnBox(box, BoxStyle.MISSED) for box in objects.boxes[~found]]
     wrong = 0
-    for at, (box, of) in enumerate(zip(answer.boxes, answer.classes.tolist(), strict=True)):
-        label = f"{classes[of]} {answer.confidence[at]:.2f}"
+    labels = [classes[of] for of in answer.classes.tolist()]
+    for at, (box, label) in enumerate(zip(answer.boxes, labels, strict=True)):
         if matches.hit[at]:
             drawn.append(DrawnBox(box, BoxStyle.RIGHT, label))
         elif matches.ignored[at]:
@@ -206,9 +206,10 @@ def _judged(
         else:
             drawn.append(DrawnBox(box, BoxStyle.WRONG, f"{label}?"))
             wrong += 1
-    right = f"{int(found.sum())} of {_counted(len(found), 'object')} found"
+    right = f"{found.sum()} of {_counted(len(found), 'object')} found" if len(found) else "no object to find"
     return drawn, f"{right}, {_counted(wrong, 'box')} wrong" if wrong else right
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('x') else 's'}"
+    plural = noun + ("es" if noun.endswith("x") else "s")
+    return f"1 {noun}" if count == 1 else f"{count or 'no'} {plural}"

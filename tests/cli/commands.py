@@ -27,10 +27,12 @@ def run_summary(**changes):
     """Returns the summary of a run of one camera."""
     return {
         "world": "live",
+        "task": "classify",
         "scheduler": "thief",
         "seed": 7,
         "mean_accuracy": 0.8,
         "balanced_accuracy": 0.7,
+        "ap50": None,
         "streams": {CAMERA: stream_summary()},
         "frames": {"arrived": 10, "analysed": 6, "skipped": 4, "lost": 0},
         "retrainings": {"started": 1, "finished": 1, "failed": 0},

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from street import SIDE, collected
 
 from ekya.models.golden.detections import Detections
+from ekya.models.golden.golden_model import calls_for
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.metered import MeteredGolden
 from ekya.pipeline.preparation import StreamPreparation
@@ -117,6 +118,14 @@ def test_metered_golden_predicts_cost_from_earlier_calls():
     assert golden.gpu_s([two]) == pytest.approx(2 * 2.0 / 4)
     assert golden.calls == 2, "those of the meter's own trial but its warm-up count too"
     assert (golden.background, golden.operations([two, three])) == (None, 5)
+
+
+def test_calls_are_pictures_that_are_not_yet_analysed():
+    asked = [collected(at, range(2), NOTHING if at == 0 else None).question for at in range(3)]
+    without_boxes = collected(3, range(0)).question
+    assert calls_for(Golden(1), asked) == 2
+    assert calls_for(Golden(1), [without_boxes]) == 0, "without boxes there is no background either"
+    assert calls_for(Golden(), [*asked, without_boxes]) == 3
 
 
 @pytest.mark.parametrize("background", [None, 1])

@@ -231,7 +231,8 @@ def _unlabelled(facts: WindowFacts) -> Health:
     return Health(
         HealthState.UNLABELLED,
         f"its labels {came} in the time that labelling has",
-        "use longer windows (--window), a larger preparation.share_milli, or fewer golden.labels_per_window",
+        "use longer windows (--window), a larger preparation.share_milli, or fewer labels "
+        "(golden.labels_per_window, or golden.frames_per_window)",
     )
 
 
