@@ -12,7 +12,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.detector import Targets
-from ekya.models.edge.detection.suppress import fleet_outputs, found_in
+from ekya.models.edge.detection.suppress import Candidates, fleet_outputs, found_in
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
 from ekya.models.training.exemplars import ExemplarMemory
@@ -96,7 +96,7 @@ def test_files_that_do_not_fit_are_refused(
 def test_decoded_boxes_follow_cell_offset_and_size(model: EdgeModel) -> None:
     outputs = torch.full((1, 8, 4, 4), -20.0)
     outputs[0, :, 2, 1] = torch.tensor([20.0, 0.0, np.arctanh(0.5), 0.0, -20.0, -20.0, -20.0, 20.0])
-    (found,) = found_in(model.detector.decode(outputs), fleet_outputs(model.classes, FLEET))
+    (found,) = found_in(Candidates.of(model.detector.decode(outputs)), fleet_outputs(model.classes, FLEET))
     assert found.classes.tolist() == [0], "the third output is a car, the first class of the fleet"
     assert found.confidence[0] == pytest.approx(1.0)
     assert found.boxes[0] == pytest.approx([0.0, 0.625, 0.5, 0.625], abs=1e-6)
