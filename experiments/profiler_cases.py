@@ -98,7 +98,7 @@ def _save_labels(path: Path, labels: StreamLabels) -> None:
 
 
 def _columns(part: LabelledPart) -> dict[str, NDArray[Any]]:
-    crops = part.crops
+    crops = part.examples
     return {
         "crops": crops.crops,
         "classes": crops.classes,

@@ -1,6 +1,6 @@
 """Tests of a camera on virtual time: each frame is answered once, and the share limits the analysed ones."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,6 +42,7 @@ class Steps:
     seen: list[int] = field(default_factory=list)
     proposed: list[int] = field(default_factory=list)
     operations: tuple[int, ...] = (1,)
+    proposes_free: bool = False
 
     def propose(self, frame):
         self.proposed.append(frame.index)
@@ -58,8 +59,9 @@ class Steps:
     def collect(self, frame, proposals):
         self.seen.append(frame.index)
 
-    def cut(self, frame, boxes):
-        return Proposed(frame.index, frame.t_us, boxes, np.zeros((len(boxes), 2, 2, 3), np.uint8))
+    def cut(self, frame, boxes, _resolution):
+        images = np.zeros((len(boxes), 2, 2, 3), np.uint8)
+        return Proposed(frame.index, frame.t_us, boxes, images, (4, 4))
 
     def answers(self, frames, config, version, _answer):
         return [self._row(frame.frame, frame.t_us, True, frame.frame, config, version) for frame in frames]
@@ -90,7 +92,7 @@ class Steps:
 def camera(count=40, given=True, steps=None):
     truth = Truth(BOXES, np.zeros(1, np.int64), np.zeros(1, np.int64))
     frames = [(Frame(at, at * PERIOD_US, IMAGE, BOXES if given else None), truth) for at in range(count)]
-    steps = steps or Steps()
+    steps = replace(steps or Steps(), proposes_free=given)
     return EmulatedStream(iter(frames), steps, CARD, None, lambda _model: CLASSIFIER), steps
 
 
