@@ -15,6 +15,7 @@ from ekya.core.profile import family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, seconds_to_us
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
@@ -80,8 +81,14 @@ def record_fleet(
         card: costs of the work; None takes the shipped cost card.
 
     Raises:
-        UserError: a stream is unknown or shorter than two windows, or ``before`` is of another fleet.
+        UserError: a stream is unknown or shorter than two windows, ``before`` is of another fleet, or its
+            models detect: how detectors do under every γ cannot be recorded yet.
     """
+    if fleet.edge.task is Task.DETECT:
+        raise UserError(
+            "key 'edge.task': a trace is recorded of models that classify only; write classify, or use `ekya "
+            "compare`, which runs detectors under several schedulers."
+        )
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
