@@ -83,7 +83,7 @@ def test_footprint_covers_memory_of_a_retraining(architecture, blocks):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "blocks"), [("fastestdet", 2), ("fastestdet", 5), ("ssdlite320_mobilenet_v3_large", 7)]
+    ("architecture", "blocks"), [("fastestdet", 2), ("fastestdet", 5), ("ssdlite320_mobilenet_v3_large", 3)]
 )
 def test_footprint_covers_memory_of_a_retraining_on_frames(architecture, blocks):
     config = RetrainConfig(1, 8, 0, blocks, 1.0)

@@ -9,12 +9,8 @@ Torchvision is imported where its modules are built, since that takes as long as
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import count
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import pad, smooth_l1_loss
 
@@ -44,7 +40,7 @@ _SCALES = (*(0.2 + 0.75 * place / 5 for place in range(6)), 1.0)
 _RATIOS = (2.0, 3.0)
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
 _MOST_GROWTH = math.log(1000 / 16)
-_BOX, _LOGITS = slice(0, 4), slice(4, None)
+_ANCHOR, _MOVES, _LOGITS = slice(0, 4), slice(4, 8), slice(8, None)
 _OBJECT_IOU, _NEUTRAL_IOU = 0.5, 0.4
 _NEGATIVES_OF_ONE = 3
 _SMALLEST = 1e-6
@@ -113,14 +109,16 @@ class Heads(nn.Module):
         from torchvision.models.detection.ssdlite import SSDLiteClassificationHead, SSDLiteRegressionHead
 
         super().__init__()
-        channels, anchors = list(_CHANNELS), [ANCHORS] * len(_CHANNELS)
-        self.box = SSDLiteRegressionHead(channels, anchors, _norm)
-        self.classes = SSDLiteClassificationHead(channels, anchors, 1 + classes, _norm)
+        channels, each = list(_CHANNELS), [ANCHORS] * len(_CHANNELS)
+        self.box = SSDLiteRegressionHead(channels, each, _norm)
+        self.classes = SSDLiteClassificationHead(channels, each, 1 + classes, _norm)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Maps (N, 4320, h, w) to (N, A, 4 + 1 + C): moves of the anchor, then logits, background first."""
+        """Maps (N, 4320, h, w) to (N, A, 4 + 4 + 1 + C): anchor, its moves, and logits, background first."""
         maps = unpacked(features)
-        return torch.cat([self.box(maps), self.classes(maps)], dim=2)
+        moves = self.box(maps)
+        anchors = _anchors_on(maps).expand(moves.shape[0], -1, -1)
+        return torch.cat([anchors, moves, self.classes(maps)], dim=2)
 
 
 class SsdLite:
@@ -135,7 +133,7 @@ class SsdLite:
         return Heads(classes)
 
     def decode(self, outputs: Tensor) -> Decoded:
-        """Returns the boxes and scores of all anchors from (N, A, 5 + C)."""
+        """Returns the boxes and scores of all anchors from (N, A, 9 + C)."""
         return Decoded.of(_boxes(outputs), outputs[..., _LOGITS].softmax(dim=2)[..., 1:])
 
     def loss(self, outputs: Tensor, targets: Targets) -> Tensor:
@@ -156,9 +154,9 @@ class SsdLite:
             of = owner[image, anchor]
             others = ~targets.outputs[of]
             named = logits[image, anchor, 1:].masked_fill(others, -torch.inf).logsumexp(dim=1)
-            moves = _moves(_anchors_of(outputs)[anchor], targets.boxes[of])
+            moves = _moves_to(targets.boxes[of], _anchors_of(outputs)[anchor])
             loss = loss + (every[image, anchor] - named).sum()
-            loss = loss + smooth_l1_loss(outputs[image, anchor, _BOX], moves, reduction="sum")
+            loss = loss + smooth_l1_loss(outputs[image, anchor, _MOVES], moves, reduction="sum")
         return loss / max(len(image), 1)
 
     def trusted(self, outputs: Tensor, targets: Targets) -> Tensor:
@@ -252,40 +250,27 @@ def _norm(features: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(features, eps=0.001, momentum=0.1)
 
 
-@lru_cache
-def anchors(number: int) -> NDArray[np.float32]:
-    """Returns (A, 4) anchors as fractions of the image, in the order of the outputs: centre, width, height.
-
-    Args:
-        number: A, which only images of one side have.
-    """
-    grid = next(side for side in count(1) if _anchors_on(side) >= number)
-    if _anchors_on(grid) != number:
-        raise ValueError(f"no square image has {number} anchors")
-    return np.concatenate(
-        [_on_map(place, side) for place, side in enumerate((2 * grid, *_halved(grid)))], dtype=np.float32
-    )
-
-
-def _anchors_on(grid: int) -> int:
-    """Returns the number of anchors of an image whose second map has this side."""
-    return ANCHORS * sum(side * side for side in (2 * grid, *_halved(grid)))
-
-
-def _on_map(place: int, side: int) -> NDArray[np.float64]:
-    """Returns the anchors of a map, row by row."""
+def _sizes_on(place: int) -> list[tuple[float, float]]:
+    """Returns the width and height of each anchor of a cell, as fractions of the image."""
     scale, between = _SCALES[place], math.sqrt(_SCALES[place] * _SCALES[place + 1])
     sizes = [(scale, scale), (between, between)]
     for root in map(math.sqrt, _RATIOS):
         sizes += [(scale * root, scale / root), (scale / root, scale * root)]
-    centres = (np.arange(side) + 0.5) / side
-    y, x, of = np.meshgrid(centres, centres, np.arange(ANCHORS), indexing="ij")
-    each = np.minimum(np.array(sizes), 1.0)[of.ravel()]
-    return np.column_stack([x.ravel(), y.ravel(), each])
+    return [(min(width, 1.0), min(height, 1.0)) for width, height in sizes]
 
 
-def _anchors_of(outputs: Tensor) -> Tensor:
-    return torch.from_numpy(anchors(outputs.shape[1])).to(outputs.device)
+_SIZES = tuple(_sizes_on(place) for place in range(len(_CHANNELS)))
+
+
+def _anchors_on(maps: Sequence[Tensor]) -> Tensor:
+    """Returns (A, 4) centre, width and height of the anchors on maps, in the order of the outputs."""
+    each = []
+    for sizes, one in zip(torch.tensor(_SIZES, device=maps[0].device), maps, strict=True):
+        y, x = ((torch.arange(side, device=one.device) + 0.5) / side for side in one.shape[2:])
+        centres = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=2)[:, :, None]
+        # By broadcasting, since an export has no shape to expand to.
+        each.append((pad(centres, (0, 2)) + pad(sizes, (2, 0))).flatten(0, 2))
+    return torch.cat(each)
 
 
 def _corners(boxes: Tensor) -> Tensor:
@@ -294,16 +279,21 @@ def _corners(boxes: Tensor) -> Tensor:
     return torch.cat([centre - half, centre + half], dim=-1)
 
 
+def _anchors_of(outputs: Tensor) -> Tensor:
+    """Returns the (A, 4) anchors, which are the same for all images."""
+    return outputs[0, :, _ANCHOR].detach()
+
+
 def _boxes(outputs: Tensor) -> Tensor:
     """Returns the (N, A, 4) boxes of anchors as fractions of the image."""
-    before = _anchors_of(outputs)
-    centre = before[:, :2] + outputs[..., 0:2] * _CENTRE_VARIANCE * before[:, 2:]
-    growth = (outputs[..., 2:4] * _SIZE_VARIANCE).clamp(max=_MOST_GROWTH)
-    return _corners(torch.cat([centre, before[:, 2:] * growth.exp()], dim=-1))
+    before, moves = outputs[..., _ANCHOR].detach(), outputs[..., _MOVES]
+    centre = before[..., :2] + moves[..., :2] * _CENTRE_VARIANCE * before[..., 2:]
+    growth = (moves[..., 2:] * _SIZE_VARIANCE).clamp(max=_MOST_GROWTH)
+    return _corners(torch.cat([centre, before[..., 2:] * growth.exp()], dim=-1))
 
 
-def _moves(before: Tensor, boxes: Tensor) -> Tensor:
-    """Returns the (P, 4) outputs with which anchors give these (P, 4) boxes."""
+def _moves_to(boxes: Tensor, before: Tensor) -> Tensor:
+    """Returns the (P, 4) outputs with which (P, 4) anchors give these boxes."""
     centre, size = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).clamp(min=_SMALLEST)
     moved = (centre - before[:, :2]) / before[:, 2:] / _CENTRE_VARIANCE
     return torch.cat([moved, (size / before[:, 2:]).log() / _SIZE_VARIANCE], dim=1)
