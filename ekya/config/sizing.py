@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from operator import attrgetter
 
 from ekya.config.fleet_file import OPEN, FleetConfig
-from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames
+from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.models.edge.cuts import Task
 from ekya.planning.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes, fit
 
 ANY_MACHINE = Machine(None)
@@ -50,7 +51,15 @@ def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
     """Returns the resolutions at which a frame's cost must be measured before sizes can be chosen."""
     if fleet.is_set("inference.resolutions"):
         return tuple(fleet.inference.resolutions)
-    return (*RESOLUTIONS, COARSER_RESOLUTION)
+    usual, coarser = _usual_resolutions(fleet)
+    return usual if coarser is None else (*usual, coarser)
+
+
+def _usual_resolutions(fleet: FleetConfig) -> tuple[tuple[int, ...], int | None]:
+    """Returns the resolutions to choose where the file sets none, and another where time is short."""
+    if fleet.edge.task is Task.DETECT:
+        return frame_sides(fleet.edge.resolution), None
+    return RESOLUTIONS, COARSER_RESOLUTION
 
 
 def _wishes(fleet: FleetConfig) -> Wishes:
@@ -59,12 +68,16 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         given["capacity_milli"] = round(fleet.gpus * FULL_GPU_MILLI)
     if "draws_frames" in given:
         given["draws_frames"] = fleet.preparation.frames is KeptFrames.DRAWN
+    usual, coarser = _usual_resolutions(fleet)
+    detects = fleet.edge.task is Task.DETECT
     return Wishes(
         longest_part=MAX_PREPARATION_FRACTION,
         least_epochs=min(fleet.retraining.epochs),
         least_data=min(fleet.retraining.data_fractions),
-        labels=fleet.golden.labels_per_window,
+        labels=fleet.golden.frames_per_window if detects else fleet.golden.labels_per_window,
         label_gpu_s=fleet.golden.gpu_s_per_window,
+        usual_resolutions=usual,
+        coarser_resolution=coarser,
         **given,
     )
 

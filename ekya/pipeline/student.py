@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.shipped import shipped_path
+from ekya.config.shipped import DETECTOR_BASE, shipped_detector, shipped_path, shipped_root
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.cuts import FASTESTDET, Task
 from ekya.models.edge.detection.same_network import is_same_network
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel
@@ -40,14 +40,16 @@ def weights_of(fleet: FleetConfig) -> Path:
     """Returns the file of weights that a fleet of detectors starts with, after verifying its checksum.
 
     Raises:
-        UserError: none is named, or it does not match its model card.
+        UserError: none is named and none is shipped, or it does not match its model card.
     """
-    if fleet.edge.weights is None:
-        raise UserError(
-            f"key 'edge.weights': a {fleet.edge.model} starts from trained weights and none are named; "
-            "name its published weights there, or with --student FILE"
-        )
-    return verified(fleet.edge.weights)
+    if fleet.edge.weights is not None:
+        return verified(fleet.edge.weights)
+    if fleet.edge.model == FASTESTDET and (shipped_root() / DETECTOR_BASE).is_file():
+        return verified(shipped_detector())
+    raise UserError(
+        f"key 'edge.weights': a {fleet.edge.model} starts from trained weights and none are named; name its "
+        "published weights there, or with --student FILE"
+    )
 
 
 def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
@@ -69,11 +71,11 @@ def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:
     """
     if fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None:
         return
-    student, golden = weights_of(fleet), fleet.golden.weights
+    golden = fleet.golden.weights
     if golden is None or not golden.is_file():
         return
-    same_file = sha256_of(student) == sha256_of(golden)
-    if same_file or is_same_network(open_student(fleet, ()), golden):
+    student = open_student(fleet, ())
+    if sha256_of(weights_of(fleet)) == sha256_of(golden) or is_same_network(student, golden):
         yield (
             f"golden.model: {golden.name} is the network that edge.weights starts with, so it can teach "
             "nothing new; name a better detector"

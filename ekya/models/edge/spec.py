@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -10,13 +11,14 @@ from ekya.models.edge.cuts import (
     DEFAULT_ARCHITECTURE,
     DETECTORS,
     FASTESTDET,
+    SSDLITE,
     Task,
     block_names,
     task_of,
 )
 
-FRAME_SIDE = 352
-"""Side in pixels of a detector's input unless the fleet file sets another."""
+FRAME_SIDES: Mapping[str, int] = MappingProxyType({FASTESTDET: 352, SSDLITE: 320})
+"""Side in pixels of each detector's input unless the fleet file sets another: that of published weights."""
 
 SIDE_STEP = 32
 """Every side of a detector's input is a multiple of it: the network halves its input five times."""
@@ -35,8 +37,9 @@ class EdgeSpec(BaseModel):
         model: architecture (``fastestdet``); ``docs/edge.md`` lists the blocks of each.
         weights: of the common base model. For a classifier Ekya's or torchvision's ImageNet weights; None
             starts with fresh ones. For a detector the published weights, its ONNX file or a model of Ekya's.
-        resolution: side in pixels of the square that objects, or whole frames (352), are resized to for
-            training. That of a detector is a multiple of 32 from 96 on.
+        resolution: side in pixels of the square that objects, or whole frames, are resized to for training.
+            That of a detector is a multiple of 32 from 96 on (that of the published weights: 352 for
+            ``fastestdet``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +53,9 @@ class EdgeSpec(BaseModel):
     @classmethod
     def _defaults_of_a_detector(cls, raw: object) -> object:
         if isinstance(raw, Mapping) and raw.get("task") == Task.DETECT:
-            return {"model": FASTESTDET, "resolution": FRAME_SIDE, **raw}
+            detector = {"model": FASTESTDET, **raw}
+            side = FRAME_SIDES.get(str(detector["model"]), FRAME_SIDES[FASTESTDET])
+            return {"resolution": side, **detector}
         return raw
 
     @field_validator("model")

@@ -96,7 +96,9 @@ class Wishes:
         every, resolutions: Λ.
         trainable_blocks: of Γ.
         least_epochs, least_data: of the smallest γ.
-        labels: maximum number of labelled objects for a stream and window.
+        usual_resolutions: of Λ where ``resolutions`` is open.
+        coarser_resolution: added to them where time is short; None if there is none.
+        labels: maximum number of labelled objects, or frames, for a stream and window.
         label_gpu_s: GPU-seconds that labelling a stream's window may take; None for no limit.
         draws_frames: whether frames that λ does not analyse are kept for labelling.
         min_accuracy: a_MIN.
@@ -116,6 +118,8 @@ class Wishes:
     prepared: int | None = None
     every: tuple[int, ...] | None = None
     resolutions: tuple[int, ...] | None = None
+    usual_resolutions: tuple[int, ...] = RESOLUTIONS
+    coarser_resolution: int | None = COARSER_RESOLUTION
     trainable_blocks: tuple[int, ...] | None = None
     draws_frames: bool | None = None
     min_accuracy: float | None = None
@@ -173,7 +177,7 @@ def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cor
         quantum = _quantum_milli(wishes, len(costs.streams), capacity)
     capacity = capacity // quantum * quantum
     every = wishes.every or _every(costs)
-    resolutions = wishes.resolutions or _resolutions(costs, every, capacity)
+    resolutions = wishes.resolutions or _resolutions(wishes, costs, every, capacity)
     floors = _floors(costs, every, resolutions, quantum)
     left = capacity - sum(floors.values())
     if left < quantum or max(floors.values()) > FULL_GPU_MILLI:
@@ -267,13 +271,16 @@ def _measured(costs: HostCosts) -> set[int]:
     return set.intersection(*(set(of.frame_gpu_s) for of in costs.streams.values()))
 
 
-def _resolutions(costs: HostCosts, every: Sequence[int], capacity_milli: int) -> tuple[int, ...]:
+def _resolutions(
+    wishes: Wishes, costs: HostCosts, every: Sequence[int], capacity_milli: int
+) -> tuple[int, ...]:
     """Returns the usual ones, and a coarser one where floors would take more than half of the capacity."""
-    known = _measured(costs)
-    usual = tuple(one for one in RESOLUTIONS if one in known) or tuple(sorted(known, reverse=True))
+    known, coarser = _measured(costs), wishes.coarser_resolution
+    usual = tuple(one for one in wishes.usual_resolutions if one in known)
+    usual = usual or tuple(sorted(known, reverse=True))
     floors = _floors(costs, every, usual, 1)
-    if COARSER_RESOLUTION in known and 2 * sum(floors.values()) > capacity_milli:
-        return (*usual, COARSER_RESOLUTION)
+    if coarser is not None and coarser in known and 2 * sum(floors.values()) > capacity_milli:
+        return (*usual, coarser)
     return usual
 
 

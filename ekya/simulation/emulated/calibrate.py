@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
 from ekya.config.shipped import shipped_path
@@ -18,7 +19,7 @@ from ekya.models.edge.cuts import CUTS, DEFAULT_ARCHITECTURE, DETECTORS
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.predictor import FORWARD_BATCH, Predictor
-from ekya.models.edge.spec import FRAME_SIDE
+from ekya.models.edge.spec import FRAME_SIDES
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, open_detector_of, open_golden
 from ekya.models.golden.spec import detector_of
@@ -63,8 +64,9 @@ def calibrate(fleet: FleetConfig | None = None) -> CostCard:
     )
 
 
-def detector_rates(architecture: str, side: int = FRAME_SIDE) -> EdgeRates:
-    """Measures a detector on frames of this side in pixels, on this thread."""
+def detector_rates(architecture: str) -> EdgeRates:
+    """Measures a detector on frames of its usual side, on this thread."""
+    side = FRAME_SIDES[architecture]
     model = build_edge_model(tuple(f"class {index}" for index in range(_DETECTED)), 0, 0, architecture)
     frames = random_frames(_FRAMES, side, model.classes)
     operations = forward_operations(side, architecture=architecture)
@@ -119,10 +121,14 @@ def _training(fleet: FleetConfig, architecture: str, crops: NDArray[np.uint8]) -
 
 
 def _per_operation_and_step(epochs: Sequence[tuple[RetrainingCost, float]]) -> tuple[float, float]:
-    """Returns the seconds of an operation and those of a step beside its operations, from two epochs."""
-    counted = [[cost.epoch, cost.steps] for cost, _ in epochs]
-    operation_s, step_s = np.linalg.solve(counted, [seconds for _, seconds in epochs])
-    return float(operation_s), float(step_s)
+    """Returns the seconds of an operation and those of a step beside its operations, from two epochs.
+
+    Neither is negative: the heads of some detectors do fewer operations a second than their blocks.
+    """
+    counted = np.array([[cost.epoch, cost.steps] for cost, _ in epochs], np.float64)
+    scale = counted.max(axis=0)
+    (operation_s, step_s), _ = nnls(counted / scale, [seconds for _, seconds in epochs])
+    return float(operation_s / scale[0]), float(step_s / scale[1])
 
 
 def _epoch(
