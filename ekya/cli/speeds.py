@@ -35,9 +35,11 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     plans with it.
     """
     from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+    from ekya.config.fleet_sections import RetrainingConfig
     from ekya.config.shipped import shipped_path
     from ekya.gpu.backends.registry import choose_backend
     from ekya.models.edge.architectures import EDGE_MODELS
+    from ekya.models.edge.spec import FRAME_SIDES
     from ekya.pipeline.setup import crop_side
     from ekya.pipeline.speed_jobs import ProbeSpec
     from ekya.pipeline.speed_probe import SHARES_MILLI, TOGETHER, measure_speeds
@@ -48,12 +50,16 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     model = config.model or fleet.edge.model
     if model not in EDGE_MODELS:
         raise UserError(f"--model {model}: there is no such edge model; use one of {', '.join(EDGE_MODELS)}")
+    side = crop_side(fleet)
+    if model in FRAME_SIDES:
+        side, lists = FRAME_SIDES[model], RetrainingConfig().of_detector()
+        fleet = fleet.model_copy(update={"retraining": lists})
     chosen = choose_backend(config.shares)
     key = speed_key(chosen, model)
-    # The most expensive γ of the shipped fleet, with its smallest batches.
+    # The most expensive γ of the model's usual ones, with its smallest batches.
     deepest = max(fleet.retrain_configs(), key=lambda gamma: (gamma.trainable_blocks, -gamma.batch_size))
     gamma = replace(deepest, data_fraction=1.0)
-    spec = ProbeSpec(model, crop_side(fleet), gamma, chosen.capability.device, config.seconds)
+    spec = ProbeSpec(model, side, gamma, chosen.capability.device, config.seconds)
     with chosen.backend.open(1) as opened, bars_of(output.console) as bars:
         bar = bars.add_task(f"{model} with {chosen.name}", total=2 * (len(SHARES_MILLI) + len(TOGETHER)))
         measured = measure_speeds(opened, spec, progress=lambda: bars.advance(bar))

@@ -11,18 +11,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Role, ShareBackend, ShareHandle, ShareJob
+from ekya.models.edge.cuts import Task, task_of
 from ekya.models.edge.model import build_edge_model
-from ekya.models.edge.predictor import Predictor
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.training.epochs import steps_in_epoch
-from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.labelled import Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData
+from ekya.pipeline.detector_work import random_frames, random_images
 
 Kind = Literal["training", "inference"]
 KINDS: tuple[Kind, Kind] = ("training", "inference")
@@ -35,7 +36,7 @@ _LEAST_BATCHES = 4
 LEAST_USED = 0.9
 """A job that used less than this part of its share was slowed down by other programs."""
 
-_CROPS, _CLASSES = 96, tuple("abcdef")
+_CROPS, _FRAMES, _CLASSES = 96, 16, tuple("abcdef")
 _ANSWER_S, _NOTHING = 120.0, object()
 
 
@@ -44,7 +45,7 @@ class ProbeSpec:
     """Configuration of a measurement.
 
     Attributes:
-        architecture, side: the edge model, and its crops in pixels.
+        architecture, side: the edge model, and its crops or frames in pixels.
         config: γ of the training.
         device: torch's name.
         seconds: minimum duration of each measurement.
@@ -176,8 +177,8 @@ def _measure(backend: ShareBackend, spec: ProbeSpec, kind: Kind, job: ShareJob, 
 
 def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
     """Returns the work of an epoch, which includes a validation batch."""
-    rows = np.arange(_CROPS)
-    labelled = LabelledCrops(_crops(spec), rows % len(_CLASSES), rows, rows)
+    labelled = _labelled(spec)
+    rows = np.arange(len(labelled))
     retraining = Retraining(
         build_edge_model(_CLASSES, 0, 0, spec.architecture),
         spec.config,
@@ -185,24 +186,31 @@ def _training(spec: ProbeSpec, counter: _Counter) -> _Work:
         Compute(device=spec.device, scope=counter.scope),
     )
     retraining.prepare()
-    batches = steps_in_epoch(_CROPS, spec.config.batch_size) + 1
-    return _Work(retraining.run_epoch, _CROPS / batches)
+    batches = steps_in_epoch(len(rows), spec.config.batch_size) + 1
+    return _Work(retraining.run_epoch, len(rows) / batches)
 
 
 def _inference(spec: ProbeSpec, counter: _Counter) -> _Work:
-    """Returns the work of classifying the objects of one frame."""
-    predictor = Predictor(build_edge_model(_CLASSES, 0, 0, spec.architecture), spec.device)
-    crops = _crops(spec)[: round(TYPICAL_OBJECTS)]
+    """Returns the work of analysing one frame: its objects, or all of it."""
+    predictor = Predictors(spec.device).of(build_edge_model(_CLASSES, 0, 0, spec.architecture))
+    images = random_images(1 if _detects(spec) else round(TYPICAL_OBJECTS), spec.side)
 
-    def classify() -> None:
+    def analyse() -> None:
         with counter.scope():
-            predictor.predict(crops, spec.side)
+            predictor.predict(images, spec.side)
 
-    return _Work(classify, len(crops))
+    return _Work(analyse, len(images))
 
 
-def _crops(spec: ProbeSpec) -> NDArray[np.uint8]:
-    return np.random.default_rng(0).integers(0, 256, (_CROPS, spec.side, spec.side, 3), np.uint8)
+def _labelled(spec: ProbeSpec) -> Examples:
+    if _detects(spec):
+        return random_frames(_FRAMES, spec.side, _CLASSES)
+    rows = np.arange(_CROPS)
+    return LabelledCrops(random_images(_CROPS, spec.side), rows % len(_CLASSES), rows, rows)
+
+
+def _detects(spec: ProbeSpec) -> bool:
+    return task_of(spec.architecture) is Task.DETECT
 
 
 @contextmanager

@@ -35,6 +35,36 @@ from ekya.core.errors import UserError
         (["run", "--video", "rtsp://u:tops3cret@cam/", "--golden", "a.onnx"], "--video: it names files"),
         (["run", "--golden", "a.onnx"], "--golden: it goes with --video"),
         (
+            ["run", "--student", "a.onnx"],
+            "--student: it goes with --video and --camera; name one, or set edge:",
+        ),
+        (
+            ["compare", "--task", "detect"],
+            "--task: it goes with --video and --camera; name one, or set edge:",
+        ),
+        (
+            ["run", "--video", "a.mp4", "--golden", "a.onnx", "--student", "a.onnx", "--task", "classify"],
+            "--student: it is a detector, and --task is classify; leave one of the two out",
+        ),
+        (
+            ["profile", "--out", "a", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
+            "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
+        ),
+        (
+            [
+                "record",
+                "--out",
+                "a",
+                "--camera",
+                "/dev/video9",
+                "--golden",
+                "a.onnx",
+                "--student",
+                "yolo=b.onnx",
+            ],
+            "--student y=b: no student is called 'y'",
+        ),
+        (
             ["run", "f.yaml", "--video", "a.mp4"],
             "--video: f.yaml names the cameras already; use one of the two",
         ),

@@ -5,10 +5,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from ekya.config.adhoc import fleet_from_videos
 from ekya.config.fleet_file import (
@@ -21,6 +23,7 @@ from ekya.config.fleet_file import (
 from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
+from ekya.models.edge.cuts import Task
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.streams.sources import AnySource
@@ -215,7 +218,8 @@ def test_load_fleet_with_invalid_changes_names_them(folder):
             ["edge"],
             {"model": "resnet50"},
             "edge.model: there is no edge model 'resnet50'; use one of resnet18, mobilenet_v3_small, "
-            "shufflenet_v2_x1_0, efficientnet_b0, resnet101, fastestdet",
+            "shufflenet_v2_x1_0, efficientnet_b0, resnet101, fastestdet, "
+            "ssdlite320_mobilenet_v3_large",
         ),
         (
             ["retraining", "trainable_blocks"],
@@ -277,7 +281,7 @@ def test_frame_sides_are_multiples_of_32_from_the_finest_down(finest):
         (
             {"edge": {"task": "detect", "model": "resnet18"}},
             "edge.model: resnet18 is a classifier, and edge.task is detect; write edge.task: classify, or "
-            "use one of fastestdet",
+            "use one of fastestdet, ssdlite320_mobilenet_v3_large",
         ),
         (
             {"edge": {"model": "fastestdet"}},
@@ -526,6 +530,30 @@ def shipped_fleet(folder):
     path = folder / "shipped.yaml"
     path.write_text(yaml.safe_dump(fleet_dict() | {"edge": {"weights": "golden.safetensors"}}))
     return path
+
+
+def test_fleet_from_videos_with_a_student_detects(folder):
+    golden, student = folder / "golden.safetensors", folder / "student.onnx"
+    student.touch()
+    videos = [[folder / "a.mp4"]]
+    for name in (str(student), f"fastestdet={student}"):
+        edge = fleet_from_videos(videos, golden, student=name).edge
+        assert (edge.task, edge.model, edge.weights) == (Task.DETECT, "fastestdet", student)
+    edge = fleet_from_videos(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
+    assert (edge.model, edge.resolution) == ("ssdlite320_mobilenet_v3_large", 320)
+    edge = fleet_from_videos(videos, golden, task=Task.DETECT).edge
+    assert (edge.task, edge.weights) == (Task.DETECT, None)
+    assert fleet_from_videos(videos, golden).edge.task is Task.CLASSIFY
+    assert fleet_from_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
+
+
+def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):
+    own, odd = folder / "own.safetensors", folder / "a=b.onnx"
+    save_file({"w": np.zeros(1)}, own, {"architecture": "ssdlite320_mobilenet_v3_large"})
+    odd.touch()
+    golden, videos = folder / "golden.safetensors", [[folder / "a.mp4"]]
+    assert fleet_from_videos(videos, golden, student=str(own)).edge.model == "ssdlite320_mobilenet_v3_large"
+    assert fleet_from_videos(videos, golden, student=str(odd)).edge.weights == odd
 
 
 def test_fleet_from_videos_puts_cameras_last(folder):

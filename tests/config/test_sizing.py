@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model
 
 from ekya.config.fleet_file import DEFAULT_FLEET, OPEN, dump_fleet, load_fleet, parse_fleet
+from ekya.config.fleet_sections import KeptFrames, frame_sides
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.fleet.servers_file import load_servers
@@ -49,6 +50,35 @@ def test_fitted_needs_overload_for_too_many_cameras(tmp_path):
     )
     (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
     assert load_fleet(tmp_path / "fleet.yaml") == fleet
+
+
+@pytest.mark.parametrize("finest", [96, 352])
+@pytest.mark.parametrize("cameras", [1, 4, 10])
+def test_fitted_chooses_sizes_for_detectors(tmp_path, data_dir, cameras, finest):
+    golden = {"model": "onnx", "weights": data_dir / "weights" / "FastestDet.onnx"}
+    detect = {"golden": golden, "edge": {"task": "detect", "resolution": finest}}
+    fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras, **detect), Machine(2000))
+    assert said(fleet) == set(OPEN)
+    assert fleet.inference.resolutions == frame_sides(finest)
+    assert fleet.retraining.trainable_blocks == (0, 1)
+    assert fleet.preparation.frames is KeptFrames.DRAWN
+    assert fleet.min_accuracy == 0.4
+    (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))
+    again = load_fleet(tmp_path / "fleet.yaml")
+    assert again == fleet
+    assert fitted_by_card(again, Machine(2000))[0] == fleet
+
+
+def test_fitted_prepares_few_frames_in_a_shorter_window(tmp_path, data_dir):
+    golden = {"model": "onnx", "weights": data_dir / "weights" / "FastestDet.onnx"}
+    windows = [
+        fitted_by_card(
+            fleet_of(tmp_path, 4, edge={"task": "detect"}, golden={**golden, "frames_per_window": frames}),
+            Machine(2000),
+        )[0].window_s
+        for frames in (24, 48)
+    ]
+    assert windows[0] < windows[1]
 
 
 @pytest.mark.parametrize("name", ["fleet", "replay", "holdout"])

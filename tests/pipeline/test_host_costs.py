@@ -7,14 +7,18 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.units import StreamId
 from ekya.models.edge.model import build_edge_model
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
+from ekya.pipeline.detector_work import random_images
 from ekya.pipeline.host_costs import (
     SampledSource,
     Timer,
     family_costs,
     finding_gpu_s,
+    frame_label_gpu_s,
     label_gpu_s,
     of_all_streams,
+    passing_gpu_s,
     sample_sources,
 )
 from ekya.streams.ingest.frame import Frame
@@ -44,6 +48,12 @@ def test_stream_costs_at_crowd_scale_classifying_only():
     assert costs.at_crowd(3.0) == {32: pytest.approx(0.028), 24: pytest.approx(0.019)}
     assert costs.at_crowd(0.0) == {32: pytest.approx(0.010), 24: pytest.approx(0.010)}
     assert costs.object_gpu_s == pytest.approx(0.006 / TYPICAL_OBJECTS)
+
+
+def test_stream_costs_of_a_detector_do_not_depend_on_the_crowd():
+    costs = StreamCosts(25.0, {352: 0.007, 160: 0.002}, per_object=False)
+    assert costs.at_crowd(0.0) == costs.at_crowd(5.0) == costs.frame_gpu_s
+    assert costs.object_gpu_s == 0.007
 
 
 def test_finding_cost_is_spread_over_every_nth_frame():
@@ -84,6 +94,32 @@ def test_family_costs_of_blocks_exceed_those_of_a_head():
     assert 0 < head.epoch_gpu_s < block.epoch_gpu_s
     assert head.prepare_gpu_s > 0
     assert timer.longest_s > 0
+
+
+def test_family_costs_of_a_detector_are_per_frame():
+    model = build_edge_model(CLASSES, 0, 0, "fastestdet")
+    configs = [RetrainConfig(10, 8, 0, blocks, 1.0) for blocks in (0, 1)]
+    head, neck = family_costs(model, configs, 96, "cpu", Timer("cpu"))
+    assert 0 < head.epoch_gpu_s < neck.epoch_gpu_s
+    assert head.prepare_gpu_s > 0
+
+
+def test_passing_cost_is_measured_at_every_side():
+    predictor = Predictors().of(build_edge_model(CLASSES, 0, 0, "fastestdet"))
+    timer = Timer("cpu")
+    costs = passing_gpu_s(predictor, random_images(1, 160), (160, 64), timer)
+    assert costs[160] > costs[64] > 0
+    assert timer.longest_s == costs[160]
+
+
+def test_label_cost_of_a_detector_is_per_frame():
+    timer = Clock()
+
+    class Golden:
+        def find(self, picture):
+            timer.calls += 1
+
+    assert frame_label_gpu_s(Golden(), np.zeros((48, 64, 3), np.uint8), timer) == 1.0
 
 
 def test_label_cost_is_per_object():

@@ -146,6 +146,12 @@ def test_card_frame_cost_is_of_objects_and_proposer():
     assert CARD.frame_gpu_s(0, 16, 5_000_000_000) == 5.0
 
 
+def test_card_frame_cost_of_a_detector_is_of_the_frame():
+    card = load_card().of("fastestdet")
+    assert card.frame_gpu_s(0.0, 352) == card.frame_gpu_s(9.0, 352) > card.frame_gpu_s(9.0, 160) > 0
+    assert card.frame_gpu_s(1.0, 352) == pytest.approx(0.0057, rel=0.02)
+
+
 def test_card_labelling_by_detector_has_its_own_rate():
     card = replace(CARD, golden_ops_per_s=4e9)
     assert card.labelling_gpu_s(8_000_000_000, detector=False) == 2.0
