@@ -33,7 +33,7 @@ class FleetSection(BaseModel):
         """Returns the section with these valid values for the keys that are not set, which stay unset."""
         of_file = {name: getattr(self, name) for name in type(self).model_fields}
         unset = {name: value for name, value in values.items() if name not in self.model_fields_set}
-        return self.model_construct(self.model_fields_set, **{**of_file, **unset})
+        return type(self).model_construct(self.model_fields_set, **{**of_file, **unset})
 
 
 class KeptFrames(StrEnum):
