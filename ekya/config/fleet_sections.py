@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -33,7 +33,7 @@ class FleetSection(BaseModel):
         """Returns the section with these valid values for the keys that are not set, which stay unset."""
         of_file = {name: getattr(self, name) for name in type(self).model_fields}
         unset = {name: value for name, value in values.items() if name not in self.model_fields_set}
-        return type(self).model_construct(self.model_fields_set, **{**of_file, **unset})
+        return cast(Self, type(self).model_construct(self.model_fields_set, **{**of_file, **unset}))
 
 
 class KeptFrames(StrEnum):
