@@ -175,7 +175,7 @@ def measure(
             looked = proposals.found is not None
             tally = tallies[key]
             tally.took_s += took_s + (detector.took_s if looked else 0.0)
-            tally.operations += proposals.operations
+            tally.operations += proposals.count_operations()
             tally.found += int((iou_matrix(there, proposals.boxes) >= FOUND_IOU).any(axis=1).sum())
     if not objects:
         raise UserError(f"{video}: the detector finds nothing in it; give a video that shows what it knows.")

@@ -17,7 +17,6 @@ from ekya.models.golden.golden_model import GOLDEN_SCORE, OBJECT_SCORE, label_fi
 from ekya.models.golden.label_file import LabelFile, read_labels
 from ekya.models.golden.registry import FILE
 from ekya.models.golden.spec import detector_of
-from ekya.pipeline.student import detector_outputs
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame, Truth
 from ekya.streams.ingest.process import SourceProcess
@@ -90,6 +89,9 @@ def _of_edge_model(fleet: FleetConfig, found: tuple[str, ...]) -> tuple[str, ...
     """
     if fleet.edge.task is Task.CLASSIFY:
         return (*found, BACKGROUND)
+    # Imported here: the driver of a run does without torch.
+    from ekya.pipeline.student import detector_outputs
+
     outputs = detector_outputs(fleet)
     known = tuple(name for name in found if name in outputs)
     if not known:

@@ -123,14 +123,13 @@ def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]
 
 
 def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:
-    """Returns what was found in the image of a frame, as fractions of it."""
-    height, width = frame.picture.shape[:2]
-    scale = np.array([width, height, width, height], np.float32)
+    """Returns what was found in a frame, as fractions of it."""
+    scale = np.tile(np.array(frame.size, np.float32), 2)
     return FrameObjects(found.boxes / scale, found.classes, found.doubtful / scale)
 
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
-    return golden.find(frame.picture, frame.question.place)
+    return golden.find(frame.picture, frame.question.place, frame.size)
 
 
 def _as_objects(found: Found) -> FrameObjects:

@@ -53,10 +53,15 @@ class MeteredGolden:
         self.calls += calls_for(self._golden, items)
         return labels
 
-    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
+    def find(
+        self,
+        image: NDArray[np.uint8],
+        place: FramePlace | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> GoldenObjects | None:
         """Finds objects as the golden model does, and meters the call."""
         began_s = self._clock()
-        found = self._golden.find(image, place)
+        found = self._golden.find(image, place, size)
         self.took_s += self._clock() - began_s
         self._operations += self._golden.operations([Question(_NO_BOXES, image, place=place)])
         self.calls += 1

@@ -92,6 +92,27 @@ def test_detector_model_unsure_detection_is_neither_object_nor_background() -> N
     assert golden.find(IMAGE).doubtful.tolist() == [half], "a duplicate of what is sure is not doubtful"
 
 
+def test_detector_model_find_has_one_box_of_each_object() -> None:
+    """One van is found as a car and as a person; two people who stand close are two."""
+    van, again = [0, 0, 40, 40], [0, 0, 40, 38]
+    one, other = [100, 0, 120, 40], [108, 0, 128, 40]
+    detector = Scripted(
+        (van, 1, 0.9), (one, 0, 0.8), (other, 0, 0.7), (again, 0, 0.6), ([0, 60, 9, 90], 2, 0.9)
+    )
+    golden = detector_model(("car", "person"), detector, 0.4, names_boxes=False)
+    found = golden.find(IMAGE)
+    assert (golden.background, golden.finds) == (None, True)
+    assert found.boxes.tolist() == [van, one, other]
+    assert found.classes.tolist() == [0, 1, 1]
+    assert len(found.doubtful) == 0
+    assert golden.operations([Question(found.boxes[:0], IMAGE)]) == 20_000, "it is charged by the image"
+
+
+def test_detector_model_find_of_a_copy_is_in_pixels_of_the_frame() -> None:
+    golden = detector_model(("car",), Scripted(([0, 10, 40, 40], 1, 0.9)), 0.4, names_boxes=False)
+    assert golden.find(IMAGE, size=(400, 300)).boxes.tolist() == [[0, 30, 80, 120]]
+
+
 class Reddest(nn.Module):
     """Classifier that returns the strongest colour."""
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 from street import FPS, IMAGE, PER_WINDOW, SIDE, WINDOW_US, boxes_at, frame_at, material, settings
 
+from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, Proposals
-from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES, WindowCollector, WindowMaterial
+from ekya.pipeline.collector import (
+    BURST_FRAMES,
+    LONGEST_SIDE,
+    SAMPLED_FRAMES,
+    WindowCollector,
+    WindowMaterial,
+)
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 
@@ -217,3 +224,25 @@ def test_forget_drops_the_last_window_only():
     forgotten = watched.close(0)
     assert (forgotten.window, forgotten.sample, forgotten.burst) == (0, (), ())
     assert kept(watched.close(1).sample) != []
+
+
+@pytest.mark.parametrize(
+    ("task", "shape", "kept_shape"),
+    [
+        (Task.DETECT, (720, 1280), (360, LONGEST_SIDE)),
+        (Task.DETECT, (1000, 500), (LONGEST_SIDE, 320)),
+        (Task.DETECT, (40, 60), (40, 60)),
+        (Task.CLASSIFY, (720, 1280), (720, 1280)),
+    ],
+)
+def test_frames_for_a_detector_are_kept_smaller(task, shape, kept_shape):
+    watched = WindowCollector(replace(settings(5), task=task), WINDOW_US)
+    image = np.zeros((*shape, 3), np.uint8)
+    for index in range(PER_WINDOW):
+        watched.see(Frame(index, frame_at(index).t_us, image, None), Proposals(np.zeros((0, 4), np.float32)))
+    found = watched.close(0)
+    assert len(found.sample) > SAMPLED_FRAMES - 5
+    assert len(found.burst) == BURST_FRAMES
+    for frame in (*found.sample, *found.burst):
+        assert frame.picture.shape == (*kept_shape, 3)
+        assert frame.size == (shape[1], shape[0])

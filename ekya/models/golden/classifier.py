@@ -61,7 +61,12 @@ class GoldenClassifier:
             self._operations_per_crop = int(counter.get_total_flops())
         return self._operations_per_crop * sum(len(item.boxes) for item in items)
 
-    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> None:
+    def find(
+        self,
+        image: NDArray[np.uint8],
+        place: FramePlace | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> None:
         """Returns None: a classifier finds no boxes."""
 
     def _classify(self, crops: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -83,12 +83,15 @@ class Question:
         image: (H, W, 3) uint8 BGR; None if its detections are available and nothing else needs it.
         found: detections of the golden model's network in the image, if it has been run.
         place: of the frame; only needed to look up labels in a file.
+        size: width and height of the frame in pixels, if ``image`` is a smaller copy of it; what is found is
+            in pixels of the frame.
     """
 
     boxes: NDArray[np.float32]
     image: NDArray[np.uint8] | None
     found: Detections | None = None
     place: FramePlace | None = None
+    size: tuple[int, int] | None = None
 
     @property
     def picture(self) -> NDArray[np.uint8]:

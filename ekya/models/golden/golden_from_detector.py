@@ -1,7 +1,7 @@
 """Golden model from detections: confirms proposed boxes or labels them as background."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,7 @@ UNSURE = -1
 
 _SAME_OBJECT_IOU = 0.5
 _DUPLICATE_IOU = 0.7
+_NO_BOXES = np.zeros((0, 4), np.float32)
 
 
 class DetectionSource(Protocol):
@@ -72,14 +73,19 @@ class DetectionModel:
         """
         return self.source.operations([item for item in items if self.background is None or len(item.boxes)])
 
-    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
+    def find(
+        self,
+        image: NDArray[np.uint8],
+        place: FramePlace | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> GoldenObjects | None:
         """Returns the sure and the doubtful detections of the fleet's classes, without duplicates.
 
         None if boxes are given and only classified, or the image was never analysed.
         """
         if not self.finds:
             return None
-        detections = self.source.detections(Question(np.zeros((0, 4), np.float32), image, place=place))
+        detections = self.source.detections(Question(_NO_BOXES, image, None, place, size))
         if detections is None:
             return None
         found, classes, sure = self._of_fleet(detections)
@@ -116,7 +122,14 @@ class _DetectorSource:
     detector: Detector
 
     def detections(self, item: Question) -> Detections:
-        return self.detector.detect(item.picture) if item.found is None else item.found
+        if item.found is not None:
+            return item.found
+        found = self.detector.detect(item.picture)
+        if item.size is None:
+            return found
+        height, width = item.picture.shape[:2]
+        scale = np.tile(np.array(item.size, np.float32) / np.array([width, height], np.float32), 2)
+        return replace(found, boxes=(found.boxes * scale).astype(np.float32))
 
     def operations(self, items: Sequence[Question]) -> int:
         asked = [item.picture for item in items if item.found is None]

@@ -49,8 +49,19 @@ class Labels(Protocol):
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""
 
-    def find(self, image: NDArray[np.uint8], place: FramePlace | None = None) -> GoldenObjects | None:
-        """Returns the objects of an image; None from a classifier, or if the image was never analysed."""
+    def find(
+        self,
+        image: NDArray[np.uint8],
+        place: FramePlace | None = None,
+        size: tuple[int, int] | None = None,
+    ) -> GoldenObjects | None:
+        """Returns the objects of a frame, in its pixels; None from a classifier, or for a frame never seen.
+
+        Args:
+            image: (H, W, 3) uint8 BGR, the frame or a smaller copy.
+            place: of the frame; only needed to look up labels in a file.
+            size: width and height of the frame in pixels; None if it is as large as ``image``.
+        """
 
     def operations(self, items: Sequence[Question]) -> int:
         """Returns the multiplications and additions of labelling these items."""
