@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,9 +83,7 @@ class Classifier:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        predictor = (predictors or Predictors()).of(model)
-        assert isinstance(predictor, Predictor), f"{model.architecture} classifies no crops"
-        self.predictor = predictor
+        self.predictor = cast(Predictor, (predictors or Predictors()).of(model))
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
 
     def predict(self, images: NDArray[np.uint8], resolution: int) -> ClassAnswer:
@@ -111,9 +109,7 @@ class ServingDetector:
         self, model: EdgeModel, classes: tuple[str, ...], predictors: Predictors | None = None
     ) -> None:
         self.model = model
-        predictor = (predictors or Predictors()).of(model)
-        assert isinstance(predictor, DetectorPredictor), f"{model.architecture} finds no objects"
-        self.predictor = predictor
+        self.predictor = cast(DetectorPredictor, (predictors or Predictors()).of(model))
         self._to_fleet = fleet_outputs(model.classes, classes)
 
     def predict(self, images: NDArray[np.uint8], resolution: int) -> list[Found]:

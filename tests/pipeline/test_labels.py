@@ -9,23 +9,10 @@ from street import material, t_us
 from ekya.core.objects import DOUBTFUL
 from ekya.models.golden.detections import Detections
 from ekya.models.training.frames import NOTHING, FrameObjects, LabelledFrames
-<<<<<<< HEAD
-from ekya.models.training.labelled import no_crops
-from ekya.pipeline.labels import (
-    LABELLED_TRACKS,
-    LabelledPart,
-    StreamLabels,
-    choose,
-    choose_pictures,
-    label_window,
-)
-=======
 from ekya.pipeline.labels import LABELLED_TRACKS, LabelledPart, choose, choose_pictures, label_window
->>>>>>> fix-tests
 from ekya.planning.profiling.label_policy import LABEL_POLICIES
 
 SIDE = 8
-NO_BOXES = np.zeros((0, 4), np.float32)
 
 
 class Golden:
@@ -264,19 +251,6 @@ def test_choose_pictures_follows_the_order_of_first_objects():
     assert places(few) == places(many), "one object a picture"
 
 
-<<<<<<< HEAD
-def test_objects_are_counted_in_labelled_frames_only():
-    car = FrameObjects(np.array([[0.1, 0.1, 0.5, 0.5]], np.float32), np.zeros(1, np.int64), NO_BOXES)
-    frames = LabelledFrames(
-        np.zeros((2, 32, 32, 3), np.uint8), (car, NOTHING), ("car",), np.arange(2), np.arange(2)
-    )
-    whole = np.array([[0, 0, 640, 360]] * 2, np.float32)
-    part = LabelledPart(frames, np.arange(2), whole)
-    crops = LabelledPart(no_crops(32), np.zeros(0, np.int64), NO_BOXES)
-    assert StreamLabels(1, part, part.take(np.array([1]))).objects_in_frames == 1
-    assert StreamLabels(1, part.take(np.array([1])), part.take(np.array([1]))).objects_in_frames == 0
-    assert StreamLabels(1, crops, crops).objects_in_frames is None
-=======
 def test_labelled_objects_of_crops_are_their_boxes():
     labels, _, _ = parted([list(range(8))] * 3)
     boxes, classes = labels.training.objects()
@@ -305,4 +279,3 @@ def test_labelled_objects_of_frames_are_in_pixels():
     assert boxes.boxes[3:] == pytest.approx(2 * boxes.boxes[:2])
     nothing, none = part.take(order[:0]).objects()
     assert (nothing.boxes.shape, nothing.frame.shape, none.shape) == ((0, 4), (0,), (0,))
->>>>>>> fix-tests
