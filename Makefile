@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo experiments gpu-check test long lint types layers unit rtsp-server docs wheel clean
+.PHONY: help demo demo-video experiments gpu-check test long lint types layers unit rtsp-server docs wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -23,6 +23,13 @@ PROGRESS := sed -u -n -e 's/^Collecting \([^ ]*\).*/  \1/p' -e 's/^Installing co
 
 demo: $(VENV)/.installed ## run four rendered cameras for five windows (under 3 minutes)
 	$(BIN)/ekya run
+
+# Videos and weights of others, which are no part of the project.
+DATA ?= $(or $(EKYA_DATA),../shared/data)
+VIDEOS := ahmetozlu_input_video.mp4 intel_one-by-one-person-detection.mp4
+demo-video: $(VENV)/.installed ## adapt a small detector to two recorded cameras (DATA=FOLDER)
+	$(BIN)/ekya run $(VIDEOS:%=--video $(DATA)/videos/%) --classes person,bicycle,car,motorcycle,bus,truck \
+	  --student $(DATA)/weights/FastestDet_coco.safetensors --golden $(DATA)/weights/deimv2_hgnetv2_femto_coco.onnx
 
 experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--full in the papers' size
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
