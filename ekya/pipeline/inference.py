@@ -10,9 +10,10 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
 from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.detection.suppress import Candidates
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Answer, ClassAnswer, Predictors
-from ekya.models.edge.predictor import Predictor
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector
@@ -48,7 +49,7 @@ class Classifier:
     ) -> None:
         self.model = model
         predictor = (predictors or Predictors()).of(model)
-        if not isinstance(predictor, Predictor):
+        if isinstance(predictor, DetectorPredictor):
             raise TypeError(f"{model.architecture} classifies no crops")
         self.predictor = predictor
         self._to_fleet = np.array([classes.index(name) for name in model.classes], np.int64)
@@ -59,7 +60,7 @@ class Classifier:
 
     def in_fleet(self, answer: Answer) -> ClassAnswer:
         """Maps a predictor's answer to classes of the fleet."""
-        if not isinstance(answer, tuple):
+        if isinstance(answer, Candidates):
             raise TypeError("boxes of a detector are no classes of crops")
         classes, confidence = answer
         return self._to_fleet[classes], confidence

@@ -132,6 +132,8 @@ def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 def _joined(found: list[Candidates]) -> Candidates:
     """Returns the boxes of N images; all have as many."""
+    if len(found) == 1:
+        return found[0]
     if not found:
         return Candidates(
             np.zeros((0, 0, 4), np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int64)
