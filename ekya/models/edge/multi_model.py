@@ -165,7 +165,7 @@ class MultiModelPredictor:
 
     def _join(self) -> None:
         """Joins classifiers if the way says so and there are several; if that fails, they run separately."""
-        newest = [one for one in self._newest.values() if isinstance(one, Predictor)]
+        newest = [one for one in self._newest.values() if not isinstance(one, DetectorPredictor)]
         way = self.predictors.way
         self._joined = None
         if way.joining is None or len(newest) < 2:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Protocol
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -127,11 +126,16 @@ def _resized(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Resizes (S, S, 3). Averaging areas would take ten times as long, half of a pass at 160 pixels."""
     if image.shape[0] == side:
         return np.ascontiguousarray(image)
+    # Imported here: checks of a GPU run where only torch is installed, and resize nothing.
+    import cv2
+
     return np.asarray(cv2.resize(image, (side, side), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
 def _joined(found: list[Candidates]) -> Candidates:
     """Returns the boxes of N images; all have as many."""
+    if len(found) == 1:
+        return found[0]
     if not found:
         return Candidates(
             np.zeros((0, 0, 4), np.float32), np.zeros((0, 0), np.float32), np.zeros((0, 0), np.int64)
