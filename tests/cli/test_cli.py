@@ -39,7 +39,7 @@ from ekya.core.errors import UserError
             "--student: it goes with --video and --camera; name one, or set edge:",
         ),
         (
-            ["compare", "--task", "detect"],
+            ["run", "--task", "detect"],
             "--task: it goes with --video and --camera; name one, or set edge:",
         ),
         (
@@ -51,17 +51,7 @@ from ekya.core.errors import UserError
             "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
         ),
         (
-            [
-                "record",
-                "--out",
-                "a",
-                "--camera",
-                "/dev/video9",
-                "--golden",
-                "a.onnx",
-                "--student",
-                "yolo=b.onnx",
-            ],
+            ["record", "--out", "a", "--camera", "/dev/video9", "--golden", "a.onnx", "--student", "y=b"],
             "--student y=b: no student is called 'y'",
         ),
         (
