@@ -8,7 +8,8 @@ student under several schedulers, and, without a student, the golden detector on
 with optical flow between. F1 at IoU 0.5 with class is against the golden detector on every frame; frames that
 any run took labels from count for none. A price is what a golden frame is charged as a multiple of a
 student's; ``real`` is the cost card's own. At each price n is the smallest at which the golden detector on
-every n-th frame costs no more than the adapted student with its labels, profiles and retrainings.
+every n-th frame costs no more than the adapted student with its labels, profiles and retrainings. A dearer
+golden detector labels fewer frames: half of the preparation pays for them.
 """
 
 import os
@@ -137,6 +138,15 @@ def with_price(card: CostCard, fleet: FleetConfig, price: str) -> CostCard:
     return replace(card, detector_ops_per_s=operations / (float(price) * frame_s))
 
 
+def affordable_labels(fleet: FleetConfig, card: CostCard) -> FleetConfig:
+    """Returns the fleet with as many labelled frames as half of its preparation can pay for."""
+    preparation = fleet.preparation
+    half_s = fleet.window_s * preparation.fraction * preparation.share_milli / 1000 / 2
+    count = int(half_s / card.proposing_gpu_s(golden_operations(fleet)))
+    spec = fleet.golden.model_copy(update={"frames_per_window": min(max(count, 4), 24)})
+    return fleet.model_copy(update={"golden": spec})
+
+
 def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: CostCard) -> Ran:
     """Makes one run on virtual time."""
     emulate(folder, fleet, scheduler, seed, lambda batch, step: None, card)
@@ -222,6 +232,7 @@ def rows_of(
 ) -> Iterator[Row]:
     """Yields the results of all ways on one video with one seed at one price."""
     priced = with_price(card, fleet, price)
+    fleet = affordable_labels(fleet, priced)
     runs: dict[str, Ran] = {}
     reference_file: Path | None = None
     for scheduler in schedulers:

@@ -1,0 +1,107 @@
+"""A whole run on virtual time whose edge model detects, on real video with a real golden detector."""
+
+import numpy as np
+import pytest
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.core.events import LabelsReady, ModelSwapped
+from ekya.models.golden.detections import Detector
+from ekya.models.golden.onnx_detector import OnnxDetector
+from ekya.pipeline.collector import BURST_FRAMES
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+from ekya.simulation.emulated.run import emulate
+
+pytestmark = [pytest.mark.live, pytest.mark.virtual]
+
+
+@pytest.fixture(scope="module")
+def fleet(data_dir):
+    """One camera on a motorway at a quarter of its speed, three short windows."""
+    weights = data_dir / "weights"
+    return FleetConfig.model_validate(
+        {
+            "name": "motorway",
+            "classes": ["person", "car", "bus", "truck"],
+            "window_s": 12,
+            "windows": 3,
+            "preparation": {"share_milli": 900, "fraction": 0.15},
+            "golden": {
+                "model": "onnx",
+                "weights": weights / "deimv2_hgnetv2_femto_coco.onnx",
+                "frames_per_window": 12,
+            },
+            "edge": {"task": "detect", "weights": weights / "FastestDet_coco.safetensors"},
+            "retraining": {"epochs": [40], "trainable_blocks": [0], "data_fractions": [1.0]},
+            "inference": {"every": [1, 2], "resolutions": [352, 224]},
+            "streams": [
+                {
+                    "id": "camera",
+                    "source": {"kind": "video", "files": [data_dir / "videos/degirum_Traffic.mp4"]},
+                    "play": {"speed": 0.25},
+                }
+            ],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """Number of pictures that the golden detector has analysed."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def ran(fleet, asked, tmp_path_factory):
+    """Folder and summary of a run."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("runs"), "motorway")
+    detect = OnnxDetector.detect
+
+    def counted(self: Detector, image: np.ndarray):
+        asked.append(image.shape)
+        return detect(self, image)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(OnnxDetector, "detect", counted)
+        summary = emulate(folder, fleet, "ekya", 3, lambda batch, step: None)
+    return folder, summary
+
+
+def test_golden_detector_never_runs_in_inference(ran, asked):
+    folder, summary = ran
+    frames = summary["frames"]
+    assert (frames["analysed"], frames["lost"]) == (frames["arrived"], 0)
+    labels = [event for step in read_journal(folder.journal)[2] for event in step.events]
+    labelled = sum(event.golden_calls for event in labels if isinstance(event, LabelsReady))
+    assert labelled == summary["golden"]["labelled_frames"] == 24
+    # The rest are the reference, one picture for each frame, made when the run is over; and a burst that was
+    # labelled when the time for preparation ended counts nowhere.
+    assert (
+        summary["golden"]["calls"]
+        <= len(asked) - frames["arrived"]
+        <= summary["golden"]["calls"] + BURST_FRAMES
+    )
+
+
+def test_adapted_student_beats_its_base_on_the_same_frames(ran):
+    folder, summary = ran
+    swaps = [
+        event
+        for step in read_journal(folder.journal)[2]
+        for event in step.events
+        if isinstance(event, ModelSwapped)
+    ]
+    assert swaps, "the base is weak here, so a retraining serves"
+    assert summary["task"] == "detect"
+    assert summary["streams"]["camera"]["gain"] > 0.02
+
+
+def test_boxes_of_answers_are_inside_the_frame(ran):
+    answers = read_predictions(ran[0].predictions("camera"))
+    assert len(answers.boxes) > 0
+    assert (answers.boxes >= 0).all()
+    assert (answers.boxes[:, [0, 2]] <= 960).all()
+    assert (answers.boxes[:, [1, 3]] <= 540).all()
+    assert ((answers.classes >= 0) & (answers.classes < 4)).all()
+    assert set(answers.resolution.tolist()) <= {352, 224}
