@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ekya.models.edge.detection.suppress import Found, fleet_outputs, found_in
+from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.goals import judged_frames
@@ -36,7 +36,7 @@ def found_by(model: EdgeModel, frames: LabelledFrames) -> list[Found]:
     with torch.inference_mode():
         for start in range(0, len(frames), _BATCH):
             outputs = model(to_input(frames.images[start : start + _BATCH], "cpu"))
-            found += found_in(model.detector.decode(outputs), in_fleet)
+            found += found_in(Candidates.of(model.detector.decode(outputs)), in_fleet)
     return found
 
 
