@@ -16,7 +16,14 @@ CLASSES = ("person", "car", "truck", "bus", "bicycle", "motorcycle")
 SHIPPED = "golden_models/synthetic_city_resnext29"
 
 
-@pytest.mark.parametrize("name", [SHIPPED, "golden_models/synthetic_city_resnet18_base"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        SHIPPED,
+        "golden_models/synthetic_city_resnet18_base",
+        "golden_models/synthetic_city_fastestdet_base",
+    ],
+)
 def test_checksum_of_shipped_weights_is_on_their_card(name: str) -> None:
     weights = shipped_path(f"{name}.safetensors")
     card = shipped_path(f"{name}.md").read_text(encoding="utf-8")
