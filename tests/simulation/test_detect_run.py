@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
 @pytest.fixture(scope="module")
 def fleet(data_dir):
-    """One camera on a motorway at a quarter of its speed, three short windows."""
+    """One camera on a motorway at a quarter of its speed, two short windows."""
     weights = data_dir / "weights"
     return FleetConfig.model_validate(
         {
             "name": "motorway",
             "classes": ["person", "car", "bus", "truck"],
             "window_s": 12,
-            "windows": 3,
+            "windows": 2,
             "preparation": {"share_milli": 900, "fraction": 0.15},
             "golden": {
                 "model": "onnx",
@@ -74,7 +74,7 @@ def test_golden_detector_never_runs_in_inference(ran, asked):
     assert (frames["analysed"], frames["lost"]) == (frames["arrived"], 0)
     labels = [event for step in read_journal(folder.journal)[2] for event in step.events]
     labelled = sum(event.golden_calls for event in labels if isinstance(event, LabelsReady))
-    assert labelled == summary["golden"]["labelled_frames"] == 24
+    assert labelled == summary["golden"]["labelled_frames"] == 12
     # The rest are the reference, one picture for each frame, made when the run is over; and a burst that was
     # labelled when the time for preparation ended counts nowhere.
     assert (
