@@ -1,4 +1,4 @@
-"""What adapting a small detector buys over running the golden one less often, on recorded cameras.
+"""Compares an adapted small detector with a golden one that runs less often, on recorded cameras.
 
     python experiments/detect_worth.py --student FastestDet.onnx --golden deimv2.onnx street.mp4 gate.mp4
     python experiments/detect_worth.py ... --prices real,20,100 --seeds 11,12,13 --json worth.json

@@ -30,8 +30,6 @@ class ProfileConfig:
     fleet: opt.FleetFile = None
     video: opt.Videos = None
     golden: opt.Golden = None
-    student: opt.Student = None
-    task: opt.EdgeTask = None
     classes: opt.Classes = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers, as of a run.")] = 0
     window: opt.Window = None

@@ -16,7 +16,8 @@ from ekya.models.golden.registry import DETECTORS, ONNX
 def default_task(student: str | None) -> Task:
     """Returns the task of the edge models of videos and cameras for which none is named.
 
-    The only place that decides it: a detector needs weights to start from, and none are shipped yet.
+    The only place that decides it. A detector that starts from the shipped base finds next to nothing before
+    its first retraining, so without a student the models classify.
     """
     return Task.CLASSIFY if student is None else Task.DETECT
 

@@ -24,10 +24,10 @@ class RetrainConfig:
 
     @property
     def name(self) -> str:
-        """Name for display: ``12 ep, 1 block, head 64, batch 16, 50% data``."""
-        head = f"head {self.head_width}" if self.head_width else "linear head"
+        """Name for display: ``12 ep, 1 block, head 64, batch 16, 50% data``; a linear head is not named."""
+        head = f" head {self.head_width}," if self.head_width else ""
         blocks = f"{self.trainable_blocks} block{'' if self.trainable_blocks == 1 else 's'}"
-        return f"{self.epochs} ep, {blocks}, {head}, batch {self.batch_size}, {self.data_fraction:.0%} data"
+        return f"{self.epochs} ep, {blocks},{head} batch {self.batch_size}, {self.data_fraction:.0%} data"
 
     @property
     def thoroughness(self) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from ekya.core.objects import DOUBTFUL, SAME_OBJECT_IOU, iou
 from ekya.core.ragged import pairs, spans_of
 
 SURE = 0.5
-"""Confidence from which a prediction counts as detected: confidences are calibrated for this decision."""
+"""Confidence from which a prediction counts as detected; the same for every model, so that they compare."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,9 +136,9 @@ def _joined(parts: list[_Candidates]) -> _Candidates:
 def _taken(candidates: _Candidates, confidence: NDArray[np.float32], objects: int) -> NDArray[np.int64]:
     """Returns the (N,) object that each prediction takes, -1 for none.
 
-    In each round every prediction that is first in line for the object which it wants most takes it. Nobody
-    can take it away, so the result is that of choosing one after the other. In most frames all is settled
-    in one or two rounds; there are at most as many as a frame has objects.
+    In each round every prediction that is first in line for its best free object takes it. No later one can
+    take it away, so the result is that of choosing one after the other. Most frames need one or two rounds,
+    and none more than it has objects.
     """
     order = np.lexsort(
         (candidates.object, -candidates.overlap, candidates.prediction, -confidence[candidates.prediction])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.golden.detections import GoldenObjects, Question
@@ -58,25 +59,22 @@ class FrameLabelling:
         labelled = [(frame, _found(prepared.golden, frame)) for frame in asked.frames]
         kept = [(frame, found) for frame, found in labelled if found is not None]
         window, side = prepared.material.window, prepared.settings.side
-        window_us = max((frame.t_us for frame, _ in kept), default=0) + 1
-        begin_us = min((frame.t_us for frame, _ in kept), default=0)
         t_us = np.array([frame.t_us for frame, _ in kept], np.int64)
         images = [whole_frame(frame.picture, side) for frame, _ in kept]
         examples = LabelledFrames(
             np.concatenate([np.zeros((0, side, side, 3), np.uint8), *images]),
             tuple(objects_of(frame, found) for frame, found in kept),
             prepared.settings.classes,
-            window * SPANS + (t_us - begin_us) * SPANS // max(window_us - begin_us, 1),
+            window * SPANS + _span_of_each(t_us),
             t_us,
         )
         frames = np.array([frame.frame for frame, _ in kept], np.int64)
         whole = np.array([(0, 0, *frame.size) for frame, _ in kept], np.float32).reshape(-1, 4)
         everything = LabelledPart(examples, frames, whole)
-        training, validation = split_by_time(examples, VALIDATION_FRACTION)
+        _, held_out = split_by_time(examples, VALIDATION_FRACTION)
+        validates = np.isin(t_us, held_out.t_us)
         return StreamLabels(
-            window,
-            everything.take(np.flatnonzero(np.isin(t_us, training.t_us))),
-            everything.take(np.flatnonzero(np.isin(t_us, validation.t_us))),
+            window, everything.take(np.flatnonzero(~validates)), everything.take(np.flatnonzero(validates))
         )
 
     def burst_questions(self, prepared: "StreamPreparation") -> list[Question]:
@@ -130,6 +128,14 @@ def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:
     return golden.find(frame.picture, frame.question.place, frame.size)
+
+
+def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns (N,) the part of the time from the first to the last of N frames, below ``SPANS``."""
+    if not len(t_us):
+        return t_us
+    spans: NDArray[np.int64] = (t_us - t_us.min()) * SPANS // (t_us.max() - t_us.min() + 1)
+    return spans
 
 
 def _as_objects(found: Found) -> FrameObjects:

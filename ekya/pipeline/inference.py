@@ -1,4 +1,4 @@
-"""Steps of a frame's way that all worlds share: crops of its objects, their classes, and its answer."""
+"""Steps of a frame's way that all worlds share: its images, the model that serves, and the frame's answer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -153,23 +153,13 @@ class StreamPreparation:
         """Returns the classes of a retrained model: those it knows, then new ones in the labels."""
         return outputs_of(self.model, labels, self.settings.classes)
 
-    @property
-    def images_in_a_frame(self) -> float:
-        """Mean number of images that the model analyses for a frame of this window."""
-        return 1.0 if self.settings.task is Task.DETECT else self.material.mean_objects
-
     def images_in(self, burst: Sequence[BurstFrame]) -> int:
         """Returns the number of images that the model analyses for a burst at one resolution."""
         detects = self.settings.task is Task.DETECT
         return len(burst) if detects else sum(len(frame.labels) for frame in burst)
 
     def frame_gpu_s(self, typical: StreamCosts) -> dict[int, float]:
-        """Returns the GPU-seconds of a frame of this window, by resolution.
-
-        A classifier's are scaled from those of a frame with ``TYPICAL_OBJECTS``.
-        """
-        if self.settings.task is Task.DETECT:
-            return typical.at_crowd(1.0)
+        """Returns the GPU-seconds of a frame of this window, by resolution, from those of a typical one."""
         return typical.at_crowd(self.material.mean_objects / TYPICAL_OBJECTS)
 
     def profile_inference(

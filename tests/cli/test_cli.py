@@ -47,7 +47,7 @@ from ekya.core.errors import UserError
             "--student: it is a detector, and --task is classify; leave one of the two out",
         ),
         (
-            ["profile", "--out", "a", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
+            ["compare", "--video", "a.mp4", "--golden", "a.onnx", "--student", "yolo=a.onnx"],
             "--student yolo=a.onnx: no student is called 'yolo'; use one of fastestdet, ",
         ),
         (

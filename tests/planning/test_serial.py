@@ -116,7 +116,7 @@ def test_waiting_stream_reason_states_time():
     view = view_of(stream("a", 0.3, 40), stream("b", 0.2, 40), gpus=1)
     reasons = [a.reason for a in make_scheduler("serial").plan(view).phases[0].assignments]
     assert "0.50 -> about 0.80" in reasons[0]
-    assert "its turn (10 ep, 1 block, linear head, batch 16, 100% data) ends after" in reasons[1]
+    assert "its turn (10 ep, 1 block, batch 16, 100% data) ends after" in reasons[1]
 
 
 def test_settled_worths_satisfy_the_condition():

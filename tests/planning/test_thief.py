@@ -205,7 +205,7 @@ def fair_value(crowded):
 
 def test_thief_reason_is_readable():
     reason = only(make_scheduler("thief").plan(view(stream()))).reason
-    assert reason.startswith("retrains 2 ep, 0 blocks, linear head, batch 16, 50% data at ")
+    assert reason.startswith("retrains 2 ep, 0 blocks, batch 16, 50% data at ")
     assert ": 0.50 -> about 0.90 after " in reason
     assert "; analyses every frame at 32 px at 40% of a GPU" in reason
 

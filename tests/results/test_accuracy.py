@@ -1,7 +1,9 @@
 import time
 
+import frame_rows
 import numpy as np
 import pytest
+from frame_rows import CLASSES, FAR, LEFT, NEAR, Item, true
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -17,36 +19,13 @@ from ekya.core.records import (
 )
 from ekya.results.metrics.accuracy import StreamScore, score_stream
 
-CLASSES = 3
 BACKGROUND = 2
-Item = tuple[tuple[float, float, float, float], int]
+MOVED = (4.0, 0.0, 14.0, 10.0)  # IoU with LEFT is 6 / 14
 
 
-def boxes_of(items: list[Item]) -> NDArray[np.float32]:
-    return np.array([box for box, _ in items], np.float32).reshape(-1, 4)
-
-
-def seen(frame: int, items: list[Item], *, by: int | None = None, window: int = 0) -> FramePrediction:
-    """Returns a row of predictions; ``by`` is the frame that answers for a skipped one."""
-    classes = np.array([label for _, label in items], np.int16)
-    return FramePrediction(
-        frame=frame,
-        t_us=frame * 400_000,
-        window=window,
-        analysed=by is None,
-        answered_by=frame if by is None else by,
-        model_version=0,
-        every=1,
-        resolution=32,
-        boxes=boxes_of(items),
-        classes=classes,
-        confidence=np.ones(len(items), np.float32),
-    )
-
-
-def true(frame: int, items: list[Item], tracks: list[int]) -> FrameReference:
-    classes = np.array([label for _, label in items], np.int16)
-    return FrameReference(frame, frame * 400_000, boxes_of(items), classes, np.array(tracks, np.int64))
+def seen(frame: int, items: list[Item], **more: int | None) -> FramePrediction:
+    """Returns a row of a classifier's answers."""
+    return frame_rows.seen(frame, [(box, label, 1.0) for box, label in items], **more)
 
 
 def score(
@@ -63,12 +42,6 @@ def score(
         class_count=CLASSES,
         background=BACKGROUND,
     )
-
-
-LEFT = (0.0, 0.0, 10.0, 10.0)
-MOVED = (4.0, 0.0, 14.0, 10.0)  # IoU with LEFT is 6 / 14
-NEAR = (3.0, 0.0, 13.0, 10.0)  # 7 / 13
-FAR = (50.0, 0.0, 60.0, 10.0)
 
 
 def test_score_skipped_frame_loses_moved_new_and_gone_objects() -> None:

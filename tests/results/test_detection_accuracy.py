@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from frame_rows import CLASSES, FAR, LEFT, NEAR, Box, Detected, Item, seen, true
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -22,38 +23,7 @@ from ekya.results.metrics.accuracy import StreamScore, score_stream
 from ekya.results.metrics.average_precision import average_precisions
 from ekya.results.metrics.detection_accuracy import score_detections
 
-CLASSES = 3
-Box = tuple[float, float, float, float]
-Item = tuple[Box, int]
-Detected = tuple[Box, int, float]
-
-LEFT = (0.0, 0.0, 10.0, 10.0)
-NEAR = (3.0, 0.0, 13.0, 10.0)  # IoU with LEFT is 7 / 13
-FAR = (50.0, 0.0, 60.0, 10.0)
 AWAY = (900.0, 900.0, 910.0, 910.0)  # away from everything that is drawn
-
-
-def seen(frame: int, items: list[Detected], *, by: int | None = None, window: int = 0) -> FramePrediction:
-    """Returns a row of predictions; ``by`` is the frame that answers for a skipped one."""
-    return FramePrediction(
-        frame=frame,
-        t_us=frame * 400_000,
-        window=window,
-        analysed=by is None,
-        answered_by=frame if by is None else by,
-        model_version=0,
-        every=1,
-        resolution=352,
-        boxes=np.array([box for box, _, _ in items], np.float32).reshape(-1, 4),
-        classes=np.array([label for _, label, _ in items], np.int16),
-        confidence=np.array([confidence for _, _, confidence in items], np.float32),
-    )
-
-
-def true(frame: int, items: list[Item]) -> FrameReference:
-    boxes = np.array([box for box, _ in items], np.float32).reshape(-1, 4)
-    classes = np.array([label for _, label in items], np.int16)
-    return FrameReference(frame, frame * 400_000, boxes, classes, np.arange(len(items)))
 
 
 def with_more(row: FrameReference, *more: Item) -> FrameReference:

@@ -1,4 +1,4 @@
-"""Which frames of a stream a report shows, and what is drawn into them."""
+"""Pictures of a report: the frames that are chosen, and the boxes that are drawn into them."""
 
 import cv2
 import numpy as np

@@ -96,8 +96,7 @@ def test_retraining_that_does_not_fit_fails_with_the_figures():
     assert (short.needed_bytes, short.free_bytes) == (CONTEXT_BYTES + 100 * MIB, CONTEXT_BYTES + 99 * MIB)
     assert (failed.stream, failed.job, failed.reason) == (A, JobId(1), short.reason)
     assert short.reason == (
-        "retraining (4 ep, 0 blocks, linear head, batch 16, 100% data) needs about 612 MiB, and 611 MiB of "
-        "GPU 0 are free"
+        "retraining (4 ep, 0 blocks, batch 16, 100% data) needs about 612 MiB, and 611 MiB of GPU 0 are free"
     )
 
 

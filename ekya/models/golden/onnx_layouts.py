@@ -1,4 +1,4 @@
-"""What the answers of an ONNX detector mean: one entry for each layout of the YOLO and DETR families.
+"""Decoders of an ONNX detector's answers: one entry for each layout of the YOLO and DETR families.
 
 For C classes and N boxes. The picture is RGB in [0, 1], except for FastestDet.
 

@@ -1,4 +1,4 @@
-"""What a retraining learns from: labelled crops, and their split into training and validation parts."""
+"""Examples that a retraining learns from: labelled crops, and their split into training and validation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

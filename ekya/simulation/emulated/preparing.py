@@ -112,7 +112,7 @@ def profile_inference(
     proposer_operations: int,
 ) -> tuple[tuple[InferenceOption, ...], float, float, int]:
     """Returns the profile of Λ, its GPU-seconds, the golden model's part of them, and that model's calls."""
-    objects = prepared.images_in_a_frame
+    objects = prepared.material.mean_objects
     frame_gpu_s = {
         config.resolution: card.frame_gpu_s(objects, config.resolution, proposer_operations)
         for config in configs

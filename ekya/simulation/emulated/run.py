@@ -21,6 +21,7 @@ from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.configs import InferenceConfig
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
 from ekya.core.view import WindowView
@@ -42,7 +43,6 @@ from ekya.pipeline.setup import (
     proposer_for,
     script_cues,
     stream_setup,
-    typical_images,
 )
 from ekya.pipeline.student import warn_of_teacher
 from ekya.planning.schedulers.registry import make_scheduler
@@ -223,7 +223,7 @@ def _camera(
     steps = FrameSteps(proposer, setup.collector(), settings.task)
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
-        resolution: card.frame_gpu_s(typical_images(fleet), resolution, operations)
+        resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
     }
     camera = EmulatedCamera(

@@ -1,4 +1,4 @@
-"""What a data set tells ``ekya prepare``, which checks it before a run.
+"""Interface of a data set to ``ekya prepare``, which checks it before a run.
 
 ``survey`` is quick and reads only names; ``examine`` reads every frame of one stream and writes the
 stream's index, from which its source opens later without walking the tree again. Streams are examined one by

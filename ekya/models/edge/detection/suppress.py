@@ -10,7 +10,7 @@ from ekya.models.edge.detection.detector import Decoded
 from ekya.models.golden.boxes import nms
 
 LEAST_CONFIDENCE = 0.2
-"""Objects below are dropped: they are far from counting, and average precision hardly changes by them."""
+"""Objects below are dropped, and so not ranked by AP50: a frame has dozens of them, and each is stored."""
 
 MOST_OBJECTS = 100
 _MAX_IOU = 0.45
