@@ -250,6 +250,8 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
     """Yields problems of the whole file; each sentence begins with the key."""
     if fleet.edge.task is Task.DETECT:
         yield from _problems_of_detectors(fleet)
+    elif fleet.inference.flow:
+        yield f"inference.flow: boxes are followed for edge.task: {Task.DETECT} only; remove it"
     for stream in fleet.streams:
         if stream.source.gives_truth and stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"

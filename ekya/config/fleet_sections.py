@@ -109,10 +109,13 @@ class InferencesConfig(FleetSection):
         resolutions: sides in pixels of the square that objects, or whole frames, are resized to. Those of a
             detector are multiples of 32 of ``edge.resolution`` at most; its defaults are 1, 9/11, 7/11 and
             5/11 of that (352, 288, 224, 160).
+        flow: whether optical flow follows the boxes of an analysed frame into those that λ skips; for
+            detectors only.
     """
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
+    flow: bool = False
 
     def of_detector(self, finest: int) -> "InferencesConfig":
         """Returns the same lists, with a detector's values for those that the file does not set.

@@ -20,12 +20,14 @@ class StreamCosts:
             object detection included, per λ resolution in pixels.
         finding_gpu_s: part of each for object detection, independent of the number of objects.
         per_object: whether the rest is for objects one by one; otherwise for frames, whatever they show.
+        following_gpu_s: to follow the boxes of a typical frame into the next; None where they are not.
     """
 
     fps: float
     frame_gpu_s: Mapping[int, float]
     finding_gpu_s: float = 0.0
     per_object: bool = True
+    following_gpu_s: float | None = None
 
     @property
     def object_gpu_s(self) -> float:

@@ -23,9 +23,10 @@ class FramePrediction:
         frame: index in the stream.
         t_us: stream time.
         window: the window in which it arrived.
-        analysed: whether the model analysed this frame; its boxes are empty otherwise.
-        answered_by: index of the frame whose boxes and classes are used for this one (itself where it
-            was analysed), never a later one; ``NOT_ANSWERED`` if there is none yet.
+        analysed: whether the model analysed this frame.
+        answered_by: index of the frame whose boxes and classes are used for this one, never a later one;
+            ``NOT_ANSWERED`` if there is none yet. It is the frame itself where it was analysed, and where
+            optical flow followed the boxes of an analysed frame into it; otherwise its boxes are empty.
         model_version: the model that served then.
         every, resolution: λ.
         boxes: (N, 4) float32, x0 y0 x1 y1 in pixels.

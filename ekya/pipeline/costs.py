@@ -33,6 +33,7 @@ from ekya.models.training.operations import (
 )
 from ekya.pipeline.setup import crop_side, proposer_for
 from ekya.planning.profiling.sizes import Machine
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.system.files import write_text_atomic
 
@@ -40,6 +41,9 @@ SHIPPED_CARD = Path(__file__).parent / "cpu_core.json"
 """Card of one core of the machine that the shipped figures were made on, to reproduce them."""
 
 _COUNTED_CROPS = 100
+
+TYPICAL_FRAME = (360, 640, 3)
+"""Height, width and channels of a frame, assumed until a camera has delivered one."""
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -128,6 +132,10 @@ class CostCard:
         """Returns the GPU-seconds to find the objects of one frame, before they are classified."""
         return operations / self.detector_ops_per_s
 
+    def following_gpu_s(self, boxes: float) -> float:
+        """Returns the GPU-seconds to follow this number of boxes from one typical frame into the next."""
+        return self.proposing_gpu_s(BoxFlow().operations(TYPICAL_FRAME, boxes))
+
     def retraining_gpu_s(self, cost: RetrainingCost) -> tuple[float, float]:
         """Returns the GPU-seconds of a training's preparation, and of each of its epochs."""
         epoch_s = cost.epoch / self.training_ops_per_s + cost.steps * self.training_step_s
@@ -164,10 +172,6 @@ def load_card(path: Path | None = None) -> CostCard:
 _CARD = TypeAdapter(CostCard)
 
 
-TYPICAL_FRAME = (360, 640, 3)
-"""Height, width and channels of a frame, assumed until a camera has delivered one."""
-
-
 def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
     """Returns the costs of the fleet's work by a cost card."""
     finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
@@ -186,6 +190,7 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             },
             card.proposing_gpu_s(operations),
             per_object=fleet.edge.task is Task.CLASSIFY,
+            following_gpu_s=card.following_gpu_s(TYPICAL_OBJECTS) if fleet.inference.flow else None,
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}

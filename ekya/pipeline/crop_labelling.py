@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.configs import InferenceConfig
 from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
@@ -20,7 +21,7 @@ from ekya.pipeline.labels import (
     label_window,
 )
 from ekya.planning.profiling.gate import LEAST_OBJECTS
-from ekya.planning.profiling.inference_profile import BurstFrame
+from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.planning.profiling.label_policy import LABEL_POLICIES, POOL, SAMPLE_PART, affordable
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class CropLabelling:
         return [frame.question for frame in _asked_burst(prepared)]
 
     def burst(
-        self, prepared: "StreamPreparation", resolutions: Sequence[int], scope: "Scope"
+        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: "Scope"
     ) -> list[BurstFrame]:
         """Labels a few objects through consecutive frames, and classifies them at each resolution."""
         labelled = _labelled_burst(prepared, scope)
@@ -85,11 +86,11 @@ class CropLabelling:
         crops = [frame.crops for frame, _ in labelled]
         ends = np.cumsum([len(cut) for cut in crops])[:-1]
         answers = {}
-        for resolution in sorted(resolutions):
+        for resolution in sides_of(configs):
             with scope():
                 classes, _ = prepared.serving.predict(np.concatenate(crops), resolution)
             answers[resolution] = np.split(classes, ends)
-        finest = answers[max(resolutions)]
+        finest = answers[max(answers)]
         return [
             BurstFrame(
                 frame.boxes,

@@ -18,32 +18,36 @@ MOST_SHORTFALL = 1.5
 
 
 class FrameCosts:
-    """Measures the cost of a stream's frames per resolution, between two reports.
+    """Measures the cost of a stream's analysed frames per resolution, between two reports.
+
+    Where boxes are followed into the frames between, that is part of the cost, and it is measured per λ.
 
     Where other programs, or decoding, occupy the cores, a share delivers less than its nominal part: frames
     are dropped although they fit. The cost of a frame is scaled up by the part that was dropped, until none
     are. Not thread-safe.
     """
 
-    def __init__(self, fps: float, speed: SpeedCurve) -> None:
+    def __init__(self, fps: float, speed: SpeedCurve, follows: bool = False) -> None:
         """Starts without frames.
 
         Args:
             fps: frames a second of the camera.
             speed: of inference at a share.
+            follows: whether boxes are followed into frames that λ skips.
         """
-        self._fps, self._speed = fps, speed
-        self._gpu_s: dict[int, float] = {}
+        self._fps, self._speed, self._follows = fps, speed, follows
+        self._gpu_s: dict[InferenceConfig, float] = {}
         self._frames = self._found = self._due = 0
         self._shortfall = 1.0
-        self._configs: dict[int, InferenceConfig] = {}
+        self._configs: dict[InferenceConfig, InferenceConfig] = {}
 
     def add(self, row: FramePrediction) -> None:
         """Counts a frame, analysed or not."""
         self._due += int(row.frame % row.every == 0)
         if row.analysed:
             self._frames += 1
-            self._configs[row.resolution] = InferenceConfig(row.every, row.resolution)
+            config = InferenceConfig(row.every, row.resolution)
+            self._configs[self._measured_alike(config)] = config
 
     def count_found(self) -> None:
         """Counts a frame whose objects were found for the golden model, without being analysed."""
@@ -52,7 +56,7 @@ class FrameCosts:
     def measure(self, used_us: int, held_milli: int) -> tuple[InferenceConfig, int] | None:
         """Returns the newest λ and the share that it needs to analyse all of its frames.
 
-        None after frames at several resolutions, or no analysed frame.
+        None after frames of several costs, or no analysed frame.
 
         Args:
             used_us: GPU time of all frames since the last call.
@@ -68,10 +72,15 @@ class FrameCosts:
             return None
         (config,) = configs.values()
         newest = used_gpu_s / frames
-        before = self._gpu_s.get(config.resolution, newest)
-        self._gpu_s[config.resolution] = before + NEWEST_PART * (newest - before)
-        frame_gpu_s = self._gpu_s[config.resolution] * self._shortfall
+        alike = self._measured_alike(config)
+        before = self._gpu_s.get(alike, newest)
+        self._gpu_s[alike] = before + NEWEST_PART * (newest - before)
+        frame_gpu_s = self._gpu_s[alike] * self._shortfall
         return config, used_milli(config, frame_gpu_s, self._fps, self._speed)
+
+    def _measured_alike(self, config: InferenceConfig) -> InferenceConfig:
+        """Returns the λ that stands for all whose analysed frames cost the same."""
+        return config if self._follows else InferenceConfig(1, config.resolution)
 
     def _measure_shortfall(self) -> None:
         """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""

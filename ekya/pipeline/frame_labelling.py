@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.configs import InferenceConfig
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
@@ -17,8 +18,9 @@ from ekya.pipeline.collector import CollectedFrame
 from ekya.pipeline.crop_labelling import longest_run, warn_if_none
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.planning.profiling.gate import LEAST_OBJECTS
-from ekya.planning.profiling.inference_profile import BurstFrame
+from ekya.planning.profiling.inference_profile import BurstFrame, sides_of
 from ekya.planning.profiling.label_policy import SAMPLE_PART, affordable
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import whole_frame
 
 if TYPE_CHECKING:
@@ -82,28 +84,35 @@ class FrameLabelling:
         return [frame.question for frame in _asked_burst(prepared)]
 
     def burst(
-        self, prepared: "StreamPreparation", resolutions: Sequence[int], scope: "Scope"
+        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: "Scope"
     ) -> list[BurstFrame]:
-        """Labels consecutive frames, and finds their objects at each resolution with the serving model."""
+        """Labels consecutive frames, and finds their objects at each resolution with the serving model.
+
+        If inference follows boxes, so are the objects here, into as many frames as λ skip at most.
+        """
         asked = _asked_burst(prepared)
         with scope():
             golden = [_found(prepared.golden, frame) for frame in asked]
         labelled = [(frame, of) for frame, of in zip(asked, golden, strict=True) if of is not None]
         answers: dict[int, list[Found]] = {}
-        for resolution in resolutions:
+        for resolution in sides_of(configs):
             answers[resolution] = []
             for frame, _ in labelled:
                 with scope():
                     answers[resolution] += prepared.serving.predict(
                         whole_frame(frame.picture, resolution), resolution
                     )
-        finest = [_as_objects(found) for found in answers[max(resolutions)]]
-        judged = {side: judged_frames(found, tuple(finest)) for side, found in answers.items()}
+        finest = answers[max(answers)]
+        as_true = tuple(_as_objects(found) for found in finest)
+        judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
+        skipped = max(config.every for config in configs) - 1 if prepared.settings.follows else 0
         return [
             BurstFrame(
                 of.boxes,
                 of.classes,
                 {side: (float(by.correct[at]), float(by.counted[at])) for side, by in judged.items()},
+                _followed(labelled[at : at + skipped + 1], scope),
+                len(finest[at].boxes),
             )
             for at, (_, of) in enumerate(labelled)
         ]
@@ -136,6 +145,26 @@ def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
         return t_us
     spans: NDArray[np.int64] = (t_us - t_us.min()) * SPANS // (t_us.max() - t_us.min() + 1)
     return spans
+
+
+def _followed(
+    labelled: Sequence[tuple[CollectedFrame, GoldenObjects]], scope: "Scope"
+) -> tuple[tuple[NDArray[np.float32], NDArray[np.int64]], ...]:
+    """Follows the objects of the first frame into the others; returns their boxes and classes in each."""
+    if len(labelled) < 2:
+        return ()
+    (first, objects), flow = labelled[0], BoxFlow()
+    height, width = first.picture.shape[:2]
+    scale = np.tile(np.array([first.size[0] / width, first.size[1] / height], np.float32), 2)
+    followed = []
+    with scope():
+        flow.start(first.picture, np.asarray(objects.boxes / scale, np.float32))
+        for frame, _ in labelled[1:]:
+            if not flow.fits(frame.picture):
+                break
+            boxes = np.asarray(flow.follow(frame.picture) * scale, np.float32)
+            followed.append((boxes, objects.classes[flow.rows]))
+    return tuple(followed)
 
 
 def _as_objects(found: Found) -> FrameObjects:

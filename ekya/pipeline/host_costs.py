@@ -50,6 +50,7 @@ from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
 from ekya.pipeline.student import doubts_about_teacher
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
 from ekya.streams.ingest.frame import Frame
@@ -165,6 +166,7 @@ def _costs(
                 {resolution: finding_s + took_s for resolution, took_s in passing_s.items()},
                 finding_s,
                 per_object=not detects,
+                following_gpu_s=following_gpu_s(shown, timer) if fleet.inference.flow else None,
             )
     label_s = 0.0
     if fleet.golden.model != FILE:
@@ -256,6 +258,15 @@ def finding_gpu_s(sampled: SampledSource, proposer: Proposer, every: int, timer:
             proposer.propose(frame)
 
     return timer.batch_s(find) / every
+
+
+def following_gpu_s(sampled: SampledSource, timer: Timer) -> float:
+    """Times how optical flow follows a typical number of boxes into the next frame; returns seconds."""
+    frames, flow = cycle(sampled.frames), BoxFlow()
+    first = next(frames).image
+    size = np.array(first.shape[1::-1] * 2, np.float32)
+    flow.start(first, random_frames(1, 8, ("object",)).objects[0].boxes * size)
+    return timer.seconds(lambda: flow.follow(next(frames).image))
 
 
 def passing_gpu_s(

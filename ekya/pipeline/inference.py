@@ -23,6 +23,7 @@ from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.goals import Judged, judged_frames
 from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
 
@@ -40,6 +41,7 @@ class Proposed:
         boxes: (N, 4) float32 of the objects to classify, in pixels; none for a detector.
         images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
         size: width and height of the frame in pixels.
+        picture: (H, W, 3) uint8 BGR, the frame, if boxes are to be followed from it.
     """
 
     frame: int
@@ -47,6 +49,7 @@ class Proposed:
     boxes: NDArray[np.float32]
     images: NDArray[np.uint8]
     size: tuple[int, int]
+    picture: NDArray[np.uint8] | None = None
 
 
 FleetAnswer = ClassAnswer | list[Found]
@@ -144,18 +147,31 @@ class FrameSteps:
         proposer: finds objects.
         collector: keeps some frames for the golden model.
         task: of the model.
+        follows: whether optical flow follows the boxes of analysed frames into those that λ skips.
 
     Attributes:
         propose: finds the objects of a frame.
         proposes_free: whether that costs nothing.
         collector: the collector.
+        follows: as given.
     """
 
-    def __init__(self, proposer: Proposer, collector: WindowCollector, task: Task = Task.CLASSIFY) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        collector: WindowCollector,
+        task: Task = Task.CLASSIFY,
+        follows: bool = False,
+    ) -> None:
         self.propose = proposer.propose
         self.proposes_free = proposer.free
         self.collector = collector
+        self.follows = follows
         self._detects = task is Task.DETECT
+        self._flow = BoxFlow()
+        # The last analysed frame, from which boxes are not followed yet, and that from which they are.
+        self._newest: tuple[NDArray[np.uint8], FramePrediction] | None = None
+        self._followed: FramePrediction | None = None
         self._answered_by = NOT_ANSWERED
         self._sampled = 0
         self._shadow: list[Proposed] = []
@@ -175,17 +191,19 @@ class FrameSteps:
             images = whole_frame(frame.image, resolution)
         else:
             images = crop_objects(frame.image, boxes, self.collector.side)
-        return Proposed(frame.index, frame.t_us, boxes, images, (frame.image.shape[1], frame.image.shape[0]))
+        size = (frame.image.shape[1], frame.image.shape[0])
+        picture = frame.image if self.follows else None
+        return Proposed(frame.index, frame.t_us, boxes, images, size, picture)
 
     def answered(self, frame: int) -> None:
-        """Sets the analysed frame that answers later skipped frames."""
+        """Sets the frame with boxes of its own that answers later frames without."""
         self._answered_by = max(frame, self._answered_by)
 
     def answers(
         self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer
     ) -> list[FramePrediction]:
         """Returns the rows of analysed frames; ``answer`` is the model's to all their images."""
-        return [
+        rows = [
             replace(
                 self.skip(frame.frame, frame.t_us, config, version),
                 analysed=True,
@@ -196,9 +214,40 @@ class FrameSteps:
             )
             for frame, (boxes, classes, confidence) in zip(frames, _by_frame(frames, answer), strict=True)
         ]
+        if rows and (picture := frames[-1].picture) is not None:
+            self._newest = picture, rows[-1]
+        return rows
+
+    def follow(
+        self, frame: Frame, config: InferenceConfig, version: ModelVersion
+    ) -> tuple[FramePrediction, int] | None:
+        """Follows the boxes of the last analysed frame into one that λ skips.
+
+        Returns:
+            The frame's row, and the operations that it took; None where no frame was analysed, or the camera
+            has changed the size of its pictures since: then ``skip`` answers.
+        """
+        if self._newest is not None:
+            picture, self._followed = self._newest
+            self._flow.start(picture, self._followed.boxes)
+            self._newest = None
+        followed = self._followed
+        if followed is None or not self._flow.fits(frame.image):
+            return None
+        operations = self._flow.operations(frame.image.shape, len(self._flow.rows))
+        boxes, rows = self._flow.follow(frame.image), self._flow.rows
+        self.answered(frame.index)
+        row = replace(
+            self.skip(frame.index, frame.t_us, config, version),
+            answered_by=frame.index,
+            boxes=boxes,
+            classes=followed.classes[rows],
+            confidence=followed.confidence[rows],
+        )
+        return row, operations
 
     def skip(self, frame: int, t_us: int, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
-        """Returns the row of a frame that is not analysed: the last analysed one answers it."""
+        """Returns the row of a frame without boxes of its own: the last frame with some answers it."""
         return FramePrediction(
             frame=frame,
             t_us=t_us,

@@ -31,6 +31,7 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import BurstFrame, inference_options
+from ekya.streams.ingest.box_flow import BoxFlow
 
 Scope = Callable[[], AbstractContextManager[None]]
 
@@ -60,9 +61,9 @@ class Labelling(Protocol):
         """Returns the questions of ``burst`` to the golden model."""
 
     def burst(
-        self, prepared: "StreamPreparation", resolutions: Sequence[int], scope: Scope
+        self, prepared: "StreamPreparation", configs: Sequence[InferenceConfig], scope: Scope
     ) -> list[BurstFrame]:
-        """Labels consecutive frames, and analyses them at each resolution; empty without objects."""
+        """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
 
     def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
         """Returns the labels on which two models are compared; None if they show too few objects."""
@@ -117,7 +118,7 @@ class StreamPreparation:
 
     def burst(self, configs: Sequence[InferenceConfig], scope: Scope = nullcontext) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at the resolution of each λ; empty without objects."""
-        return self._labelling.burst(self, sorted({config.resolution for config in configs}), scope)
+        return self._labelling.burst(self, configs, scope)
 
     def compare(self, labels: StreamLabels) -> Compared | None:
         """Compares the serving weights with the earlier ones on the labels.
@@ -167,11 +168,16 @@ class StreamPreparation:
         configs: Sequence[InferenceConfig],
         frame_gpu_s: Mapping[int, float],
         burst: Sequence[BurstFrame],
+        following_gpu_s: float | None = None,
     ) -> tuple[InferenceOption, ...]:
         """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1)."""
-        return inference_options(
-            configs, burst, frame_gpu_s, self.settings.fps, self.settings.inference_speed
-        )
+        fps, speed = self.settings.fps, self.settings.inference_speed
+        return inference_options(configs, burst, frame_gpu_s, fps, speed, following_gpu_s)
+
+    def flow_operations(self, burst: Sequence[BurstFrame]) -> int:
+        """Returns the operations with which objects were followed through a burst."""
+        followed = [len(boxes) for frame in burst for boxes, _ in frame.followed]
+        return sum(BoxFlow().operations(self.material.burst[0].picture.shape, count) for count in followed)
 
     def trial(
         self,

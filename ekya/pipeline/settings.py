@@ -28,6 +28,7 @@ class PreparationSettings:
         only_analysed: keep only frames that λ analyses for the golden model.
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
+        follows: whether its boxes are followed into frames that λ skips.
     """
 
     classes: tuple[str, ...]
@@ -44,3 +45,4 @@ class PreparationSettings:
     only_analysed: bool = False
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
+    follows: bool = False

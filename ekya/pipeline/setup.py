@@ -181,6 +181,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
+            follows=fleet.inference.flow,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )
@@ -192,13 +193,15 @@ def first_inference_options(
     fps: float,
     frame_gpu_s: Mapping[int, float],
     speed: SpeedCurve = LINEAR,
+    following_gpu_s: float | None = None,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ before anything is profiled: costs are measured, the accuracy of skipping frames is a guess.
 
     Raises:
         UserError: no λ keeps the stream's ``max_age_s`` at any share.
     """
-    options = inference_options(fleet.inference_configs(), (), frame_gpu_s, fps, speed)
+    configs = fleet.inference_configs()
+    options = inference_options(configs, (), frame_gpu_s, fps, speed, following_gpu_s)
     limit_s = fleet.stream(stream).max_age_s
     youngest_s = us_to_seconds(min(option.age_us for option in options))
     if limit_s is not None and youngest_s > limit_s:

@@ -142,7 +142,9 @@ def _row(
         drawn.append((name, *_judged(records.reference, frame, answer, classes)))
     if not records.served.analysed[at]:
         name, boxes, caption = drawn[-1]
-        drawn[-1] = (name, boxes, f"{caption}; not analysed, and answered by an earlier frame")
+        followed = records.served.answered_by[at] == frame
+        how = "boxes followed from an earlier frame" if followed else "answered by an earlier frame"
+        drawn[-1] = (name, boxes, f"{caption}; not analysed, {how}")
     return PictureRow(
         f"Window {int(records.served.window[at])}, {time}",
         tuple(

@@ -352,7 +352,8 @@ class PreparationActor:
         typical, golden_before_s = self._costs[stream], self._golden.took_s
         calls_before = self._golden.calls
         burst = prepared.burst(configs, scope=preparation.share.batch)
-        options = prepared.profile_inference(configs, prepared.frame_gpu_s(typical), burst)
+        frame_gpu_s = prepared.frame_gpu_s(typical)
+        options = prepared.profile_inference(configs, frame_gpu_s, burst, typical.following_gpu_s)
         self._mailbox.put(
             ev.InferenceProfiled(
                 self._clock.now_us(),

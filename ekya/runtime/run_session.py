@@ -224,12 +224,14 @@ class RunSession:
         added = []
         for stream, its in sorted(ready.items()):
             if stream not in known:
+                costs = host.costs.streams[stream]
                 options = first_inference_options(
                     fleet,
                     stream,
                     its.settings.fps,
-                    host.costs.streams[stream].frame_gpu_s,
+                    costs.frame_gpu_s,
                     its.settings.inference_speed,
+                    costs.following_gpu_s,
                 )
                 added.append(ev.StreamAdded(fleet.stream(stream).play.joins_us, stream, options))
         return [*(() if resumed is None else resumed.events), *added]

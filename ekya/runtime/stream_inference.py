@@ -99,7 +99,10 @@ class StreamInference:
         setup = stream_setup(common.fleet, config.place, feed.wait_open(), common.seed)
         self._settings = replace(setup.settings, device=common.device, inference_speed=common.inference_speed)
         self._steps = FrameSteps(
-            proposer_for(common.fleet, self._stream), setup.collector(), self._settings.task
+            proposer_for(common.fleet, self._stream),
+            setup.collector(),
+            self._settings.task,
+            self._settings.follows,
         )
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
@@ -109,7 +112,7 @@ class StreamInference:
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control()
         self._ipc: CudaIpc | None = None
-        self._costs = FrameCosts(self._settings.fps, common.inference_speed)
+        self._costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
         self._tally = FrameTally()
         self._arrived = 0
         self._last_analysed = -1
@@ -286,7 +289,7 @@ class StreamInference:
         self._report_frames(self._tally.add(row))
 
     def _analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
-        """Finds and names the objects of a frame; None if λ skips it."""
+        """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
         is_due = frame.index // config.every > self._last_analysed // config.every
         proposals = self._propose(frame, is_due)
         if proposals is None:
@@ -295,7 +298,8 @@ class StreamInference:
         if not is_due or self._stopped():
             if not self._steps.proposes_free:
                 self._costs.count_found()
-            return None
+            follows = self._steps.follows and not is_due and not self._stopped()
+            return self._follow(frame, config) if follows else None
         self._last_analysed = frame.index
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self._steps.cut(frame, proposals.boxes, config.resolution)
@@ -304,6 +308,12 @@ class StreamInference:
         (row,) = self._steps.answers([ready], config, version, answer)
         self._steps.answered(frame.index)
         return row
+
+    def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
+        """Follows boxes into a frame that λ skips; None if there are none to follow."""
+        with self._process.handle.scope():
+            followed = self._steps.follow(frame, config, self._version)
+        return None if followed is None else followed[0]
 
     def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""

@@ -258,6 +258,15 @@ def test_load_fleet_of_detectors_has_their_defaults(folder):
     assert not any(fleet.is_set(key) for key in OPEN)
 
 
+def test_load_fleet_follows_boxes_of_detectors_only(folder):
+    fleet = load(folder, detecting(inference={"flow": True}))
+    assert fleet.inference.flow
+    assert not load(folder, detecting()).inference.flow
+    assert refusal(folder, fleet_dict() | {"inference": {"flow": True}}) == (
+        "inference.flow: boxes are followed for edge.task: detect only; remove it"
+    )
+
+
 def test_load_fleet_of_detectors_keeps_what_the_file_sets(folder):
     lists = {"retraining": {"epochs": [3]}, "inference": {"every": [4]}}
     fleet = load(folder, detecting(edge={"task": "detect", "resolution": 224}, **lists))

@@ -25,10 +25,12 @@ from ekya.pipeline.inference import (
     judged_by,
     serving,
 )
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
 
 SIDE = 96
-EVERY = InferenceConfig(1, SIDE)
+EVERY, THIRD = InferenceConfig(1, SIDE), InferenceConfig(3, SIDE)
+SURE = np.array([0.8], np.float32)
 CAR, PERSON, KITE = (
     (12, 8, 60, 40, "car", 0.9),
     (78, 50, 108, 72, "person", 0.6),
@@ -41,6 +43,28 @@ NOWHERE = np.zeros((0, 4), np.float32)
 def steps():
     collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
     return FrameSteps(NoProposals(), collector, Task.DETECT)
+
+
+@pytest.fixture
+def following():
+    """Steps that follow boxes, after a car was found in frame 4."""
+    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
+    steps = FrameSteps(NoProposals(), collector, Task.DETECT, follows=True)
+    first = textured(4, 20)
+    assert steps.follow(first, THIRD, BASE_VERSION) is None, "nothing is analysed yet"
+    cut = steps.cut(first, NOWHERE, SIDE)
+    found = Found(np.array([[20 / 160, 0.25, 60 / 160, 0.75]], np.float32), np.zeros(1, np.int64), SURE)
+    steps.answers([cut], THIRD, ModelVersion(3), [found])
+    steps.answered(4)
+    return steps
+
+
+def textured(index, x, size=(160, 80)):
+    """Returns a frame with a textured square of 40 pixels at x."""
+    noise = np.random.default_rng(5).integers(0, 256, (10, 10, 3)).astype(np.uint8)
+    image = np.full((size[1], size[0], 3), 90, np.uint8)
+    image[20:60, x : x + 40] = np.kron(noise, np.ones((4, 4, 1), np.uint8))
+    return Frame(index, t_us(index), image, None)
 
 
 def frame(index, *objects, size=SIZE):
@@ -103,6 +127,24 @@ def test_base_answers_are_of_sampled_frames_in_their_pixels(steps):
     assert all(row.model_version == BASE_VERSION for row in rows)
     for row in rows:
         assert row.boxes == pytest.approx(np.array([[320, 160, 960, 480]]), abs=15)
+
+
+def test_boxes_are_followed_into_skipped_frames(following):
+    (first, operations), (second, _) = (
+        following.follow(textured(at, x), THIRD, ModelVersion(3)) for at, x in ((5, 23), (6, 26))
+    )
+    for row, x in ((first, 23), (second, 26)):
+        assert row.boxes == pytest.approx(np.array([[x, 20, x + 40, 60]]), abs=1.0)
+        assert (row.analysed, row.answered_by, row.every) == (False, row.frame, 3)
+        assert (row.classes.tolist(), row.confidence.tolist()) == ([0], SURE.tolist())
+    assert operations == BoxFlow().operations((80, 160, 3), 1)
+    assert following.skip(7, t_us(7), THIRD, ModelVersion(3)).answered_by == 6
+
+
+def test_boxes_are_not_followed_into_a_picture_of_another_size(following):
+    assert following.follow(textured(5, 23, size=(176, 96)), THIRD, BASE_VERSION) is None
+    assert following.skip(5, t_us(5), THIRD, BASE_VERSION).answered_by == 4
+    assert following.follow(textured(6, 26), THIRD, BASE_VERSION) is not None, "the old size again"
 
 
 def test_serving_finds_or_classifies_as_the_model_does():

@@ -100,3 +100,12 @@ def test_frames_are_reported_once_and_window_by_window():
     assert tally.add(row(6, True, window=1, config=InferenceConfig(3, 32))) is None
     assert tally.add(row(7, False, window=1, config=InferenceConfig(3, 32))) is None
     assert tally.take() == (1, FrameCount(2, 1))
+
+
+def test_costs_with_followed_boxes_are_measured_per_lambda():
+    """A λ of every second frame follows boxes into one frame for each that it analyses, and so costs more."""
+    costs = FrameCosts(FPS, LINEAR, follows=True)
+    measured(counted(costs, EVERY), 50_000)
+    assert measured(counted(costs, SECOND), 60_000) == (SECOND, 300)
+    assert measured(counted(costs, EVERY), 50_000) == (EVERY, 500)
+    assert measured(counted(costs, EVERY, SECOND), 50_000) is None

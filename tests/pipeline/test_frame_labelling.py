@@ -1,6 +1,7 @@
 """Tests of labelling whole frames for an edge model that detects."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import LEAST_OBJECTS
 from ekya.planning.profiling.label_policy import SAMPLE_PART
+from ekya.streams.ingest.box_flow import BoxFlow
 
 SIDE = 96
 FRAME_GPU_S = 0.01
@@ -214,6 +216,19 @@ def test_burst_counts_the_same_answers_at_each_resolution():
     )
     assert fine.relative_accuracy == pytest.approx(1.0)
     assert coarse.relative_accuracy < 0.8
+
+
+def test_burst_follows_objects_into_as_many_frames_as_lambda_skip():
+    one = prepared([], [kept(at, CAR, PERSON) for at in range(5)])
+    one = replace(one, settings=replace(one.settings, follows=True))
+    frames = one.burst([InferenceConfig(1, SIDE), InferenceConfig(3, SIDE)])
+    assert [len(frame.followed) for frame in frames] == [2, 2, 2, 1, 0]
+    for frame in frames:
+        assert frame.detected == 2
+        for boxes, labels in frame.followed:
+            assert boxes == pytest.approx(frame.boxes, abs=0.5)
+            assert labels.tolist() == [0, 1]
+    assert one.flow_operations(frames) == 7 * BoxFlow().operations((80, 120, 3), 2)
 
 
 def test_burst_without_frames_is_empty():

@@ -43,6 +43,8 @@ class Steps:
     proposed: list[int] = field(default_factory=list)
     operations: tuple[int, ...] = (1,)
     proposes_free: bool = False
+    follows: bool = False
+    followed: list[int] = field(default_factory=list)
 
     def propose(self, frame):
         self.proposed.append(frame.index)
@@ -68,6 +70,13 @@ class Steps:
 
     def answered(self, frame):
         self.answered_by = max(frame, self.answered_by)
+
+    def follow(self, frame, config, version):
+        if self.answered_by == NOT_ANSWERED:
+            return None
+        self.followed.append(frame.index)
+        self.answered(frame.index)
+        return self._row(frame.index, frame.t_us, False, frame.index, config, version), 2
 
     def skip(self, frame, t_us, config, version):
         return self._row(frame, t_us, False, self.answered_by, config, version)
@@ -282,3 +291,35 @@ def test_stream_collected_frames_do_not_depend_on_share():
         _, steps, _, _ = play([(0, EVERY, share_milli)], given=False, wanted=wanted)
         assert wanted <= set(steps.seen)
         assert len(steps.seen) == len(set(steps.seen))
+
+
+def following(*history):
+    """Plays a camera whose boxes are followed; returns its GPU-seconds, steps and rows."""
+    stream, steps = camera(20, steps=Steps(follows=True))
+    for t_us, config, share_milli in history:
+        stream.configure(config, share_milli, t_us)
+    rows = rows_after(stream, 20)
+    return stream.used_gpu_s(), steps, rows
+
+
+def test_stream_follows_boxes_into_the_frames_that_lambda_skips():
+    used_gpu_s, _, rows = following((0, InferenceConfig(5, 32), 1000))
+    assert analysed(rows) == [0, 5, 10, 15]
+    assert [row.answered_by for row in rows] == list(range(20))
+    assert used_gpu_s == pytest.approx(4 * LOOK_GPU_S + 16 * 2 * PROPOSER_GPU_S)
+
+
+def test_stream_busy_with_an_analysis_follows_into_the_newest_frame_after_it():
+    """An analysis takes 2.4 frame periods at a quarter of the GPU, and following 0.8."""
+    _, steps, rows = following((0, InferenceConfig(5, 32), 250))
+    assert analysed(rows) == [0, 5, 10, 15]
+    assert steps.followed == [2, 3, 4, 7, 8, 9, 12, 13, 14, 17, 18, 19]
+    assert [row.answered_by for row in rows][:8] == [0, 0, 2, 3, 4, 5, 5, 7]
+
+
+def test_stream_overloaded_or_without_a_share_follows_nothing():
+    """Frame 5 waits behind the analysis of frame 0, which takes 12 periods; then there is no share."""
+    _, steps, rows = following((0, InferenceConfig(5, 32), 50), (11 * PERIOD_US, InferenceConfig(5, 32), 0))
+    assert analysed(rows) == [0]
+    assert steps.followed == []
+    assert {row.answered_by for row in rows} == {0}

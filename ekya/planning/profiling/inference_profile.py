@@ -23,6 +23,9 @@ PRIOR_OBJECTS = 2.0
 """Weight of a guess about λ, in objects of a burst: two cars that stand at a light show how those two move,
 and not how the street does."""
 
+HELD_LOSS, FOLLOWED_LOSS = 0.35, 0.05
+"""Exponents by which accuracy falls with the frame rate: boxes stay in place, or flow follows them."""
+
 _SAME_OBJECT_IOU = 0.5
 
 
@@ -35,31 +38,50 @@ class BurstFrame:
         labels: (N,) class of each box by the golden model.
         alike: per resolution, how many answers of the serving model are the same as at the finest, and how
             many count.
+        followed: where optical flow follows boxes into frames that λ skips: these boxes in the next frame, in
+            the one after it, and so on, each with the labels of those that are left.
+        detected: number of boxes that the serving model finds at the finest resolution, which flow has to
+            follow; 0 without flow.
     """
 
     boxes: NDArray[np.float32]
     labels: NDArray[np.int64]
     alike: Mapping[int, tuple[float, float]]
+    followed: tuple[tuple[NDArray[np.float32], NDArray[np.int64]], ...] = ()
+    detected: int = 0
+
+    def answer(self, later: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Returns the boxes, with their labels, that answer for the frame this many frames later."""
+        return self.followed[later - 1] if 0 < later <= len(self.followed) else (self.boxes, self.labels)
 
 
-def prior_relative_accuracy(config: InferenceConfig, finest: int) -> float:
+def sides_of(configs: Sequence[InferenceConfig]) -> list[int]:
+    """Returns the resolutions of Λ, rising."""
+    return sorted({config.resolution for config in configs})
+
+
+def prior_relative_accuracy(config: InferenceConfig, finest: int, follows: bool = False) -> float:
     """Returns a guess, used until a burst is measured.
 
-    Every halving of the frame rate costs about a fifth. A model that was trained at one resolution answers
-    much worse at another: a quarter less costs about half.
+    Every halving of the frame rate costs about a fifth, or a thirtieth where optical flow follows the
+    boxes. A model that was trained at one resolution answers much worse at another: a quarter less costs
+    about half.
     """
-    return float(config.every**-0.35 * (config.resolution / finest) ** 2.5)
+    lost = FOLLOWED_LOSS if follows else HELD_LOSS
+    return float(config.every**-lost * (config.resolution / finest) ** 2.5)
 
 
-def measured_relative_accuracy(config: InferenceConfig, finest: int, burst: Sequence[BurstFrame]) -> float:
+def measured_relative_accuracy(
+    config: InferenceConfig, finest: int, burst: Sequence[BurstFrame], follows: bool = False
+) -> float:
     """Returns the relative accuracy of λ on a burst with objects.
 
     A burst of k frames shows only λ that leave out at most k - 1. Of any other λ it shows the first part,
     and the rest is guessed.
     """
     shown = min(config.every, len(burst))
-    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest)
-    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest)
+    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest, follows)
+    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest, follows)
     return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution)
 
 
@@ -69,14 +91,16 @@ def inference_options(
     frame_gpu_s: Mapping[int, float],
     fps: float,
     speed: SpeedCurve = LINEAR,
+    following_gpu_s: float | None = None,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ: for each λ its accuracy relative to the most demanding one, needed share and age of results.
 
     A burst shows few objects, and a model that has drifted gets most of them wrong, so the number of correct
     answers would mostly be luck, and say nothing of the model that is about to be retrained. Relative
     accuracy is therefore the product of two parts that a burst shows well for any model: how many objects
-    are still where an earlier frame's box of their class was, and how many are classified the same at a
-    lower resolution. Results of few objects or few frames are mixed with a guess.
+    are still where an earlier frame's box of their class was, or where optical flow followed it to, and how
+    many are classified the same at a lower resolution. Results of few objects or few frames are mixed with a
+    guess.
 
     Args:
         configs: Λ.
@@ -84,20 +108,35 @@ def inference_options(
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
         fps: frames a second of the camera.
         speed: of inference at a share.
+        following_gpu_s: GPU-seconds to follow boxes into one frame; None where they stay in place.
     """
+    follows = following_gpu_s is not None
     finest = max(config.resolution for config in configs)
     objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
     weight = objects / (objects + PRIOR_OBJECTS)
     options = []
     for config in configs:
-        relative = prior_relative_accuracy(config, finest)
+        relative = prior_relative_accuracy(config, finest, follows)
         if objects:
-            relative = weight * measured_relative_accuracy(config, finest, burst) + (1.0 - weight) * relative
-        needed = frame_gpu_s[config.resolution] * fps / config.every * HEADROOM
+            measured = measured_relative_accuracy(config, finest, burst, follows)
+            relative = weight * measured + (1.0 - weight) * relative
+        needed = period_gpu_s(config, frame_gpu_s, following_gpu_s) * fps / config.every * HEADROOM
         share_milli = speed.share_for(needed)
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
         options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
+
+
+def period_gpu_s(
+    config: InferenceConfig, frame_gpu_s: Mapping[int, float], following_gpu_s: float | None
+) -> float:
+    """Returns the GPU-seconds of a λ for ``every`` frames: one is analysed, boxes follow into the others.
+
+    Args:
+        config: λ.
+        frame_gpu_s, following_gpu_s: as in ``inference_options``.
+    """
+    return frame_gpu_s[config.resolution] + (config.every - 1) * (following_gpu_s or 0.0)
 
 
 def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
@@ -157,8 +196,9 @@ def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
     for start in range(min(every, len(burst))):
         for at in range(start, len(burst)):
             answering = burst[at - (at - start) % every]
-            overlaps = iou_matrix(burst[at].boxes, answering.boxes) >= _SAME_OBJECT_IOU
-            same_class = burst[at].labels[:, None] == answering.labels[None, :]
+            boxes, labels = answering.answer((at - start) % every)
+            overlaps = iou_matrix(burst[at].boxes, boxes) >= _SAME_OBJECT_IOU
+            same_class = burst[at].labels[:, None] == labels[None, :]
             there += int(np.any(overlaps & same_class, axis=1).sum())
             counted += len(burst[at].labels)
     return there / counted if counted else 1.0

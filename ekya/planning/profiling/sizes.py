@@ -14,7 +14,7 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import FamilyCost
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.planning.profiling.inference_profile import HEADROOM, prior_relative_accuracy
+from ekya.planning.profiling.inference_profile import HEADROOM, period_gpu_s, prior_relative_accuracy
 
 CORES_PART = 0.75
 """Part of the cores of a machine without GPUs that a fleet uses; the rest decodes video, plans and moves
@@ -217,7 +217,8 @@ def floor_milli(of: StreamCosts, every: Sequence[int], resolutions: Sequence[int
 
 def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
     """Returns the share with which a λ keeps up."""
-    return math.ceil(FULL_GPU_MILLI * of.frame_gpu_s[config.resolution] * of.fps / config.every * HEADROOM)
+    gpu_s = period_gpu_s(config, of.frame_gpu_s, of.following_gpu_s)
+    return math.ceil(FULL_GPU_MILLI * gpu_s * of.fps / config.every * HEADROOM)
 
 
 def _floors(
@@ -340,7 +341,10 @@ def _min_accuracy(wishes: Wishes, costs: HostCosts, every: Sequence[int], capaci
     usual = MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy
     finest = max(_measured(costs))
     least = usual / TYPICAL_ACCURACY
-    keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest) >= least]
+    follows = any(of.following_gpu_s is not None for of in costs.streams.values())
+    keeping = [
+        k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest, follows) >= least
+    ]
     needed_milli = _all_milli(costs, max(keeping, default=min(every)), finest)
     return usual if needed_milli <= KEEPING_PART * capacity_milli else 0.0
 

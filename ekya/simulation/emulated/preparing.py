@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import mean
 
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import InferenceConfig
@@ -14,6 +15,7 @@ from ekya.core.events import (
     ProfileReady,
 )
 from ekya.core.gpus import DidNotFit
+from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
@@ -118,9 +120,12 @@ def profile_inference(
         for config in configs
     }
     burst = prepared.burst(configs)
-    options = prepared.profile_inference(configs, frame_gpu_s, burst)
+    boxes = mean(frame.detected for frame in burst) if burst else TYPICAL_OBJECTS
+    following_gpu_s = card.following_gpu_s(boxes) if prepared.settings.follows else None
+    options = prepared.profile_inference(configs, frame_gpu_s, burst, following_gpu_s)
     questions = prepared.burst_questions()
-    gpu_s = golden_s = golden_gpu_s(prepared.golden, card, questions)
+    golden_s = golden_gpu_s(prepared.golden, card, questions)
+    gpu_s = golden_s + card.proposing_gpu_s(prepared.flow_operations(burst))
     for resolution in frame_gpu_s:
         gpu_s += card.forward_gpu_s(prepared.images_in(burst), resolution)
     return options, gpu_s, golden_s, calls_for(prepared.golden, questions)

@@ -220,7 +220,7 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(proposer, setup.collector(), settings.task)
+    steps = FrameSteps(proposer, setup.collector(), settings.task, settings.follows)
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
@@ -232,7 +232,13 @@ def _camera(
         frames=frames,
         models=models,
         model=base,
-        options=first_inference_options(fleet, stream.id, settings.fps, costs),
+        options=first_inference_options(
+            fleet,
+            stream.id,
+            settings.fps,
+            costs,
+            following_gpu_s=card.following_gpu_s(TYPICAL_OBJECTS) if settings.follows else None,
+        ),
         version=BASE_VERSION,
         memory=ExemplarMemory(),
         kept=kept,

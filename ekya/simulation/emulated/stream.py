@@ -22,11 +22,15 @@ _ANALYSE_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """Frame to be analysed next, with the operations of proposing its boxes."""
+    """Frame to be analysed next, with the operations of proposing its boxes.
+
+    One that λ skips is not analysed: boxes are followed into it.
+    """
 
     frame: Frame
     boxes: NDArray[np.float32]
     proposer_operations: int
+    is_due: bool = True
 
 
 class EmulatedStream:
@@ -149,12 +153,13 @@ class EmulatedStream:
                     proposer_operations = operations
         if proposals is not None:
             self._steps.collect(frame, proposals)
-        if proposals is None or not is_due:
+        follows = self._steps.follows and not (self._waiting is not None and self._waiting.is_due)
+        if proposals is None or not (is_due or follows):
             self._pass_over(frame)
             return
         if self._waiting is not None:
             self._pass_over(self._waiting.frame)
-        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations)
+        self._waiting = _Waiting(frame, proposals.boxes, proposer_operations, is_due)
         self._work_until(frame.t_us)
 
     def _work_until(self, t_us: int) -> None:
@@ -163,7 +168,10 @@ class EmulatedStream:
             if self._waiting is None or self._share_milli == 0:
                 return
             waiting, self._waiting = self._waiting, None
-            self._begin(waiting)
+            if waiting.is_due:
+                self._begin(waiting)
+            else:
+                self._follow(waiting.frame)
 
     def _begin(self, waiting: _Waiting) -> None:
         frame, boxes = waiting.frame, waiting.boxes
@@ -174,10 +182,23 @@ class EmulatedStream:
         gpu_s = self._card.frame_gpu_s(
             len(ready.images), self._config.resolution, waiting.proposer_operations
         )
+        self._occupy(frame, gpu_s)
+        self._steps.answered(frame.index)
+
+    def _follow(self, frame: Frame) -> None:
+        self._analyse()  # boxes are followed from the last analysed frame
+        followed = self._steps.follow(frame, self._config, self._version)
+        if followed is None:
+            self._pass_over(frame)
+            return
+        self._rows[frame.index], operations = followed
+        self._occupy(frame, self._card.proposing_gpu_s(operations))
+
+    def _occupy(self, frame: Frame, gpu_s: float) -> None:
+        """Charges the work on a frame, which begins when it is there and the share is free."""
         self._used_gpu_s += gpu_s
         begun_us = max(frame.t_us, self._busy_until_us)
         self._busy_until_us = begun_us + round(gpu_s / LINEAR.speed(self._share_milli) * US_PER_S)
-        self._steps.answered(frame.index)
 
     def _pass_over(self, frame: Frame) -> None:
         self._rows[frame.index] = self._steps.skip(frame.index, frame.t_us, self._config, self._version)
