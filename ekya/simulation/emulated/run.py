@@ -29,7 +29,7 @@ from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
@@ -240,7 +240,7 @@ def _camera(
             following_gpu_s=card.following_gpu_s(TYPICAL_OBJECTS) if settings.follows else None,
         ),
         version=BASE_VERSION,
-        memory=ExemplarMemory(),
+        memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),
         kept=kept,
         joins_us=stream.play.joins_us,
         misfortunes=misfortunes(stream),
