@@ -34,7 +34,7 @@ from ekya.config.fleet_sections import (
     StreamConfig,
 )
 from ekya.config.shipped import shipped_root
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
 from ekya.core.unique_tuple import UniqueTuple
@@ -159,7 +159,10 @@ class FleetConfig(FleetSection):
     def inference_configs(self) -> tuple[InferenceConfig, ...]:
         """Returns Λ, sorted."""
         lists = self.inference
-        return tuple(sorted(InferenceConfig(*values) for values in product(lists.every, lists.resolutions)))
+        pairs = chain(
+            product(lists.every, lists.resolutions), product(lists.golden_every, [GOLDEN_RESOLUTION])
+        )
+        return tuple(sorted(InferenceConfig(*pair) for pair in pairs))
 
     @model_validator(mode="before")
     @classmethod
@@ -252,6 +255,13 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield from _problems_of_detectors(fleet)
     elif fleet.inference.flow:
         yield f"inference.flow: boxes are followed for edge.task: {Task.DETECT} only; remove it"
+    if fleet.inference.golden_every and (
+        fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None
+    ):
+        yield (
+            f"inference.golden_every: is for edge.task: {Task.DETECT} with a detector as the golden model, "
+            f"such as {ONNX}; remove it"
+        )
     for stream in fleet.streams:
         if stream.source.gives_truth and stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: its source knows its objects; remove it"

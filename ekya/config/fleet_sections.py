@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
-from ekya.core.unique_tuple import UniqueTuple
+from ekya.core.unique_tuple import UniqueTuple, distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec
@@ -111,11 +111,14 @@ class InferencesConfig(FleetSection):
             5/11 of that (352, 288, 224, 160).
         flow: whether optical flow follows the boxes of an analysed frame into those that λ skips; for
             detectors only.
+        golden_every: 5 offers λ in which the golden detector analyses every fifth frame instead of the edge
+            model, and flow follows its boxes in between. Empty: it never runs in inference.
     """
 
     every: UniqueTuple[Annotated[int, Field(ge=1)]] = (1, 2, 3, 5, 10)
     resolutions: UniqueTuple[Annotated[int, Field(ge=8, le=640)]] = (32, 24)
     flow: bool = False
+    golden_every: Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(distinct)] = ()
 
     def of_detector(self, finest: int) -> "InferencesConfig":
         """Returns the same lists, with a detector's values for those that the file does not set.

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import MAX_PREPARATION_FRACTION, KeptFrames, frame_sides
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.cuts import Task
@@ -55,6 +56,12 @@ def resolutions_to_measure(fleet: FleetConfig) -> tuple[int, ...]:
     return usual if coarser is None else (*usual, coarser)
 
 
+def resolutions_to_follow(fleet: FleetConfig) -> tuple[int, ...]:
+    """Returns the resolutions of λ whose boxes are followed into frames that they skip."""
+    of_model = resolutions_to_measure(fleet) if fleet.inference.flow else ()
+    return (*of_model, GOLDEN_RESOLUTION) if fleet.inference.golden_every else of_model
+
+
 def _usual_resolutions(fleet: FleetConfig) -> tuple[tuple[int, ...], int | None]:
     """Returns the resolutions to choose where the file sets none, and another where time is short."""
     if fleet.edge.task is Task.DETECT:
@@ -76,6 +83,7 @@ def _wishes(fleet: FleetConfig) -> Wishes:
         least_data=min(fleet.retraining.data_fractions),
         labels=fleet.golden.frames_per_window if detects else fleet.golden.labels_per_window,
         label_gpu_s=fleet.golden.gpu_s_per_window,
+        golden_every=fleet.inference.golden_every,
         usual_resolutions=usual,
         coarser_resolution=coarser,
         **given,

@@ -36,13 +36,18 @@ class RetrainConfig:
         return (self.trainable_blocks, seen, self.head_width, self.epochs, -self.batch_size)
 
 
+GOLDEN_RESOLUTION = 0
+"""Resolution of a λ in which the golden detector analyses the frames, at its own resolution."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class InferenceConfig:
     """λ: frame sampling and resolution of inference (paper §3.1).
 
     Attributes:
         every: analyse every k-th frame, at least 1.
-        resolution: side in pixels of the square that each object is resized to.
+        resolution: side in pixels of the square that each object, or the frame, is resized to;
+            ``GOLDEN_RESOLUTION`` for the golden detector instead of the edge model.
     """
 
     every: int
@@ -50,6 +55,12 @@ class InferenceConfig:
 
     @property
     def name(self) -> str:
-        """Name for display: ``every 2nd frame at 32 px``."""
-        which = {1: "every frame", 2: "every 2nd frame", 3: "every 3rd frame"}
-        return f"{which.get(self.every, f'every {self.every}th frame')} at {self.resolution} px"
+        """Name for display: ``every 2nd frame at 32 px``, ``golden detector on every 5th frame``."""
+        names = {1: "every frame", 2: "every 2nd frame", 3: "every 3rd frame"}
+        which = names.get(self.every, f"every {self.every}th frame")
+        return f"golden detector on {which}" if self.by_golden else f"{which} at {self.resolution} px"
+
+    @property
+    def by_golden(self) -> bool:
+        """Whether the golden detector analyses the frames, and not the edge model."""
+        return self.resolution == GOLDEN_RESOLUTION

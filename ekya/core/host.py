@@ -1,7 +1,7 @@
 """Cost model of a fleet's work on this machine, measured before a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ekya.core.profile import FamilyCost
 from ekya.core.units import StreamId
@@ -17,22 +17,24 @@ class StreamCosts:
     Attributes:
         fps: frames per second of the camera.
         frame_gpu_s: seconds of a whole GPU (on a CPU machine: of one core) to analyse one typical frame,
-            object detection included, per λ resolution in pixels.
+            object detection included, per λ resolution in pixels, that of the golden detector among them if
+            a λ is of it.
         finding_gpu_s: part of each for object detection, independent of the number of objects.
         per_object: whether the rest is for objects one by one; otherwise for frames, whatever they show.
-        following_gpu_s: to follow the boxes of a typical frame into the next; None where they are not.
+        following_gpu_s: to follow the boxes of a typical frame into the next, per resolution; those of one
+            that is missing stay in place.
     """
 
     fps: float
     frame_gpu_s: Mapping[int, float]
     finding_gpu_s: float = 0.0
     per_object: bool = True
-    following_gpu_s: float | None = None
+    following_gpu_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def object_gpu_s(self) -> float:
         """Cost of passing one object, or one frame, through the model at the finest resolution."""
-        passing = max(self.frame_gpu_s.values()) - self.finding_gpu_s
+        passing = self.frame_gpu_s[max(self.frame_gpu_s)] - self.finding_gpu_s
         return passing / TYPICAL_OBJECTS if self.per_object else passing
 
     def at_crowd(self, crowd: float) -> dict[int, float]:

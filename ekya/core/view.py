@@ -47,7 +47,7 @@ class InferenceOption:
 
     Attributes:
         config: λ.
-        relative_accuracy: accuracy as a part of that of the most demanding λ, in [0, 1].
+        relative_accuracy: accuracy as a part of ``full_accuracy``, in [0, 1].
         share_needed_milli: the share that keeps up with the camera.
         age_us: largest age of a result that is still used, where λ keeps up.
         ample_milli: the share that keeps up with crowded frames too, where ``share_needed_milli`` is less
@@ -59,6 +59,18 @@ class InferenceOption:
     share_needed_milli: int
     age_us: int = 0
     ample_milli: int = 0
+
+    def full_accuracy(self, model_accuracy: float) -> float:
+        """Returns the accuracy of which ``relative_accuracy`` is a part.
+
+        It is that of the edge model, every frame analysed by the most demanding λ. The golden detector is
+        right by definition, whatever the edge model knows.
+        """
+        return 1.0 if self.config.by_golden else model_accuracy
+
+    def accuracy(self, model_accuracy: float) -> float:
+        """Returns the accuracy of the answers where λ keeps up, with an edge model of this accuracy."""
+        return self.full_accuracy(model_accuracy) * self.relative_accuracy
 
 
 @dataclass(frozen=True, slots=True)

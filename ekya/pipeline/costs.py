@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
-from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_measure
-from ekya.core.configs import RetrainConfig
+from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_follow, resolutions_to_measure
+from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
@@ -174,6 +174,8 @@ _CARD = TypeAdapter(CostCard)
 
 def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
     """Returns the costs of the fleet's work by a cost card."""
+    label_gpu_s = _label_gpu_s(fleet, card)
+    golden = {GOLDEN_RESOLUTION: label_gpu_s} if fleet.inference.golden_every else {}
     finding: dict[ObjectsSpec, int] = {}  # one detector is opened for all streams with the same settings
 
     def costs(stream: StreamConfig) -> StreamCosts:
@@ -187,15 +189,18 @@ def card_costs(fleet: FleetConfig, card: CostCard) -> HostCosts:
             {
                 resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
                 for resolution in resolutions_to_measure(fleet)
-            },
+            }
+            | golden,
             card.proposing_gpu_s(operations),
             per_object=fleet.edge.task is Task.CLASSIFY,
-            following_gpu_s=card.following_gpu_s(TYPICAL_OBJECTS) if fleet.inference.flow else None,
+            following_gpu_s=dict.fromkeys(
+                resolutions_to_follow(fleet), card.following_gpu_s(TYPICAL_OBJECTS)
+            ),
         )
 
     frames = {stream.id: costs(stream) for stream in fleet.streams}
     families = card.family_costs(fleet.retrain_configs(), crop_side(fleet))
-    return HostCosts(frames, _label_gpu_s(fleet, card), families, cores=1.0)
+    return HostCosts(frames, label_gpu_s, families, cores=1.0)
 
 
 def fitted_by_card(

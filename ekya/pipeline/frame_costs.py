@@ -80,7 +80,7 @@ class FrameCosts:
 
     def _measured_alike(self, config: InferenceConfig) -> InferenceConfig:
         """Returns the λ that stands for all whose analysed frames cost the same."""
-        return config if self._follows else InferenceConfig(1, config.resolution)
+        return config if self._follows or config.by_golden else InferenceConfig(1, config.resolution)
 
     def _measure_shortfall(self) -> None:
         """Updates the shortfall: it rises immediately and decays slowly, or drops would oscillate."""

@@ -88,7 +88,7 @@ class FrameLabelling:
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and finds their objects at each resolution with the serving model.
 
-        If inference follows boxes, so are the objects here, into as many frames as λ skip at most.
+        If inference follows boxes, so are the objects here, into as many frames as such λ skip at most.
         """
         asked = _asked_burst(prepared)
         with scope():
@@ -105,7 +105,8 @@ class FrameLabelling:
         finest = answers[max(answers)]
         as_true = tuple(_as_objects(found) for found in finest)
         judged = {side: judged_frames(found, as_true) for side, found in answers.items()}
-        skipped = max(config.every for config in configs) - 1 if prepared.settings.follows else 0
+        follows = prepared.settings.follows
+        skipped = max((of.every for of in configs if follows or of.by_golden), default=1) - 1
         return [
             BurstFrame(
                 of.boxes,

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from ekya.config.fleet_file import FleetConfig, parse_fleet
-from ekya.config.sizing import resolutions_to_measure
-from ekya.core.configs import RetrainConfig
+from ekya.config.sizing import resolutions_to_follow, resolutions_to_measure
+from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
@@ -156,6 +156,13 @@ def _costs(
     predictor = Predictors(device, tested.way).of(model)
     images = random_images(round(typical_images(fleet)), side)
     passing_s = passing_gpu_s(predictor, images, resolutions_to_measure(fleet), timer)
+    label_s = 0.0
+    if fleet.golden.model != FILE:
+        picture = next(iter(sampled.values())).frames[0].image
+        golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
+    golden_s = {GOLDEN_RESOLUTION: label_s} if fleet.inference.golden_every else {}
+    followed = resolutions_to_follow(fleet)
     known: dict[StreamId, StreamCosts] = {}
     for stream in fleet.streams:
         if stream.id in sampled:
@@ -163,16 +170,11 @@ def _costs(
             finding_s = 0.0 if detects else finding_gpu_s(shown, proposer, stream.objects.every, timer)
             known[stream.id] = StreamCosts(
                 shown.fps * stream.play.speed,
-                {resolution: finding_s + took_s for resolution, took_s in passing_s.items()},
+                {resolution: finding_s + took_s for resolution, took_s in passing_s.items()} | golden_s,
                 finding_s,
                 per_object=not detects,
-                following_gpu_s=following_gpu_s(shown, timer) if fleet.inference.flow else None,
+                following_gpu_s=dict.fromkeys(followed, following_gpu_s(shown, timer)) if followed else {},
             )
-    label_s = 0.0
-    if fleet.golden.model != FILE:
-        picture = next(iter(sampled.values())).frames[0].image
-        golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
-        label_s = (frame_label_gpu_s if detects else label_gpu_s)(golden, picture, timer)
     return HostCosts(
         of_all_streams(known, [stream.id for stream in fleet.streams]),
         label_s,

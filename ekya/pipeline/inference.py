@@ -23,6 +23,7 @@ from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.goals import Judged, judged_frames
 from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.golden_inference import GoldenInference
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
@@ -147,13 +148,13 @@ class FrameSteps:
         proposer: finds objects.
         collector: keeps some frames for the golden model.
         task: of the model.
-        follows: whether optical flow follows the boxes of analysed frames into those that λ skips.
+        follows: whether optical flow follows the model's boxes into frames that λ skips.
+        golden: analyses the frames where λ is of it; not used by others.
 
     Attributes:
         propose: finds the objects of a frame.
         proposes_free: whether that costs nothing.
         collector: the collector.
-        follows: as given.
     """
 
     def __init__(
@@ -162,11 +163,12 @@ class FrameSteps:
         collector: WindowCollector,
         task: Task = Task.CLASSIFY,
         follows: bool = False,
+        golden: GoldenInference | None = None,
     ) -> None:
         self.propose = proposer.propose
         self.proposes_free = proposer.free
         self.collector = collector
-        self.follows = follows
+        self._model_follows, self._golden = follows, golden
         self._detects = task is Task.DETECT
         self._flow = BoxFlow()
         # The last analysed frame, from which boxes are not followed yet, and that from which they are.
@@ -192,7 +194,7 @@ class FrameSteps:
         else:
             images = crop_objects(frame.image, boxes, self.collector.side)
         size = (frame.image.shape[1], frame.image.shape[0])
-        picture = frame.image if self.follows else None
+        picture = frame.image if self._model_follows else None
         return Proposed(frame.index, frame.t_us, boxes, images, size, picture)
 
     def answered(self, frame: int) -> None:
@@ -214,9 +216,32 @@ class FrameSteps:
             )
             for frame, (boxes, classes, confidence) in zip(frames, _by_frame(frames, answer), strict=True)
         ]
-        if rows and (picture := frames[-1].picture) is not None:
-            self._newest = picture, rows[-1]
+        picture = frames[-1].picture
+        self._newest = None if picture is None else (picture, rows[-1])
+        self._followed = None
         return rows
+
+    def ask_golden(
+        self, frame: Frame, config: InferenceConfig, version: ModelVersion
+    ) -> tuple[FramePrediction, int]:
+        """Returns the row of a frame that the golden detector analyses, and the operations that it took."""
+        assert self._golden is not None, "λ of the golden detector are offered"
+        found = self._golden.find(frame.image)
+        row = replace(
+            self.skip(frame.index, frame.t_us, config, version),
+            analysed=True,
+            answered_by=frame.index,
+            boxes=found.boxes,
+            classes=found.classes.astype(np.int16),
+            confidence=np.ones(len(found.classes), np.float32),
+        )
+        self.answered(frame.index)
+        self._newest = frame.image, row
+        return row, self._golden.operations(frame.image)
+
+    def follows(self, config: InferenceConfig) -> bool:
+        """Returns whether boxes are followed into frames that this λ skips."""
+        return self._model_follows or config.by_golden
 
     def follow(
         self, frame: Frame, config: InferenceConfig, version: ModelVersion
@@ -224,8 +249,8 @@ class FrameSteps:
         """Follows the boxes of the last analysed frame into one that λ skips.
 
         Returns:
-            The frame's row, and the operations that it took; None where no frame was analysed, or the camera
-            has changed the size of its pictures since: then ``skip`` answers.
+            The frame's row, and the operations that it took; None where there is no frame to follow from, or
+            the camera has changed the size of its pictures since: then ``skip`` answers.
         """
         if self._newest is not None:
             picture, self._followed = self._newest

@@ -30,7 +30,7 @@ from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import NEVER_BACK, why_back
-from ekya.planning.profiling.inference_profile import BurstFrame, inference_options
+from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
 from ekya.streams.ingest.box_flow import BoxFlow
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -168,7 +168,7 @@ class StreamPreparation:
         configs: Sequence[InferenceConfig],
         frame_gpu_s: Mapping[int, float],
         burst: Sequence[BurstFrame],
-        following_gpu_s: float | None = None,
+        following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
     ) -> tuple[InferenceOption, ...]:
         """Returns each λ's relative accuracy on a labelled burst, and the share it needs (paper §3.1)."""
         fps, speed = self.settings.fps, self.settings.inference_speed

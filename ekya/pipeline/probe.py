@@ -16,6 +16,7 @@ from typing import IO, Any, Self, cast
 from pydantic import TypeAdapter, ValidationError
 
 from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts
 from ekya.core.profile import Family
@@ -50,7 +51,10 @@ class ProbedHost:
             "cores": self.costs.cores,
             "forward": _forward(self.self_test),
             "frame_ms": {
-                stream: {str(side): round(gpu_s * 1e3, 3) for side, gpu_s in costs.frame_gpu_s.items()}
+                stream: {
+                    "golden" if side == GOLDEN_RESOLUTION else str(side): round(gpu_s * 1e3, 3)
+                    for side, gpu_s in costs.frame_gpu_s.items()
+                }
                 for stream, costs in self.costs.streams.items()
             },
             "label_ms": round(self.costs.label_gpu_s * 1e3, 3),

@@ -29,7 +29,7 @@ from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import PREPARATION_GPU, deal
-from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
 from ekya.results.metrics.cues import Cue, Happening
 from ekya.results.metrics.energy import JobPlaces
 from ekya.streams.ingest.motion import MotionRegions
@@ -193,7 +193,7 @@ def first_inference_options(
     fps: float,
     frame_gpu_s: Mapping[int, float],
     speed: SpeedCurve = LINEAR,
-    following_gpu_s: float | None = None,
+    following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ before anything is profiled: costs are measured, the accuracy of skipping frames is a guess.
 

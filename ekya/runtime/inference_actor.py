@@ -16,6 +16,7 @@ from ekya.models.edge.multi_model import MultiModelPredictor, Predictors
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import serving
 from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_state import StreamRow
@@ -157,7 +158,8 @@ class InferenceActor:
                 models = MultiModelPredictor(common.device, common.way)
                 batcher = ModelBatcher(handle.scope, fleet_classes(common.fleet), models)
                 share, use = VersionedShare(handle), SharedUse(handle)
-                self.shared = InferenceProcess(handle, share, use, batcher, self._mailbox)
+                golden = GoldenInference(common.fleet)
+                self.shared = InferenceProcess(handle, share, use, batcher, self._mailbox, golden)
             return self.shared
 
 

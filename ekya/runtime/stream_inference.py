@@ -18,8 +18,10 @@ from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
+from ekya.models.training.operations import forward_operations
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts, FrameTally
+from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.run_writer import FrameRecord
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
@@ -53,6 +55,7 @@ class InferenceProcess:
         use: GPU use of each stream.
         models: their models.
         mailbox: their events.
+        golden: analyses their frames where λ is of it.
     """
 
     handle: ShareHandle
@@ -60,6 +63,7 @@ class InferenceProcess:
     use: SharedUse
     models: ModelBatcher
     mailbox: Mailbox
+    golden: GoldenInference
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +107,7 @@ class StreamInference:
             setup.collector(),
             self._settings.task,
             self._settings.follows,
+            process.golden,
         )
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
@@ -123,6 +128,8 @@ class StreamInference:
         """Warms up the model and returns the stream's settings."""
         resolutions = self._config.common.fleet.inference.resolutions
         self._process.models.serving(self._stream.id).model.warm_up(self._settings.side, resolutions)
+        if self._config.common.fleet.inference.golden_every:
+            self._process.golden.warm_up()
         return Ready(self._settings, self._feed.died)
 
     def begin(self, started_monotonic_ns: int) -> None:
@@ -298,15 +305,26 @@ class StreamInference:
         if not is_due or self._stopped():
             if not self._steps.proposes_free:
                 self._costs.count_found()
-            follows = self._steps.follows and not is_due and not self._stopped()
+            follows = self._steps.follows(config) and not is_due and not self._stopped()
             return self._follow(frame, config) if follows else None
         self._last_analysed = frame.index
+        if config.by_golden:
+            return self._ask_golden(frame, config)
         # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
         ready = self._steps.cut(frame, proposals.boxes, config.resolution)
         answer, version = self._process.models.answer(self._stream.id, ready.images, config.resolution)
         self._process.use.count(self._part, len(ready.images))
         (row,) = self._steps.answers([ready], config, version, answer)
         self._steps.answered(frame.index)
+        return row
+
+    def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
+        with self._process.handle.scope():
+            row, operations = self._steps.ask_golden(frame, config, self._version)
+        # Its use is divided among the streams of the process by pictures of the edge model.
+        edge = self._config.common.fleet.edge
+        pictures = round(operations / forward_operations(self._settings.side, architecture=edge.model))
+        self._process.use.count(self._part, max(pictures, 1))
         return row
 
     def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:

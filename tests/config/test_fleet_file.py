@@ -267,6 +267,35 @@ def test_load_fleet_follows_boxes_of_detectors_only(folder):
     )
 
 
+def test_load_fleet_offers_lambdas_of_a_golden_detector_if_asked(folder):
+    asked = {"every": [1, 2], "resolutions": [96], "golden_every": [9, 5]}
+    fleet = load(folder, detecting(inference=asked))
+    assert [config.name for config in fleet.inference_configs()] == [
+        "every frame at 96 px",
+        "every 2nd frame at 96 px",
+        "golden detector on every 5th frame",
+        "golden detector on every 9th frame",
+    ]
+    assert not any(config.by_golden for config in load(folder, detecting()).inference_configs())
+    (folder / "again.yaml").write_text(dump_fleet(fleet))
+    assert load_fleet(folder / "again.yaml") == fleet
+
+
+@pytest.mark.parametrize(
+    "golden", [{"model": "resnext29", "weights": "golden.safetensors"}, {"model": "file"}]
+)
+def test_load_fleet_refuses_lambdas_of_what_is_no_golden_detector(folder, golden):
+    sentence = (
+        "inference.golden_every: is for edge.task: detect with a detector as the golden model, such as onnx; "
+        "remove it"
+    )
+    asked = {"inference": {"golden_every": [5]}}
+    assert refusal(folder, fleet_dict() | asked) == sentence
+    if golden["model"] == "file":
+        golden = {**golden, "weights": "golden.safetensors"}
+        assert refusal(folder, detecting(golden=golden) | asked) == sentence
+
+
 def test_load_fleet_of_detectors_keeps_what_the_file_sets(folder):
     lists = {"retraining": {"epochs": [3]}, "inference": {"every": [4]}}
     fleet = load(folder, detecting(edge={"task": "detect", "resolution": 224}, **lists))

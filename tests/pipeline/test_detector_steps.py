@@ -1,18 +1,20 @@
 """Tests of a frame's steps around an edge model that detects."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bright import FLEET, SIZE, picture, serving_detector
+from bright import FLEET, SIZE, BrightDetector, picture, serving_detector
 from street import WINDOW_US, settings, t_us
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NOT_ANSWERED
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.models.edge.cuts import FASTESTDET, Task
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.edge.model import build_edge_model
+from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.proposer import NoProposals
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.pipeline.collector import LONGEST_SIDE, WindowCollector
@@ -145,6 +147,41 @@ def test_boxes_are_not_followed_into_a_picture_of_another_size(following):
     assert following.follow(textured(5, 23, size=(176, 96)), THIRD, BASE_VERSION) is None
     assert following.skip(5, t_us(5), THIRD, BASE_VERSION).answered_by == 4
     assert following.follow(textured(6, 26), THIRD, BASE_VERSION) is not None, "the old size again"
+
+
+def golden_steps():
+    """Steps whose golden detector finds bright rectangles; the edge model's boxes are not followed."""
+    model = detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False)
+    golden = SimpleNamespace(find=model.find, operations=lambda image: 7)
+    collector = WindowCollector(replace(settings(0), task=Task.DETECT, side=SIDE), WINDOW_US)
+    return FrameSteps(NoProposals(), collector, Task.DETECT, golden=golden)
+
+
+def test_golden_detector_answers_with_its_sure_boxes():
+    steps, config = golden_steps(), InferenceConfig(5, GOLDEN_RESOLUTION)
+    row, operations = steps.ask_golden(frame(5, CAR, (*PERSON[:5], 0.3)), config, ModelVersion(2))
+    assert row.boxes == pytest.approx(np.array([CAR[:4]]))
+    assert (row.classes.tolist(), row.confidence.tolist(), operations) == ([0], [1.0], 7)
+    assert (row.analysed, row.answered_by, row.every, row.resolution) == (True, 5, 5, 0)
+    assert steps.skip(6, t_us(6), config, ModelVersion(2)).answered_by == 5
+
+
+def test_boxes_of_the_golden_detector_are_followed_always():
+    steps, config = golden_steps(), InferenceConfig(5, GOLDEN_RESOLUTION)
+    assert steps.follows(config)
+    assert not steps.follows(EVERY)
+    steps.ask_golden(frame(5, CAR), config, BASE_VERSION)
+    row, _ = steps.follow(frame(6, CAR), config, BASE_VERSION)
+    assert row.boxes == pytest.approx(np.array([CAR[:4]]), abs=0.5)
+    assert (row.analysed, row.answered_by, row.classes.tolist()) == (False, 6, [0])
+
+
+def test_old_boxes_of_the_golden_detector_are_not_followed():
+    """The edge model has answered in between: its boxes are newer, and stay in place."""
+    steps, config = golden_steps(), InferenceConfig(5, GOLDEN_RESOLUTION)
+    steps.ask_golden(frame(5, CAR), config, BASE_VERSION)
+    rows_of(steps, [frame(6, PERSON)])
+    assert steps.follow(frame(7, CAR), config, BASE_VERSION) is None
 
 
 def test_serving_finds_or_classifies_as_the_model_does():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from street import t_us
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
 from ekya.models.edge.cuts import Task
@@ -229,6 +229,13 @@ def test_burst_follows_objects_into_as_many_frames_as_lambda_skip():
             assert boxes == pytest.approx(frame.boxes, abs=0.5)
             assert labels.tolist() == [0, 1]
     assert one.flow_operations(frames) == 7 * BoxFlow().operations((80, 120, 3), 2)
+
+
+def test_burst_follows_objects_for_lambdas_of_the_golden_detector():
+    one = prepared([], [kept(at, CAR) for at in range(4)])
+    frames = one.burst([InferenceConfig(5, SIDE), InferenceConfig(3, GOLDEN_RESOLUTION)])
+    assert [len(frame.followed) for frame in frames] == [2, 2, 1, 0]
+    assert set(frames[0].alike) == {SIDE}
 
 
 def test_burst_without_frames_is_empty():

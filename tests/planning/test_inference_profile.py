@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.planning.profiling.inference_profile import (
     HEADROOM,
     PRIOR_OBJECTS,
     BurstFrame,
     at_measured_use,
+    held_frames,
     inference_options,
     measured_relative_accuracy,
     prior_relative_accuracy,
@@ -229,16 +230,40 @@ def test_followed_boxes_count_where_they_were_followed_to():
         replace(one, followed=tuple((box, label) for box in (held[at + 1 : at + 2] + held[at + 1 : at + 2])))
         for at, one in enumerate(burst)
     ]
-    assert measured_relative_accuracy(every(2), 32, burst, follows=True) == 1.0
+    assert measured_relative_accuracy(every(2), 32, burst, held=0) == 1.0
     # From phases 0, 1 and 2: frames 2 of four, 3 of three, and none of two have lost it.
-    assert measured_relative_accuracy(every(3), 32, burst, follows=True) == pytest.approx(7 / 9)
+    assert measured_relative_accuracy(every(3), 32, burst, held=0) == pytest.approx(7 / 9)
+    assert measured_relative_accuracy(every(3), 32, burst, held=1) == pytest.approx(4 / 9)
 
 
 def test_followed_boxes_need_a_share_and_promise_more():
     held, followed = (
         inference_options([every(1), every(5)], [], COSTS, FPS, following_gpu_s=gpu_s)
-        for gpu_s in (None, 0.002)
+        for gpu_s in ({}, {32: 0.002})
     )
     assert followed[0] == held[0]
     assert followed[1].share_needed_milli == ceil((0.01 + 4 * 0.002) * FPS / 5 * HEADROOM * 1000)
     assert followed[1].relative_accuracy > held[1].relative_accuracy + 0.2
+
+
+def test_golden_detector_is_right_where_it_runs_and_its_boxes_are_followed():
+    """An object stands still, so it loses nothing but by the prior, whatever the edge model says."""
+    burst = [replace(frame((0, 1, 7)), followed=((frame((0, 1, 1)).boxes, np.array([1])),) * 4)] * 6
+    golden, model = inference_options(
+        [every(5, GOLDEN_RESOLUTION), every(5)],
+        burst,
+        COSTS | {GOLDEN_RESOLUTION: 0.1},
+        FPS,
+        following_gpu_s={GOLDEN_RESOLUTION: 0.002},
+    )
+    assert golden.share_needed_milli == ceil((0.1 + 4 * 0.002) * FPS / 5 * HEADROOM * 1000)
+    assert golden.accuracy(0.1) == golden.accuracy(0.9) == golden.relative_accuracy > 0.8
+    assert model.accuracy(0.1) == pytest.approx(0.1 * model.relative_accuracy)
+
+
+def test_frames_that_arrive_during_an_analysis_are_not_followed():
+    """At half a GPU a frame of 0.15 s takes three frames' time: boxes stay in place in two of them."""
+    assert held_frames(500, 0.15, FPS) == 2
+    assert held_frames(1000, 0.15, FPS) == 0
+    late, soon = (prior_relative_accuracy(every(5), 32, held) for held in (2, 0))
+    assert prior_relative_accuracy(every(5), 32) < late < soon

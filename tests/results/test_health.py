@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.records import FramePrediction, PredictionColumns
 from ekya.core.step_record import StepRecord
@@ -212,6 +212,8 @@ def test_health_promising_trial_without_retraining_is_stale():
     little = (border(1), labelled(1), curve(22, 1, 0.5, 0.55))
     assert states(*little, prepared(1), end(1))[1] == "ok"
     assert states(*promised, prepared(1), turn(30))[1] == "ok", "the window was cut off: it could still begin"
+    golden = cmd.SetInference(A, InferenceConfig(5, GOLDEN_RESOLUTION), 250)
+    assert states(*promised, prepared(1, golden), end(1))[1] == "ok", "the edge model does not answer"
 
 
 def test_health_over_a_tenth_without_answers_is_lost():

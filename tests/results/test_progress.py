@@ -4,9 +4,12 @@ from script import CAM_1, OPTIONS, S
 from whole_runs import run
 
 from ekya.control.protocols import Batch
-from ekya.control.step import StepResult
+from ekya.control.step import LoopState, StepResult
 from ekya.core import events as ev
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.state import FleetState, StreamState
 from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption
 from ekya.results.progress import ProgressObserver, WarningLogger
 
 
@@ -25,6 +28,17 @@ def test_progress_counted_frames_show_stream_behind():
 
     assert [at(second)[CAM_1] for second in (5, 10, 15)] == ["ok", "behind", "ok"]
     assert set(at(10).values()) == {"ok", "behind"}, "the others are ok"
+
+
+def test_progress_shows_the_accuracy_of_what_answers():
+    """The edge model is estimated to be right to a half, the golden detector between its frames to 90%."""
+    golden = InferenceOption(InferenceConfig(5, GOLDEN_RESOLUTION), 0.9, 300)
+    shown = []
+    watch = ProgressObserver(shown.append, OPTIONS)
+    for config in (InferenceConfig(1, 32), golden.config):
+        stream = StreamState(CAM_1, (golden,), accuracy=0.5, inference=config)
+        watch(Batch(0, ()), StepResult(LoopState(FleetState(streams=(stream,))), None, ()))
+    assert [state.rows[0].accuracy_now for state in shown] == [0.5, 0.9]
 
 
 def test_warning_logger_same_text_is_logged_once(caplog):

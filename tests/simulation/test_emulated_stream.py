@@ -43,7 +43,7 @@ class Steps:
     proposed: list[int] = field(default_factory=list)
     operations: tuple[int, ...] = (1,)
     proposes_free: bool = False
-    follows: bool = False
+    flow: bool = False
     followed: list[int] = field(default_factory=list)
 
     def propose(self, frame):
@@ -70,6 +70,9 @@ class Steps:
 
     def answered(self, frame):
         self.answered_by = max(frame, self.answered_by)
+
+    def follows(self, config):
+        return self.flow
 
     def follow(self, frame, config, version):
         if self.answered_by == NOT_ANSWERED:
@@ -295,7 +298,7 @@ def test_stream_collected_frames_do_not_depend_on_share():
 
 def following(*history):
     """Plays a camera whose boxes are followed; returns its GPU-seconds, steps and rows."""
-    stream, steps = camera(20, steps=Steps(follows=True))
+    stream, steps = camera(20, steps=Steps(flow=True))
     for t_us, config, share_milli in history:
         stream.configure(config, share_milli, t_us)
     rows = rows_after(stream, 20)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,12 @@ and not how the street does."""
 HELD_LOSS, FOLLOWED_LOSS = 0.35, 0.05
 """Exponents by which accuracy falls with the frame rate: boxes stay in place, or flow follows them."""
 
+ALL = 1_000_000
+"""Number of frames in which boxes stay in place where flow never follows them: more than a λ skips."""
+
+NEVER_FOLLOWED: Mapping[int, float] = MappingProxyType({})
+"""Cost of following boxes where all stay in place."""
+
 _SAME_OBJECT_IOU = 0.5
 
 
@@ -40,8 +47,7 @@ class BurstFrame:
             many count.
         followed: where optical flow follows boxes into frames that λ skips: these boxes in the next frame, in
             the one after it, and so on, each with the labels of those that are left.
-        detected: number of boxes that the serving model finds at the finest resolution, which flow has to
-            follow; 0 without flow.
+        detected: number of boxes that the serving model finds at the finest resolution.
     """
 
     boxes: NDArray[np.float32]
@@ -57,32 +63,42 @@ class BurstFrame:
 
 def sides_of(configs: Sequence[InferenceConfig]) -> list[int]:
     """Returns the resolutions of Λ, rising."""
-    return sorted({config.resolution for config in configs})
+    return sorted({config.resolution for config in configs if not config.by_golden})
 
 
-def prior_relative_accuracy(config: InferenceConfig, finest: int, follows: bool = False) -> float:
-    """Returns a guess, used until a burst is measured.
+def prior_relative_accuracy(config: InferenceConfig, finest: int, held: int = ALL) -> float:
+    """Returns a guess at ``InferenceOption.relative_accuracy``, used until a burst is measured.
 
     Every halving of the frame rate costs about a fifth, or a thirtieth where optical flow follows the
     boxes. A model that was trained at one resolution answers much worse at another: a quarter less costs
-    about half.
+    about half. The golden detector has one resolution.
+
+    Args:
+        config: λ.
+        finest: the largest resolution in Λ.
+        held: number of frames after an analysed one in which its boxes stay in place, as in ``held_frames``.
     """
-    lost = FOLLOWED_LOSS if follows else HELD_LOSS
-    return float(config.every**-lost * (config.resolution / finest) ** 2.5)
+    there = config.every**-HELD_LOSS
+    if held < config.every - 1:
+        part = held / config.every
+        there = part * (held + 1) ** -HELD_LOSS + (1.0 - part) * config.every**-FOLLOWED_LOSS
+    sharp = 1.0 if config.by_golden else (config.resolution / finest) ** 2.5
+    return float(there * sharp)
 
 
 def measured_relative_accuracy(
-    config: InferenceConfig, finest: int, burst: Sequence[BurstFrame], follows: bool = False
+    config: InferenceConfig, finest: int, burst: Sequence[BurstFrame], held: int = ALL
 ) -> float:
     """Returns the relative accuracy of λ on a burst with objects.
 
     A burst of k frames shows only λ that leave out at most k - 1. Of any other λ it shows the first part,
-    and the rest is guessed.
+    and the rest is guessed. The golden detector is right where it runs.
     """
     shown = min(config.every, len(burst))
-    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest, follows)
-    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest, follows)
-    return _still_there(burst, shown) * guessed * _as_sharp(burst, config.resolution)
+    guessed = prior_relative_accuracy(InferenceConfig(config.every, finest), finest, held)
+    guessed /= prior_relative_accuracy(InferenceConfig(shown, finest), finest, held)
+    sharp = 1.0 if config.by_golden else _as_sharp(burst, config.resolution)
+    return _still_there(burst, shown, held) * guessed * sharp
 
 
 def inference_options(
@@ -91,7 +107,7 @@ def inference_options(
     frame_gpu_s: Mapping[int, float],
     fps: float,
     speed: SpeedCurve = LINEAR,
-    following_gpu_s: float | None = None,
+    following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
 ) -> tuple[InferenceOption, ...]:
     """Returns Λ: for each λ its accuracy relative to the most demanding one, needed share and age of results.
 
@@ -108,27 +124,30 @@ def inference_options(
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
         fps: frames a second of the camera.
         speed: of inference at a share.
-        following_gpu_s: GPU-seconds to follow boxes into one frame; None where they stay in place.
+        following_gpu_s: GPU-seconds to follow the boxes of an analysed frame into another one, per
+            resolution; those of a resolution that is missing stay in place.
     """
-    follows = following_gpu_s is not None
     finest = max(config.resolution for config in configs)
     objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
     weight = objects / (objects + PRIOR_OBJECTS)
     options = []
     for config in configs:
-        relative = prior_relative_accuracy(config, finest, follows)
-        if objects:
-            measured = measured_relative_accuracy(config, finest, burst, follows)
-            relative = weight * measured + (1.0 - weight) * relative
         needed = period_gpu_s(config, frame_gpu_s, following_gpu_s) * fps / config.every * HEADROOM
         share_milli = speed.share_for(needed)
+        held = ALL
+        if config.resolution in following_gpu_s:
+            held = held_frames(share_milli, frame_gpu_s[config.resolution], fps, speed)
+        relative = prior_relative_accuracy(config, finest, held)
+        if objects:
+            measured = measured_relative_accuracy(config, finest, burst, held)
+            relative = weight * measured + (1.0 - weight) * relative
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps, speed)
         options.append(InferenceOption(config, relative, share_milli, age_us))
     return tuple(options)
 
 
 def period_gpu_s(
-    config: InferenceConfig, frame_gpu_s: Mapping[int, float], following_gpu_s: float | None
+    config: InferenceConfig, frame_gpu_s: Mapping[int, float], following_gpu_s: Mapping[int, float]
 ) -> float:
     """Returns the GPU-seconds of a λ for ``every`` frames: one is analysed, boxes follow into the others.
 
@@ -136,7 +155,8 @@ def period_gpu_s(
         config: λ.
         frame_gpu_s, following_gpu_s: as in ``inference_options``.
     """
-    return frame_gpu_s[config.resolution] + (config.every - 1) * (following_gpu_s or 0.0)
+    following = following_gpu_s.get(config.resolution, 0.0)
+    return frame_gpu_s[config.resolution] + (config.every - 1) * following
 
 
 def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
@@ -182,12 +202,24 @@ def oldest_result_us(
     A result is as old as its frame, and stands until that of the next analysed frame is there: ``every``
     frames later, plus the time to analyse one at the share that λ needs (at one GPU, if it needs more).
     """
+    return seconds_to_us(config.every / fps + _analysing_s(share_milli, frame_gpu_s, speed))
+
+
+def held_frames(share_milli: int, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
+    """Returns the number of frames after an analysed one into which flow does not follow its boxes.
+
+    They arrive while it is analysed; afterwards boxes are followed into the newest of them.
+    """
+    return max(int(_analysing_s(share_milli, frame_gpu_s, speed) * fps) - 1, 0)
+
+
+def _analysing_s(share_milli: int, frame_gpu_s: float, speed: SpeedCurve) -> float:
+    """Returns the time to analyse a frame at a share, of one GPU at most."""
     usable_milli = min(share_milli, FULL_GPU_MILLI)
-    analysing_s = frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
-    return seconds_to_us(config.every / fps + analysing_s)
+    return frame_gpu_s / speed.speed(usable_milli) if usable_milli > 0 else 0.0
 
 
-def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
+def _still_there(burst: Sequence[BurstFrame], every: int, held: int) -> float:
     """Returns the part of the objects that a box of their class in the answering frame overlaps enough.
 
     Counted over all phases in which λ may start; 1 for a λ of every frame.
@@ -196,7 +228,8 @@ def _still_there(burst: Sequence[BurstFrame], every: int) -> float:
     for start in range(min(every, len(burst))):
         for at in range(start, len(burst)):
             answering = burst[at - (at - start) % every]
-            boxes, labels = answering.answer((at - start) % every)
+            later = (at - start) % every
+            boxes, labels = answering.answer(later if later > held else 0)
             overlaps = iou_matrix(burst[at].boxes, boxes) >= _SAME_OBJECT_IOU
             same_class = burst[at].labels[:, None] == labels[None, :]
             there += int(np.any(overlaps & same_class, axis=1).sum())

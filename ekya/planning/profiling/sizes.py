@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import FamilyCost
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.planning.profiling.inference_profile import HEADROOM, period_gpu_s, prior_relative_accuracy
+from ekya.planning.profiling.inference_profile import ALL, HEADROOM, period_gpu_s, prior_relative_accuracy
 
 CORES_PART = 0.75
 """Part of the cores of a machine without GPUs that a fleet uses; the rest decodes video, plans and moves
@@ -93,7 +93,8 @@ class Wishes:
         preparation_milli, preparation_part: the preparation's share, and the longest part of a window.
         longest_part: the largest ``preparation_part``.
         prepared: number of streams that are labelled and profiled in a window.
-        every, resolutions: Λ.
+        every, resolutions: Λ of the edge model.
+        golden_every: Λ of the golden detector.
         trainable_blocks: of Γ.
         least_epochs, least_data: of the smallest γ.
         usual_resolutions: of Λ where ``resolutions`` is open.
@@ -118,6 +119,7 @@ class Wishes:
     prepared: int | None = None
     every: tuple[int, ...] | None = None
     resolutions: tuple[int, ...] | None = None
+    golden_every: tuple[int, ...] = ()
     usual_resolutions: tuple[int, ...] = RESOLUTIONS
     coarser_resolution: int | None = COARSER_RESOLUTION
     trainable_blocks: tuple[int, ...] | None = None
@@ -178,7 +180,7 @@ def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cor
     capacity = capacity // quantum * quantum
     every = wishes.every or _every(costs)
     resolutions = wishes.resolutions or _resolutions(wishes, costs, every, capacity)
-    floors = _floors(costs, every, resolutions, quantum)
+    floors = _floors(costs, every, resolutions, quantum, wishes.golden_every)
     left = capacity - sum(floors.values())
     if left < quantum or max(floors.values()) > FULL_GPU_MILLI:
         if cores_part < 1.0 and _is_open(wishes, machine) and (machine.capacity_milli or 0) > capacity:
@@ -209,10 +211,15 @@ def _fit(wishes: Wishes, costs: HostCosts, machine: Machine, overload: bool, cor
     return Fitted(sizes, tuple(_given_up(wishes, costs, machine, sizes, floors)))
 
 
-def floor_milli(of: StreamCosts, every: Sequence[int], resolutions: Sequence[int]) -> int:
+def floor_milli(
+    of: StreamCosts, every: Sequence[int], resolutions: Sequence[int], golden_every: Sequence[int] = ()
+) -> int:
     """Returns the share of a stream's cheapest λ that analyses about one frame a second, or more of them."""
-    once_a_second = [k for k in every if k <= max(1, round(of.fps))] or [min(every)]
-    return min(_needed_milli(of, InferenceConfig(k, side)) for k in once_a_second for side in resolutions)
+    fastest = max(1, round(of.fps))
+    once_a_second = [k for k in every if k <= fastest] or [min(every)]
+    configs = [InferenceConfig(k, side) for k in once_a_second for side in resolutions]
+    configs += [InferenceConfig(k, GOLDEN_RESOLUTION) for k in golden_every if k <= fastest]
+    return min(_needed_milli(of, config) for config in configs)
 
 
 def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
@@ -222,10 +229,14 @@ def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
 
 
 def _floors(
-    costs: HostCosts, every: Sequence[int], resolutions: Sequence[int], quantum_milli: int
+    costs: HostCosts,
+    every: Sequence[int],
+    resolutions: Sequence[int],
+    quantum_milli: int,
+    golden_every: Sequence[int] = (),
 ) -> dict[StreamId, int]:
     return {
-        stream: -(-floor_milli(of, every, resolutions) // quantum_milli) * quantum_milli
+        stream: -(-floor_milli(of, every, resolutions, golden_every) // quantum_milli) * quantum_milli
         for stream, of in costs.streams.items()
     }
 
@@ -268,8 +279,8 @@ def _every(costs: HostCosts) -> tuple[int, ...]:
 
 
 def _measured(costs: HostCosts) -> set[int]:
-    """Returns the resolutions with measured costs for every camera."""
-    return set.intersection(*(set(of.frame_gpu_s) for of in costs.streams.values()))
+    """Returns the edge model's resolutions with measured costs for every camera."""
+    return set.intersection(*(set(of.frame_gpu_s) for of in costs.streams.values())) - {GOLDEN_RESOLUTION}
 
 
 def _resolutions(
@@ -341,10 +352,8 @@ def _min_accuracy(wishes: Wishes, costs: HostCosts, every: Sequence[int], capaci
     usual = MIN_ACCURACY if wishes.min_accuracy is None else wishes.min_accuracy
     finest = max(_measured(costs))
     least = usual / TYPICAL_ACCURACY
-    follows = any(of.following_gpu_s is not None for of in costs.streams.values())
-    keeping = [
-        k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest, follows) >= least
-    ]
+    held = 0 if any(finest in of.following_gpu_s for of in costs.streams.values()) else ALL
+    keeping = [k for k in every if prior_relative_accuracy(InferenceConfig(k, finest), finest, held) >= least]
     needed_milli = _all_milli(costs, max(keeping, default=min(every)), finest)
     return usual if needed_milli <= KEEPING_PART * capacity_milli else 0.0
 

@@ -103,7 +103,8 @@ def best_by_quanta(tables: ValueTables, floors: Ints, bonus: float | None = None
     for quanta in range(levels):
         kept = (quanta >= floors)[:, None]
         allowed = has_job & (kept | (bonus is not None))
-        worth = tables.weights[:, None] * (tables.serving * tables.part[:, quanta, None])
+        value = np.maximum(tables.serving * tables.part[:, quanta, None], tables.golden[:, quanta, None])
+        worth = tables.weights[:, None] * value
         split = np.where(allowed, worth + (bonus or 0.0) * kept, -np.inf)
         here = values[:, quanta : quanta + levels]
         better = split > here

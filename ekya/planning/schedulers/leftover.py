@@ -79,7 +79,8 @@ class GrantedStream:
 
     def _value(self, retrain_milli: int, inference_milli: int) -> float:
         """Returns the stream's part of the objective, if these shares hold until the window's end."""
-        return self._retrain_choice(retrain_milli).serving * self.choices.inference(inference_milli).part
+        inference = self.choices.inference(inference_milli)
+        return inference.option.full_accuracy(self._retrain_choice(retrain_milli).serving) * inference.part
 
     def _retrain_choice(self, share_milli: int) -> RetrainChoice:
         planned, view, stream = self._planned, self.choices.view, self.choices.stream

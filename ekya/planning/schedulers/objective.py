@@ -6,7 +6,9 @@ relative accuracy ρ and needed share n, and inference share I, the instantaneou
     A_v(t) = a_v(t) · ρ · min(1, speed(I) / speed(n))
 
 because below the needed share frames are dropped and accuracy falls in proportion to how much slower
-inference is (paper §3.2: 75% of the GPU that inference needs takes 65% down to 49%). A retraining with g
+inference is (paper §3.2: 75% of the GPU that inference needs takes 65% down to 49%). Where λ is of the golden
+detector, which does not depend on the serving model, 1 takes the place of a_v(t)
+(``InferenceOption.full_accuracy``). A retraining with g
 GPU-seconds to do, at share R, advances at speed(R) GPU-seconds a second and so takes g / speed(R) seconds
 while R stays; it keeps its progress when R changes. On completion a_v becomes the larger of a_v and the
 option's ``accuracy_after``, because weights worse than the current ones never serve; a retraining that does
@@ -62,7 +64,7 @@ class Evaluation:
 
 
 def analysed_part(option: InferenceOption, share_milli: int, speed: SpeedCurve) -> float:
-    """Returns ρ · min(1, speed(I) / speed(n)): part of the model's accuracy that λ leaves at a share.
+    """Returns ρ · min(1, speed(I) / speed(n)): part of its full accuracy that λ leaves at a share.
 
     It is in [0, 1]; ``speed`` is that of inference.
     """
@@ -218,6 +220,7 @@ class _StreamRun:
         self._since_us = window.now_us
         self._gets: tuple[object, ...] = ()
         self._speed = 0.0
+        self._option: InferenceOption | None = None
         self._part = 0.0
         self._area = 0.0
         self._done = False
@@ -242,6 +245,7 @@ class _StreamRun:
         option = next((o for o in self._view.inference_options if o.config == given.inference), None)
         if option is None:
             raise ValueError(f"stream {self._view.stream} was not offered λ {given.inference}")
+        self._option = option
         self._part = analysed_part(option, given.inference_share_milli, self._inference_curve)
         if self._retrain is None or self._done:
             self.end_us = None
@@ -258,7 +262,7 @@ class _StreamRun:
 
     def mean(self, left_us: int, now_us: int) -> float:
         self._settle(now_us)
-        return self._area / left_us if left_us > 0 else self._accuracy * self._part
+        return self._area / left_us if left_us > 0 else self._answers(self._accuracy)
 
     @property
     def at_end(self) -> float:
@@ -266,7 +270,7 @@ class _StreamRun:
         accuracy = self._accuracy
         if self._bend and self._retrain is not None and not self._done:
             accuracy += self._early(self._retrain, self._left_gpu_s)
-        return accuracy * self._part
+        return self._answers(accuracy)
 
     def _choose(self, config: RetrainConfig, elsewhere: Elsewhere | None) -> None:
         if self._retrain is None:
@@ -296,7 +300,12 @@ class _StreamRun:
         serving = self._accuracy
         if self._bend and self._retrain is not None and not self._done:
             serving += self._early(self._retrain, before_gpu_s)
-        self._area += serving * self._part * duration_us
+        self._area += self._answers(serving) * duration_us
+
+    def _answers(self, serving: float) -> float:
+        """Returns the accuracy of the answers with a serving model of this accuracy."""
+        full = serving if self._option is None else self._option.full_accuracy(serving)
+        return full * self._part
 
     def _early(self, option: RetrainOption, before_gpu_s: float) -> float:
         """Returns the mean accuracy added by checkpoints while the work fell to what is left.

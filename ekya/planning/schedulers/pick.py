@@ -2,9 +2,11 @@
 
 The two choices are independent: λ depends on the inference share and the current accuracy, and the best γ is
 the same under every λ because the objective is their product. So each is computed once per share and cached,
-which reduces a step of the thief to two table reads.
+which reduces a step of the thief to two table reads. Only under a λ of the golden detector is every γ worth
+the same, nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig
@@ -25,7 +27,7 @@ class InferenceChoice:
 
     Attributes:
         option: the choice.
-        part: part of the model's accuracy that it leaves, in [0, 1].
+        part: part of its full accuracy that it leaves, in [0, 1].
         below_min: whether a_MIN is not reached.
         too_old: whether the stream's latency limit is not kept.
     """
@@ -68,11 +70,11 @@ def pick_inference(view: WindowView, stream: StreamView, share_milli: int) -> In
             cheapest, analysed_part(cheapest, usable, view.inference_speed), below_min=True, too_old=limited
         )
     pool = [o for o in fitting if is_young(stream, o)] or fitting
-    best = min(pool, key=inference_rank)
+    best = _most_accurate(pool, stream.accuracy)
     return InferenceChoice(
         best,
         analysed_part(best, usable, view.inference_speed),
-        below_min=stream.accuracy * best.relative_accuracy < view.min_accuracy - SAME,
+        below_min=best.accuracy(stream.accuracy) < view.min_accuracy - SAME,
         too_old=not is_young(stream, best),
     )
 
@@ -159,8 +161,15 @@ class StreamChoices:
         return self._retraining[share_milli]
 
 
+def _most_accurate(options: Sequence[InferenceOption], accuracy: float) -> InferenceOption:
+    """Returns the most accurate of λ that keep up, with a serving model of this accuracy."""
+    best = min(options, key=lambda option: (option.config.by_golden, *inference_rank(option)))
+    golden = min((o for o in options if o.config.by_golden), key=inference_rank, default=best)
+    return golden if golden.accuracy(accuracy) > best.accuracy(accuracy) + SAME else best
+
+
 def inference_rank(option: InferenceOption) -> tuple[float, int, InferenceConfig]:
-    """Returns a key that sorts λ that keep up from the best to the worst."""
+    """Returns a key that sorts λ that keep up, of one detector, from the best to the worst."""
     return (-option.relative_accuracy, option.share_needed_milli, option.config)
 
 

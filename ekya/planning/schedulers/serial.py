@@ -7,7 +7,8 @@ share, some run together. ``schedule_simulation`` decides this; ``serial_search`
 streams and the order.
 
 The plan has a phase per completion, and inference shares are chosen anew in each. a_MIN and the latency
-limits are kept in every phase for as many streams as possible.
+limits are kept in every phase for as many streams as possible. Where λ of the golden detector are offered,
+``exact`` says which streams it answers.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import ClassVar
 
 from ekya.core.plan import Phase, Plan
 from ekya.core.view import WindowView
+from ekya.planning.schedulers.by_detector import offers_golden, split_by_detector
+from ekya.planning.schedulers.exact import Exact
 from ekya.planning.schedulers.phases import plan_of_course
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.planning.schedulers.serial_search import best_course, effort_for
@@ -32,6 +35,10 @@ class Serial:
         """Returns a plan with a phase for each completion until the window's end."""
         if not view.streams:
             return Plan((Phase(()),), 0.0)
-        arrays = window_arrays_of(view)
+        arrays = window_arrays_of(self._searched(view))
         found = best_course(arrays, view.objective, effort_for(len(view.streams)))
         return plan_of_course(view, arrays, found.courses)
+
+    def _searched(self, view: WindowView) -> WindowView:
+        """Returns the view to search in: with golden detectors where the best plan of one phase has them."""
+        return split_by_detector(view, Exact().plan(view).phases[0]) if offers_golden(view) else view

@@ -1,8 +1,9 @@
 """PickConfigs (paper Algorithm 2) for all streams and all shares together, as arrays.
 
 With one phase a stream's value is the product of a term in (γ, R) and a term in (λ, I) (``objective.py``).
-So all its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ.
-The numbers equal those of ``pick.py`` to the last bit, since the same operations are done in the same order.
+So all its values are a column times a row: ``serving[:, None] * part[None, :]``, over shares in quanta of δ;
+or the row of the golden detector alone, where that is more. The numbers equal those of ``pick.py`` to the
+last bit, since the same operations are done in the same order.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ class ValueTables:
 
     Attributes:
         serving: (S, L) mean accuracy of the serving model at the best γ for a retraining share.
-        part: (S, L) part of it that the chosen λ leaves at an inference share.
+        part: (S, L) part of it that the best λ of the edge model leaves at an inference share.
+        golden: (S, L) accuracy of the best λ of the golden detector at that share; 0 without one.
         floors: (S,) quanta from which on a_MIN and the latency limit are kept; 0 where no share keeps them.
         weights: (S,) weight of a stream in the mean.
         retrains: (S,) whether there is a retraining to give a share to.
@@ -41,6 +43,7 @@ class ValueTables:
 
     serving: Floats
     part: Floats
+    golden: Floats
     floors: Ints
     weights: Floats
     retrains: NDArray[np.bool_]
@@ -54,9 +57,11 @@ class ValueTables:
 def value_tables(view: WindowView) -> ValueTables:
     """Returns the tables of a view."""
     accuracy = np.array([stream.accuracy for stream in view.streams])[:, None]
+    part, golden = analysed_parts(view)
     return ValueTables(
         serving=_serving(view, accuracy),
-        part=analysed_parts(view),
+        part=part,
+        golden=golden,
         floors=floor_quanta(view, accuracy)[:, 0],
         weights=np.array([stream.weight for stream in view.streams]),
         retrains=np.array([s.running is not None or bool(s.retrain_options) for s in view.streams], np.bool_),
@@ -113,10 +118,11 @@ def training_speeds(view: WindowView) -> list[float]:
     return [view.training_speed.speed(share) for share in range(0, FULL_GPU_MILLI + 1, view.quantum_milli)]
 
 
-def analysed_parts(view: WindowView) -> Floats:
-    """Returns (S, L) the part of the accuracy that ``pick_inference``'s λ leaves, at shares in quanta of δ.
+def analysed_parts(view: WindowView) -> tuple[Floats, Floats]:
+    """Returns (S, L) twice: what the best λ leave of the full accuracy, at shares in quanta of δ.
 
-    λ are tried from the worst on, so the last one that fits is the best.
+    The first are of the edge model, the second of the golden detector; 0 where ``pick_inference`` does not
+    take one of these. λ are tried from the worst on, so the last one that fits is the best.
     """
     shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
     ranked = [
@@ -128,14 +134,26 @@ def analysed_parts(view: WindowView) -> Floats:
     cheapest = [min(stream.inference_options, key=cheapest_rank) for stream in view.streams]
     needed = _columns([[o.share_needed_milli for o in options] for options in ranked], np.inf)
     relative = _columns([[o.relative_accuracy for o in options] for options in ranked], 0.0)
+    by_golden = _columns([[o.config.by_golden for o in options] for options in ranked], 0.0) > 0.0
+    young = _columns(
+        [[is_young(s, o) for o in known] for s, known in zip(view.streams, ranked, strict=True)], 0.0
+    )
     speed = view.inference_speed
     reached = np.array([speed.linear_milli(int(share)) for share in shares])
     least = np.array([speed.linear_milli(max(o.share_needed_milli, 1)) for o in cheapest])[:, None]
     starved = np.array([o.relative_accuracy for o in cheapest])[:, None] * np.minimum(1.0, reached / least)
-    parts: Floats = np.array(starved, np.float64).reshape(len(view.streams), len(shares))
-    for need, rho in zip(needed.T, relative.T, strict=True):
-        np.copyto(parts, rho[:, None], where=need[:, None] <= shares)
-    return parts
+    starved = np.array(starved, np.float64).reshape(len(view.streams), len(shares))
+    dear = np.array([o.config.by_golden for o in cheapest], np.bool_).reshape(-1, 1)
+    model, golden = np.where(dear, 0.0, starved), np.where(dear, starved, 0.0)
+    # What is taken so far: 0 where nothing fits, 1 for a λ that is too old, 2 for one that is not.
+    taken = np.zeros(starved.shape)
+    for need, rho, of_golden, age in zip(needed.T, relative.T, by_golden.T, young.T, strict=True):
+        fits, rank = need[:, None] <= shares, 1.0 + age[:, None]
+        for parts, its in ((model, ~of_golden[:, None]), (golden, of_golden[:, None])):
+            np.copyto(parts, 0.0, where=fits & (taken < rank))
+            np.copyto(parts, rho[:, None], where=fits & its)
+        taken = np.where(fits, rank, taken)
+    return model, golden
 
 
 def floor_quanta(view: WindowView, accuracy: Floats) -> Ints:
@@ -157,7 +175,9 @@ def floor_quanta(view: WindowView, accuracy: Floats) -> Ints:
     limited = np.array([stream.max_age_us is not None for stream in streams], np.bool_)
     quanta = np.ceil(needed_milli / view.quantum_milli)
     needed = np.where(quanta * view.quantum_milli <= FULL_GPU_MILLI, quanta, none)
-    reaching = accuracy[:, :, None] * relative[:, None] >= view.min_accuracy - SAME
+    by_golden = _columns([[o.config.by_golden for o in s.inference_options] for s in streams], 0.0) > 0.0
+    full = np.where(by_golden[:, None], 1.0, accuracy[:, :, None])
+    reaching = full * relative[:, None] >= view.min_accuracy - SAME
     floor = np.full(accuracy.shape, none)
     for pool in (reaching & young[:, None], (young & limited[:, None])[:, None], reaching):
         least = np.where(pool, needed[:, None], none).min(axis=2, initial=none)

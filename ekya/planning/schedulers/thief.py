@@ -87,6 +87,7 @@ class _Stealing:
         self._largest = tables.levels - 1
         self._max_min = view.objective is Objective.MAX_MIN
         self._serving, self._part = tables.serving.tolist(), tables.part.tolist()
+        self._golden = tables.golden.tolist()
         self._weights: list[float] = tables.weights.tolist()
         # More generous than the rule by more than the rounding error of sums of weighted values.
         self._pays = SAME / 2 - 1e-14 * max(self._weights, default=0.0)
@@ -189,5 +190,6 @@ class _Stealing:
         training = 0
         if retraining is not None:
             training = self._shares[retraining] + (by if changed == retraining else 0)
-        value: float = self._serving[row][training] * self._part[row][analysing]
+        by_model = self._serving[row][training] * self._part[row][analysing]
+        value: float = max(by_model, self._golden[row][analysing])
         return value

@@ -2,7 +2,8 @@
 
 V streams have 2·V jobs: job v < V is the inference of stream v, job V + v its retraining. A stream is in
 state 0 now, and in state k > 0 once its k-th γ has completed. Shares count quanta δ, from 0 to a whole GPU;
-time counts whole microseconds from now.
+time counts whole microseconds from now. A stream has λ of the edge model, or of the golden detector
+(``by_detector.py``): the accuracy of its model is 1 then.
 """
 
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ def window_arrays_of(view: WindowView) -> WindowArrays:
         accuracy[v, at] = [max(option.accuracy_after, streams[v].accuracy) for option in known]
         work_gpu_s[v, at] = [option.gpu_s for option in known]
         early_part[v, at] = [option.early_part for option in known]
-    parts = analysed_parts(view)
+    parts = np.maximum(*analysed_parts(view))
     value = np.concatenate([parts, np.broadcast_to(np.array(training_speeds(view)), parts.shape)])
     weight = np.array([stream.weight for stream in streams])
     rows, floor, hull, floorless = _hulls_by_state(floor_quanta(view, accuracy))

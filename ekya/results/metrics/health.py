@@ -212,10 +212,11 @@ def _lost(facts: WindowFacts) -> Health:
 def _behind(facts: WindowFacts) -> Health:
     frames, config = facts.frames, facts.inference
     how = "" if config is None else f" ({config.name} at {facts.share_milli / 10:g}% of a GPU)"
+    key = "inference.golden_every" if config is not None and config.by_golden else "inference.every"
     return Health(
         HealthState.BEHIND,
         f"{frames.dropped} of {frames.due} frames that it should analyse were dropped{how}",
-        "use more GPUs (--gpus) or fewer cameras, end other programs, or allow a coarser inference.every",
+        f"use more GPUs (--gpus) or fewer cameras, end other programs, or allow a coarser {key}",
     )
 
 
@@ -247,7 +248,7 @@ def _stale(facts: WindowFacts) -> Health:
     elif facts.unfinished:
         reason = "its retraining reached no epoch before the window ended"
         remedy = "use longer windows (--window), more GPUs (--gpus) or cheaper configurations (retraining)"
-    elif facts.missed_gain >= STALE_GAIN:
+    elif facts.missed_gain >= STALE_GAIN and not (facts.inference and facts.inference.by_golden):
         points = f"{100 * facts.missed_gain:.0f} points"
         reason = (
             f"a trial of a few epochs gained {points}, and it was not retrained for want of share or time"

@@ -29,7 +29,8 @@ class ScreenRow:
     Attributes:
         stream: its id.
         status: one or two words, for example ``serving``, ``labelling`` or ``set aside``.
-        accuracy_now: estimated accuracy of the serving model; None before the first labels.
+        accuracy_now: estimated accuracy of the serving model, None before the first labels; that of λ where
+            it is of the golden detector.
         accuracy_mean: mean of the estimates over time so far.
         training: γ in training, or None.
         training_progress: finished part of that retraining, in [0, 1]; None if unknown.

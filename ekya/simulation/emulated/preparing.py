@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 
+import numpy as np
+
 from ekya.core.commands import BeginPreparation
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import (
     Event,
     InferenceProfiled,
@@ -24,10 +26,11 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels, calls_for
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.pipeline.costs import CostCard
+from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
+from ekya.planning.profiling.inference_profile import sides_of
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
@@ -36,6 +39,9 @@ from ekya.planning.profiling.preparation_steps import (
     preparation_steps,
 )
 from ekya.simulation.emulated.camera import EmulatedCamera
+
+TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
+"""A frame, to count the golden detector's operations on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +121,22 @@ def profile_inference(
 ) -> tuple[tuple[InferenceOption, ...], float, float, int]:
     """Returns the profile of Λ, its GPU-seconds, the golden model's part of them, and that model's calls."""
     objects = prepared.material.mean_objects
-    frame_gpu_s = {
-        config.resolution: card.frame_gpu_s(objects, config.resolution, proposer_operations)
-        for config in configs
-    }
+    sides = sides_of(configs)
+    frame_gpu_s = {side: card.frame_gpu_s(objects, side, proposer_operations) for side in sides}
     burst = prepared.burst(configs)
-    boxes = mean(frame.detected for frame in burst) if burst else TYPICAL_OBJECTS
-    following_gpu_s = card.following_gpu_s(boxes) if prepared.settings.follows else None
+    following_gpu_s: dict[int, float] = {}
+    if prepared.settings.follows:
+        boxes = mean(frame.detected for frame in burst) if burst else TYPICAL_OBJECTS
+        following_gpu_s = dict.fromkeys(sides, card.following_gpu_s(boxes))
+    if any(config.by_golden for config in configs):
+        boxes = mean(len(frame.labels) for frame in burst) if burst else TYPICAL_OBJECTS
+        following_gpu_s[GOLDEN_RESOLUTION] = card.following_gpu_s(boxes)
+        frame_gpu_s[GOLDEN_RESOLUTION] = golden_gpu_s(prepared.golden, card, [TYPICAL_QUESTION])
     options = prepared.profile_inference(configs, frame_gpu_s, burst, following_gpu_s)
     questions = prepared.burst_questions()
     golden_s = golden_gpu_s(prepared.golden, card, questions)
     gpu_s = golden_s + card.proposing_gpu_s(prepared.flow_operations(burst))
-    for resolution in frame_gpu_s:
+    for resolution in sides:
         gpu_s += card.forward_gpu_s(prepared.images_in(burst), resolution)
     return options, gpu_s, golden_s, calls_for(prepared.golden, questions)
 

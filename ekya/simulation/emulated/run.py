@@ -16,11 +16,12 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig, dump_fleet
 from ekya.config.run_options import RunOptions
+from ekya.config.sizing import resolutions_to_follow
 from ekya.control.loop import Observer, run_loop
 from ekya.control.options import CHECKPOINT_DELAY_US, LoopOptions
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.plan import Plan
 from ekya.core.units import BASE_VERSION, StreamId
@@ -33,6 +34,7 @@ from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
+from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps, serving
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
@@ -142,12 +144,15 @@ def open_emulated(
         }
         cameras: dict[StreamId, EmulatedCamera] = {}
         operations = []
+        analyses = GoldenInference(fleet)
         for place, (stream, source) in enumerate(sources.items()):
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
             kept = KeptModels(thorough, base) if chosen.needs.kept_models else None
             frames = FrameRecord(folder, stream)
-            cameras[stream], counted = _camera(fleet, place, source, seed, card, base, frames, models, kept)
+            cameras[stream], counted = _camera(
+                fleet, place, source, seed, card, base, frames, models, kept, analyses
+            )
             operations.append(counted)
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
@@ -211,6 +216,7 @@ def _camera(
     frames: FrameRecord,
     models: ModelRecord,
     kept: KeptModels | None,
+    golden: GoldenInference,
 ) -> tuple[EmulatedCamera, int]:
     """Returns a camera, and the counted operations of proposing the objects of its first frame."""
     stream = fleet.streams[place]
@@ -220,12 +226,15 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(proposer, setup.collector(), settings.task, settings.follows)
+    steps = FrameSteps(proposer, setup.collector(), settings.task, settings.follows, golden)
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)
         for resolution in fleet.inference.resolutions
     }
+    followed = resolutions_to_follow(fleet)
+    if GOLDEN_RESOLUTION in followed:
+        costs[GOLDEN_RESOLUTION] = card.proposing_gpu_s(golden.operations())
     camera = EmulatedCamera(
         settings=settings,
         inference=EmulatedStream(chain([first] if first else [], arriving), steps, card, base, prepare),
@@ -237,7 +246,7 @@ def _camera(
             stream.id,
             settings.fps,
             costs,
-            following_gpu_s=card.following_gpu_s(TYPICAL_OBJECTS) if settings.follows else None,
+            following_gpu_s=dict.fromkeys(followed, card.following_gpu_s(TYPICAL_OBJECTS)),
         ),
         version=BASE_VERSION,
         memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),

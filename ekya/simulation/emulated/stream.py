@@ -153,7 +153,8 @@ class EmulatedStream:
                     proposer_operations = operations
         if proposals is not None:
             self._steps.collect(frame, proposals)
-        follows = self._steps.follows and not (self._waiting is not None and self._waiting.is_due)
+        is_behind = self._waiting is not None and self._waiting.is_due
+        follows = self._steps.follows(self._config) and not is_behind
         if proposals is None or not (is_due or follows):
             self._pass_over(frame)
             return
@@ -175,6 +176,11 @@ class EmulatedStream:
 
     def _begin(self, waiting: _Waiting) -> None:
         frame, boxes = waiting.frame, waiting.boxes
+        if self._config.by_golden:
+            self._analyse()  # of an earlier λ, whose boxes are older
+            self._rows[frame.index], operations = self._steps.ask_golden(frame, self._config, self._version)
+            self._occupy(frame, self._card.proposing_gpu_s(operations))
+            return
         ready = self._steps.cut(frame, boxes, self._config.resolution)
         self._to_analyse.append(ready)
         if len(self._to_analyse) >= _ANALYSE_AT_ONCE:
