@@ -37,7 +37,7 @@ def test_progress_shows_the_accuracy_of_what_answers():
     watch = ProgressObserver(shown.append, OPTIONS)
     for config in (InferenceConfig(1, 32), golden.config):
         stream = StreamState(CAM_1, (golden,), accuracy=0.5, inference=config)
-        watch(Batch(0, ()), StepResult(LoopState(FleetState(streams=(stream,))), None, ()))
+        watch(Batch(0, ()), StepResult(LoopState(FleetState(streams=(stream,)), {}), None, ()))
     assert [state.rows[0].accuracy_now for state in shown] == [0.5, 0.9]
 
 
