@@ -1,13 +1,17 @@
 """A whole run on virtual time whose edge model detects, on real video with a real golden detector."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.events import LabelsReady, ModelSwapped
 from ekya.models.golden.detections import Detector
 from ekya.models.golden.onnx_detector import OnnxDetector
 from ekya.pipeline.collector import BURST_FRAMES
+from ekya.pipeline.costs import load_card
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
@@ -95,6 +99,25 @@ def test_adapted_student_beats_its_base_on_the_same_frames(ran):
     assert swaps, "the base is weak here, so a retraining serves"
     assert summary["task"] == "detect"
     assert summary["streams"]["camera"]["gain"] > 0.02
+
+
+@pytest.mark.parametrize(("times", "by_golden"), [(1.0, True), (60.0, False)])
+def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, tmp_path, times, by_golden):
+    """A golden frame is charged as 65 ms, and as 4 s: more than one frame in three leaves time for."""
+    lists = fleet.inference.model_copy(update={"golden_every": (3,)})
+    offered, folder = fleet.model_copy(update={"inference": lists}), RunFolder.create(tmp_path, "offered")
+    card = load_card()
+    priced = replace(card, detector_ops_per_s=card.detector_ops_per_s / times)
+    summary = emulate(folder, offered, "ekya", 3, lambda batch, step: None, priced)
+    answers = read_predictions(folder.predictions("camera"))
+    golden, own = answers.resolution == GOLDEN_RESOLUTION, answers.answered_by == answers.frame
+    assert (golden & answers.analysed).any() == (golden & own & ~answers.analysed).any() == by_golden
+    configs = [window["lambda"] for window in summary["streams"]["camera"]["windows"]]
+    assert all((one == {"every": 3, "resolution": 0}) == by_golden for one in configs)
+    if by_golden:
+        # The wrong fifth is of frames without boxes of their own, and of the student's during preparation.
+        assert summary["mean_accuracy"] > 0.75
+        assert summary["streams"]["camera"]["gain"] > 0.3
 
 
 def test_boxes_of_answers_are_inside_the_frame(ran):
