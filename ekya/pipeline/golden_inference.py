@@ -34,9 +34,9 @@ class GoldenInference:
         assert found is not None, "a fleet file with λ of it names a detector"
         return found
 
-    def operations(self, image: NDArray[np.uint8] = _BLANK) -> int:
-        """Returns the multiplications and additions for a frame."""
-        return self._opened().operations([Question(_NO_BOXES, image)])
+    def operations(self) -> int:
+        """Returns the multiplications and additions for a frame; to count them first takes seconds."""
+        return self._opened().operations([Question(_NO_BOXES, _BLANK)])
 
     def warm_up(self) -> None:
         """Opens the detector, and runs the first forward pass, which is slow."""

@@ -221,10 +221,8 @@ class FrameSteps:
         self._followed = None
         return rows
 
-    def ask_golden(
-        self, frame: Frame, config: InferenceConfig, version: ModelVersion
-    ) -> tuple[FramePrediction, int]:
-        """Returns the row of a frame that the golden detector analyses, and the operations that it took."""
+    def ask_golden(self, frame: Frame, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
+        """Returns the row of a frame that the golden detector analyses."""
         assert self._golden is not None, "λ of the golden detector are offered"
         found = self._golden.find(frame.image)
         row = replace(
@@ -237,7 +235,7 @@ class FrameSteps:
         )
         self.answered(frame.index)
         self._newest = frame.image, row
-        return row, self._golden.operations(frame.image)
+        return row
 
     def follows(self, config: InferenceConfig) -> bool:
         """Returns whether boxes are followed into frames that this λ skips."""

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion
 from ekya.gpu.backends.backend import Resized, ShareHandle
@@ -18,7 +18,6 @@ from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
-from ekya.models.training.operations import forward_operations
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts, FrameTally
 from ekya.pipeline.golden_inference import GoldenInference
@@ -320,11 +319,11 @@ class StreamInference:
 
     def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
         with self._process.handle.scope():
-            row, operations = self._steps.ask_golden(frame, config, self._version)
-        # Its use is divided among the streams of the process by pictures of the edge model.
-        edge = self._config.common.fleet.edge
-        pictures = round(operations / forward_operations(self._settings.side, architecture=edge.model))
-        self._process.use.count(self._part, max(pictures, 1))
+            row = self._steps.ask_golden(frame, config, self._version)
+        # The use of the process is divided among its streams by pictures of the edge model.
+        costs = self._config.common.costs[self._stream.id]
+        pictures = costs.frame_gpu_s[GOLDEN_RESOLUTION] / costs.object_gpu_s
+        self._process.use.count(self._part, max(round(pictures), 1))
         return row
 
     def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:

@@ -79,8 +79,9 @@ def _beside_accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _golden_sentence(golden: Mapping[str, Any]) -> str:
+    share = percent(golden["gpu_share"])
     return (
-        f"The golden detector saw {golden['calls']} frames, with {percent(golden['gpu_share'])} of the GPUs."
+        f"The golden detector saw {golden['calls']} frames for labels and profiles, with {share} of the GPUs."
     )
 
 

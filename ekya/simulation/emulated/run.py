@@ -237,7 +237,14 @@ def _camera(
         costs[GOLDEN_RESOLUTION] = card.proposing_gpu_s(golden.operations())
     camera = EmulatedCamera(
         settings=settings,
-        inference=EmulatedStream(chain([first] if first else [], arriving), steps, card, base, prepare),
+        inference=EmulatedStream(
+            chain([first] if first else [], arriving),
+            steps,
+            card,
+            base,
+            prepare,
+            costs.get(GOLDEN_RESOLUTION, 0.0),
+        ),
         frames=frames,
         models=models,
         model=base,

@@ -42,6 +42,7 @@ class EmulatedStream:
         card: costs of the analysis.
         model: serves first.
         prepare: prepares weights to serve.
+        golden_gpu_s: cost of a frame that the golden detector analyses.
 
     Attributes:
         serving: the serving model.
@@ -55,6 +56,7 @@ class EmulatedStream:
         card: CostCard,
         model: EdgeModel,
         prepare: Callable[[EdgeModel], Serving],
+        golden_gpu_s: float = 0.0,
     ) -> None:
         self._frames = frames
         self._next = next(frames, None)
@@ -62,7 +64,7 @@ class EmulatedStream:
         self._prepare = prepare
         self._base, self._version = model, BASE_VERSION
         self.serving = prepare(model)
-        self._card = card
+        self._card, self._golden_gpu_s = card, golden_gpu_s
         self._config = InferenceConfig(1, 0)
         self._share_milli = 0
         self._busy_until_us = -1
@@ -178,8 +180,8 @@ class EmulatedStream:
         frame, boxes = waiting.frame, waiting.boxes
         if self._config.by_golden:
             self._analyse()  # of an earlier λ, whose boxes are older
-            self._rows[frame.index], operations = self._steps.ask_golden(frame, self._config, self._version)
-            self._occupy(frame, self._card.proposing_gpu_s(operations))
+            self._rows[frame.index] = self._steps.ask_golden(frame, self._config, self._version)
+            self._occupy(frame, self._golden_gpu_s)
             return
         ready = self._steps.cut(frame, boxes, self._config.resolution)
         self._to_analyse.append(ready)
