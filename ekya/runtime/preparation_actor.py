@@ -131,6 +131,7 @@ class PreparationActor:
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
+        self._questioned: set[StreamId] = set()
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -320,6 +321,7 @@ class PreparationActor:
         calls_before = self._golden.calls
         with preparation.share.batch():
             labels = prepared.label()
+            self._question(prepared, stream, labels)
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
             accuracy = prepared.serving_accuracy(labels)
@@ -344,6 +346,15 @@ class PreparationActor:
             )
         )
         return Labelled(accuracy, labels.can_train)
+
+    def _question(self, prepared: StreamPreparation, stream: StreamId, labels: StreamLabels) -> None:
+        """Logs a doubt about the golden model from a stream's first labels."""
+        if stream in self._questioned:
+            return
+        self._questioned.add(stream)
+        doubt = prepared.doubt(labels)
+        if doubt is not None:
+            _LOG.warning("%s: %s", stream, doubt)
 
     def _profile_inference(
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]

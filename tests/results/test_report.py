@@ -156,7 +156,9 @@ def test_tables_of_detectors_show_ap50_instead_of_the_balanced_accuracy() -> Non
     lines = lines_of(run_table(detecting()))
     row = next(line for line in lines if "cam-1" in line)
     assert [cell.strip() for cell in row.strip("│").split("│")][1:3] == ["81.2%", "54.3%"]
-    assert "saw 36 frames for labels and profiles, with 1.2% of the GPUs" in " ".join(line.strip() for line in lines)
+    assert "saw 36 frames for labels and profiles, with 1.2% of the GPUs" in " ".join(
+        line.strip() for line in lines
+    )
     compared = lines_of(compare_table([detecting()]))
     assert any("AP50" in line for line in compared)
     assert any("65.4%" in line for line in compared)

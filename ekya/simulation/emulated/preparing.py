@@ -1,5 +1,6 @@
 """Labelling and profiling on virtual time, in the order of `planning.profiling.preparation_steps`."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,12 +16,14 @@ from ekya.core.events import (
     LabelsReady,
     MemoryShort,
     ProfileReady,
+    Warned,
 )
 from ekya.core.gpus import DidNotFit
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
+from ekya.models.edge.cuts import Task
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -42,6 +45,10 @@ from ekya.simulation.emulated.camera import EmulatedCamera
 
 TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
 """A frame, to count the golden detector's operations on it."""
+_LOG = logging.getLogger(__name__)
+
+_PROFILER = "micro-profiler"
+"""Source of its warnings, named as in a live run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class LabelledStream:
         gpu_s, golden_gpu_s: cost, and the golden model's part of it.
         compared: what the shadow gate compared.
         golden_calls: pictures that the golden model analysed.
+        doubt: warning about the golden model, from the first labels of a stream.
     """
 
     prepared: StreamPreparation
@@ -76,6 +84,7 @@ class LabelledStream:
     golden_gpu_s: float
     compared: Compared | None
     golden_calls: int
+    doubt: str | None = None
 
     def event(self, stream: StreamId, t_us: int) -> LabelsReady:
         """Returns the event of these labels."""
@@ -107,10 +116,27 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
-        gpu_s += card.forward_gpu_s(2 * compared.objects, side)
+        frames = len(labels.training.examples) + len(labels.validation.examples)
+        images = frames if prepared.settings.task is Task.DETECT else compared.objects
+        gpu_s += card.forward_gpu_s(2 * images, side)
     settled = replace(prepared.settled(compared), earlier=None)
     calls = calls_for(prepared.golden, selection.questions)
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
+
+
+def questioned(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
+    """Returns a stream's first labels with any doubt about the golden model, charged with a pass for it."""
+    prepared, labels = made.prepared, made.labels
+    if prepared.settings.task is not Task.DETECT:
+        return made
+    frames = len(labels.training.examples) + len(labels.validation.examples)
+    gpu_s = made.gpu_s + card.forward_gpu_s(frames, prepared.settings.side)
+    doubt = prepared.doubt(labels)
+    if doubt is None:
+        return replace(made, gpu_s=gpu_s)
+    text = f"{stream}: {doubt}"
+    _LOG.warning("%s", text)
+    return replace(made, gpu_s=gpu_s, doubt=text)
 
 
 def profile_inference(
@@ -161,6 +187,7 @@ class PreparingWindows:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
         self._window = 0
+        self._questioned: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
@@ -214,6 +241,8 @@ class PreparingWindows:
                     made = self._label(step.stream)
                     labelled[step.stream] = Labelled(made.accuracy, made.labels.can_train)
                     yield Step(made.gpu_s, partial(made.event, step.stream))
+                    if made.doubt is not None:
+                        yield Step(0.0, partial(Warned, source=_PROFILER, text=made.doubt))
                 case InferenceStep():
                     yield self._profile_inference(step)
                 case TrialStep():
@@ -225,6 +254,9 @@ class PreparingWindows:
             # Loaded one at a time: a model for prediction is as large as one for training.
             prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
+        if stream not in self._questioned:
+            self._questioned.add(stream)
+            made = questioned(made, stream, self._card)
         self._prepared[stream] = made.prepared
         self.keep_labels(stream, made.labels)
         return made
