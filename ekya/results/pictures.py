@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.config.fleet_sections import StreamConfig
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.matching import SURE, match_image
 from ekya.core.objects import DOUBTFUL
@@ -135,6 +136,8 @@ def _row(
     time = f"{us_to_seconds(int(records.served.t_us[at])):.1f} s"
     version = int(records.served.model_version[at])
     serves = f"Model {version}, which served" if version != BASE_VERSION else "Base model, which served"
+    if int(records.served.resolution[at]) == GOLDEN_RESOLUTION:
+        serves = "Golden detector, which served"
     served = _answer(records.served, frame, len(classes))
     base = _answer(records.base, frame, len(classes))
     drawn = [(whose, *_reference(records.reference, frame, classes))]

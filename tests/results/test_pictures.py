@@ -1,5 +1,7 @@
 """Pictures of a report: the frames that are chosen, and the boxes that are drawn into them."""
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from detecting_run import (
     judged,
 )
 
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.records import NO_LABELS, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.results.boxed_picture import MOST_BYTES, WIDTH, BoxStyle, DrawnBox, draw_boxes
 from ekya.results.pictures import SHOWN_FRAMES, StreamRecords, shown_frames, stream_pictures
@@ -98,6 +101,18 @@ def test_pictures_of_a_skipped_frame_say_so(street):
     made = stream_pictures(street, CLASSES, records(served_from(SECOND, every=7)))
     captions = [row.pictures[-1].caption for row in made.rows]
     assert all("answered by an earlier frame" in caption for caption in captions)
+
+
+def test_pictures_say_that_boxes_were_followed_and_that_the_golden_detector_answered(street):
+    rows = [
+        replace(answer(frame, [car_at(frame)], [CAR]), resolution=GOLDEN_RESOLUTION, analysed=frame % 7 == 0)
+        for frame in range(FRAMES)
+    ]
+    made = stream_pictures(street, CLASSES, records(PredictionColumns.of(rows)))
+    for row in made.rows:
+        assert row.pictures[-1].caption.endswith("not analysed, boxes followed from an earlier frame")
+        assert row.pictures[-1].caption.startswith("1 of 1 object found")
+        assert row.pictures[-1].title == "Golden detector, which served"
 
 
 def test_pictures_without_recording_reference_or_repetition_say_why(street, tmp_path):
