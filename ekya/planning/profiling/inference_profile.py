@@ -24,8 +24,9 @@ PRIOR_OBJECTS = 2.0
 """Weight of a guess about λ, in objects of a burst: two cars that stand at a light show how those two move,
 and not how the street does."""
 
-HELD_LOSS, FOLLOWED_LOSS = 0.35, 0.05
-"""Exponents by which accuracy falls with the frame rate: boxes stay in place, or flow follows them."""
+HELD_LOSS, LATE_LOSS, FOLLOWED_LOSS = 0.35, 0.1, 0.05
+"""Exponents by which accuracy falls with the frames that are left out: boxes stay in place until the next
+analysed frame, or until flow follows them, or are followed in each (``experiments/flow_worth.py``)."""
 
 ALL = 1_000_000
 """Number of frames in which boxes stay in place where flow never follows them: more than a λ skips."""
@@ -81,7 +82,7 @@ def prior_relative_accuracy(config: InferenceConfig, finest: int, held: int = AL
     there = config.every**-HELD_LOSS
     if held < config.every - 1:
         part = held / config.every
-        there = part * (held + 1) ** -HELD_LOSS + (1.0 - part) * config.every**-FOLLOWED_LOSS
+        there = part * (held + 1) ** -LATE_LOSS + (1.0 - part) * config.every**-FOLLOWED_LOSS
     sharp = 1.0 if config.by_golden else (config.resolution / finest) ** 2.5
     return float(there * sharp)
 
