@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import cv2
 import numpy as np
 import typer
-from detect_worth import CLASSES, fleet_of
+from detect_fleet import CLASSES, fleet_of
 from numpy.typing import NDArray
 from recipe import run
 from rich.table import Table
@@ -157,7 +157,7 @@ def main(
     rows: list[Row] = []
     with output(json_to) as out:
         for video in videos:
-            fleet = fleet_of(video, student, golden, 20.0, 1)
+            fleet = fleet_of((video,), student, golden, 20.0, 1)
             model = open_golden(fleet.golden, CLASSES, fleet.edge.task)
             rows += rows_of(video, fleet, model, numbers(sides, "--sides"), numbers(every, "--every"), frames)
         out.report({"rows": [asdict(row) for row in rows]})
