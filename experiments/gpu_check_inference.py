@@ -9,14 +9,18 @@ import numpy as np
 import torch
 from gpu_check_kernels import Kernels
 from gpu_check_report import Finding
-from inference_ways import FRAMES, OBJECTS, SIDE, Bench, Row, settled
+from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, Bench, Row, settled
 
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.gpu.green.handle import GreenHandle
 from ekya.gpu.green.process import open_process
-from ekya.models.edge.forward import ForwardWay
+from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.detection.predictor import DetectorPredictor
+from ekya.models.edge.detection.suppress import Candidates
+from ekya.models.edge.forward import TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor
+from ekya.pipeline.detector_work import random_images
 
 CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
 ROUNDS, MOST_S = 100, 2.0
@@ -25,7 +29,11 @@ SHARES = tuple(range(125, 1001, 125))
 WITHIN = 0.03
 """Accepted relative deviation from an expected speed."""
 
-_WORK_MS = 20.0
+STUDENT_SAME = 0.02
+"""Accepted relative difference of a detector's boxes or scores. Convolutions rounded to TF32 give up to
+0.006, rounded to bfloat16 up to 0.05 (computed on a CPU)."""
+
+_WORK_MS, _STUDENT_FRAMES = 20.0, 4
 
 
 def ways(device: str = "cuda") -> Iterator[Finding]:
@@ -52,6 +60,32 @@ def finding_of(question: str, rows: Sequence[Row]) -> Finding:
         is_faster,
         {"rows": [asdict(row) for row in rows]},
     )
+
+
+def student(device: str = "cuda") -> Iterator[Finding]:
+    """Compares a detector's answers with those on the CPU, both in torch."""
+    model = settled(build_edge_model(CLASSES, 0, 0, FASTESTDET), 0)
+    frames, in_torch = random_images(_STUDENT_FRAMES, FRAME_SIDE), ForwardWay(engine=TORCH)
+    ours, exact = (
+        DetectorPredictor(model, where, in_torch).predict(frames, FRAME_SIDE) for where in (device, "cpu")
+    )
+    yield answers_of(ours, exact)
+
+
+def answers_of(ours: Candidates, exact: Candidates) -> Finding:
+    """Returns the finding of a detector's answers and the CPU's."""
+    boxes, scores = _apart(ours.boxes, exact.boxes), _apart(ours.scores, exact.scores)
+    return Finding(
+        f"boxes and scores of a FastestDet at {FRAME_SIDE} pixels",
+        f"those of torch on the CPU, within {STUDENT_SAME:g}",
+        f"boxes within {boxes:.1e}, scores within {scores:.1e}",
+        boxes <= STUDENT_SAME and scores <= STUDENT_SAME,
+        {"boxes": boxes, "scores": scores},
+    )
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
 
 
 def shares() -> Iterator[Finding]:

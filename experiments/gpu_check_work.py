@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import gpu_check_energy as energy
 from gpu_check_mps import seen_by_cuda
 from gpu_check_report import Finding
+from inference_ways import FRAME_SIDE
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.backend import Measured, Resized, ShareBackend, ShareJob
 from ekya.gpu.backends.registry import SHARE_BACKENDS, Machine
+from ekya.gpu.nvml import GpuInventory
+from ekya.models.edge.cuts import FASTESTDET
 from ekya.pipeline.speed_jobs import KINDS, Kind, ProbeSpec, Rate, probes, rates_at
 from ekya.system.host import cpu_limit
 
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 SHARES_MILLI = tuple(range(125, 1001, 125))
 SPEC = ProbeSpec("resnet18", 32, RetrainConfig(1, 32, 0, 5, 1.0), "cuda", 0.6)
 """All blocks train, in batches of 32; an inference is a frame of six objects."""
+
+STUDENT = ProbeSpec(FASTESTDET, FRAME_SIDE, RetrainConfig(1, 8, 0, 5, 1.0), "cuda", 0.6)
+"""The same of a detector; an inference is a whole frame."""
+
+QUARTERS_MILLI = tuple(range(250, 1001, 250))
 
 KEPT = 0.9
 """Lowest accepted part of an expected speed."""
@@ -59,26 +67,44 @@ class NoShares:
 
 
 def work() -> Iterator[Finding]:
-    """Checks the first usable share backend, in the order of ``--shares auto``, and then no shares."""
+    """Checks classifiers, and what they take in energy."""
     inventory = seen_by_cuda()
-    machine = Machine(cpu_limit(), inventory)
     with energy.metered(inventory) as meter:
-        for name, make in SHARE_BACKENDS.items():
-            backend = make(machine)
-            capability = backend.probe()
-            if not capability.usable or capability.device != "cuda":
-                continue
-            try:
-                half = yield from with_shares(backend, name, SPEC, SHARES_MILLI, meter)
-            except (UserError, RuntimeError) as error:
-                yield Finding(f"training and inference by {name}", "work", str(error), False)
-                continue
-            yield from without_shares(name, half, SPEC)
-            return
+        yield from _work(inventory, SPEC, SHARES_MILLI, meter)
+
+
+def student() -> Iterator[Finding]:
+    """Checks detectors, at fewer shares."""
+    yield from _work(seen_by_cuda(), STUDENT, QUARTERS_MILLI, None)
+
+
+def _work(
+    inventory: GpuInventory, spec: ProbeSpec, shares_milli: Sequence[int], meter: "GpuMeter | str | None"
+) -> Iterator[Finding]:
+    """Checks the first usable share backend, in the order of ``--shares auto``, and then no shares."""
+    machine = Machine(cpu_limit(), inventory)
+    for name, make in SHARE_BACKENDS.items():
+        backend = make(machine)
+        capability = backend.probe()
+        if not capability.usable or capability.device != "cuda":
+            continue
+        try:
+            half = yield from with_shares(backend, name, spec, shares_milli, meter)
+        except (UserError, RuntimeError) as error:
+            yield Finding(
+                f"training and inference of a {spec.architecture} by {name}", "work", str(error), False
+            )
+            continue
+        yield from without_shares(name, half, spec)
+        return
 
 
 def with_shares(
-    backend: ShareBackend, name: str, spec: ProbeSpec, shares_milli: Sequence[int], meter: "GpuMeter | str"
+    backend: ShareBackend,
+    name: str,
+    spec: ProbeSpec,
+    shares_milli: Sequence[int],
+    meter: "GpuMeter | str | None",
 ) -> Generator[Finding, None, Both]:
     """Measures training and inference, alone at each share, and then together; returns both rates at half.
 
@@ -87,7 +113,7 @@ def with_shares(
         name: its name.
         spec: models and batches of training and inference.
         shares_milli: rising in equal steps; the last is 1000.
-        meter: of the GPU, or why there is none.
+        meter: of the GPU, or why there is none; None if energy is not to be measured.
 
     Raises:
         UserError: the backend cannot be opened, or a job cannot begin.
@@ -100,7 +126,8 @@ def with_shares(
             alone[kind] = [rates_at([(own, share)])[0] for share in shares_milli]
             yield _alone(kind, name, spec, alone[kind])
         rates_at([(predictor, 0)])
-        yield from energy.of_images(meter, lambda: rates_at([(trainer, FULL_GPU_MILLI)])[0])
+        if meter is not None:
+            yield from energy.of_images(meter, lambda: rates_at([(trainer, FULL_GPU_MILLI)])[0])
 
         def together(share_milli: int) -> Both:
             training, inference = rates_at(
@@ -110,7 +137,8 @@ def with_shares(
 
         beside = [together(share) for share in shares_milli[:-1]]
         yield _beside(name, spec, alone, beside)
-        yield from energy.of_jobs(meter, lambda: together(FULL_GPU_MILLI // 2))
+        if meter is not None:
+            yield from energy.of_jobs(meter, lambda: together(FULL_GPU_MILLI // 2))
     return beside[len(beside) // 2]
 
 
@@ -120,7 +148,7 @@ def without_shares(name: str, held: Both, spec: ProbeSpec) -> Iterator[Finding]:
         training, inference = rates_at([(trainer, FULL_GPU_MILLI), (predictor, FULL_GPU_MILLI)])
     with_ms, without_ms = held[1].p99_ms, inference.p99_ms
     yield Finding(
-        f"inference beside training, with half each by {name} and without any shares",
+        f"inference of a {spec.architecture} beside training, with half each by {name} and without shares",
         "the 99th percentile of a frame's latency no higher with shares than without",
         f"with: {_latency(held[1])}, training {held[0].images_per_s:.0f}/s; "
         f"without: {_latency(inference)}, training {training.images_per_s:.0f}/s",

@@ -24,6 +24,9 @@ Call = Callable[[], Scores]
 OBJECTS, SIDE = 6, 32
 """Objects of a frame; pixels of a crop's side."""
 
+FRAME_SIDE = 352
+"""Pixels of a frame's side for a detector."""
+
 FRAMES = (1, 2, 4, 8, 16)
 STREAMS = 8
 ALIKE = (0, 3, None)

@@ -108,6 +108,10 @@ class CropLabelling:
         newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
         return newest if len(newest) >= LEAST_OBJECTS else None
 
+    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
+        """Returns None: a classifier finds no objects that the golden model could miss."""
+        return None
+
 
 def warn_if_none(prepared: "StreamPreparation", affordable_questions: int, one_gpu_s: float) -> None:
     """Logs a warning if a budget allows no labels; one question takes ``one_gpu_s``."""

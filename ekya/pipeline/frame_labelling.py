@@ -1,16 +1,23 @@
 """Labelling of a window for a detector: the golden one sees whole frames; λ is measured on them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
-from ekya.models.training.frames import FrameObjects, LabelledFrames, distinct_objects, split_by_time
+from ekya.models.training.frames import (
+    NOTHING,
+    FrameObjects,
+    LabelledFrames,
+    distinct_objects,
+    split_by_time,
+)
 from ekya.models.training.goals import judged_frames
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples
 from ekya.pipeline.collector import CollectedFrame
@@ -23,6 +30,9 @@ from ekya.streams.ingest.crops import whole_frame
 
 if TYPE_CHECKING:
     from ekya.pipeline.preparation import Scope, StreamPreparation
+
+SURE_WITHOUT_TEACHER = 0.6
+"""Confidence from which the student's word counts against the golden detector's: clearly above ``SURE``."""
 
 SPANS = 8
 """Parts of equal length of a window; labelled frames of one part show the same objects, and are not split."""
@@ -113,6 +123,26 @@ class FrameLabelling:
         assert isinstance(labelled, LabelledFrames)
         return labelled if distinct_objects(labelled) >= LEAST_OBJECTS else None
 
+    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
+        """Returns a warning if the student surely finds what the golden detector misses, and more of it.
+
+        Nobody knows the truth. So only what a good teacher hardly ever shows counts: of the objects that the
+        student is sure of, more have no box of the golden detector on them, not even a doubtful one, than the
+        golden detector finds in all. Boxes that stay in place count once: one that is wrong may be there in
+        every frame.
+        """
+        assert isinstance(labelled, LabelledFrames)
+        answers = prepared.serving.predict(labelled.images, labelled.side)
+        missed = tuple(_missed(*of) for of in zip(answers, labelled.objects, strict=True))
+        alone, taught = distinct_objects(replace(labelled, objects=missed)), distinct_objects(labelled)
+        if alone < LEAST_OBJECTS or alone <= taught:
+            return None
+        return (
+            f"golden.model: in the first {len(labelled)} labelled frames the golden detector finds {taught} "
+            f"objects, and misses {alone} that the student is sure of; it may be the worse one, so look at "
+            "its boxes, or name a better detector"
+        )
+
 
 def spread(frames: Sequence[CollectedFrame], count: int) -> list[CollectedFrame]:
     """Returns this number of the frames, at equal distances, the last one included."""
@@ -136,6 +166,15 @@ def _span_of_each(t_us: NDArray[np.int64]) -> NDArray[np.int64]:
         return t_us
     spans: NDArray[np.int64] = (t_us - t_us.min()) * SPANS // (t_us.max() - t_us.min() + 1)
     return spans
+
+
+def _missed(found: Found, objects: FrameObjects) -> FrameObjects:
+    """Returns what the student is sure of where the golden detector has no box."""
+    sure = found.confidence >= SURE_WITHOUT_TEACHER
+    boxes, classes = found.boxes[sure], found.classes[sure]
+    seen = iou_matrix(boxes, np.concatenate([objects.boxes, objects.doubtful])) >= SAME_OBJECT_IOU
+    alone = ~seen.any(axis=1)
+    return FrameObjects(boxes[alone], classes[alone], NOTHING.doubtful)
 
 
 def _as_objects(found: Found) -> FrameObjects:

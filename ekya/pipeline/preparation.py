@@ -67,6 +67,9 @@ class Labelling(Protocol):
     def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
         """Returns the labels on which two models are compared; None if they show too few objects."""
 
+    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
+        """Returns a warning if the golden model seems to be worse than the serving one."""
+
 
 LABELLINGS: Mapping[Task, Labelling] = {Task.CLASSIFY: CropLabelling(), Task.DETECT: FrameLabelling()}
 
@@ -110,6 +113,12 @@ class StreamPreparation:
     def label(self, asked: Asked | None = None) -> StreamLabels:
         """Labels a sample of the window: ``asked``, or what ``select`` returns."""
         return self._labelling.label(self, asked or self.select())
+
+    def doubt(self, labels: StreamLabels) -> str | None:
+        """Returns a warning if the golden model seems to be worse than the serving one; one pass of it."""
+        return self._labelling.doubt(
+            self, concatenate([labels.training.examples, labels.validation.examples])
+        )
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of ``burst`` to the golden model."""
@@ -236,7 +245,7 @@ def memory_in_classes(
     if not isinstance(kept, LabelledCrops):  # frames name their objects by the fleet's classes
         return memory
     ours = in_classes(kept, classes, fleet)
-    return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))
+    return ExemplarMemory(memory.budget, ours.take(np.flatnonzero(ours.classes >= 0)))
 
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:

@@ -20,7 +20,7 @@ from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cach
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
@@ -131,6 +131,7 @@ class PreparationActor:
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
+        self._questioned: set[StreamId] = set()
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -200,7 +201,7 @@ class PreparationActor:
         before, self._evaluated[stream] = self._evaluated.get(stream), known
         serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
-        remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
+        remembered = min(MOST_EXEMPLARS[settings.task], self._trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
             material,
@@ -320,6 +321,7 @@ class PreparationActor:
         calls_before = self._golden.calls
         with preparation.share.batch():
             labels = prepared.label()
+            self._question(prepared, stream, labels)
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
             accuracy = prepared.serving_accuracy(labels)
@@ -344,6 +346,15 @@ class PreparationActor:
             )
         )
         return Labelled(accuracy, labels.can_train)
+
+    def _question(self, prepared: StreamPreparation, stream: StreamId, labels: StreamLabels) -> None:
+        """Logs a doubt about the golden model from a stream's first labels."""
+        if stream in self._questioned:
+            return
+        self._questioned.add(stream)
+        doubt = prepared.doubt(labels)
+        if doubt is not None:
+            _LOG.warning("%s: %s", stream, doubt)
 
     def _profile_inference(
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]

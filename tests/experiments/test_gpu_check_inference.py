@@ -4,6 +4,7 @@ import importlib
 from dataclasses import replace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -77,3 +78,18 @@ def test_inference_checks_cover_every_question_of_the_bench(monkeypatch):
     told = [finding.name for finding in (*check.ways("cpu"), *check.streams("cpu"))]
     assert len(told) == len(every) == 9
     assert set(told) == every
+
+
+def test_student_finding_needs_the_answers_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(check, "_STUDENT_FRAMES", 1)
+    (found,) = check.student("cpu")
+    assert found.met
+    assert (found.figures["boxes"], found.figures["scores"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("wrong", ["boxes", "scores"])
+def test_student_finding_of_other_answers_is_unmet(wrong):
+    exact = check.Candidates(np.ones((1, 4, 4)), np.ones((1, 4)), np.zeros((1, 4), int))
+    rounded = replace(exact, **{wrong: 1.01 * getattr(exact, wrong)})
+    assert check.answers_of(rounded, exact).met
+    assert not check.answers_of(replace(exact, **{wrong: 1.03 * getattr(exact, wrong)}), exact).met

@@ -10,6 +10,7 @@ from bars import tiny_trunk
 from fake_ipc import FakeGpu
 
 from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.cuts import FASTESTDET
 
 pytest.importorskip("cuda.bindings")
 check = importlib.import_module("gpu_check_swap")
@@ -31,7 +32,7 @@ def use(models, monkeypatch):
 
 
 def findings(measured, way=check.OBJECT_STORE):
-    return tuple(check.findings_of(way, "two processes", measured))
+    return tuple(check.findings_of(way, "two processes", "resnet18", measured))
 
 
 @pytest.mark.parametrize("way", check.WAYS)
@@ -62,9 +63,19 @@ def test_swap_driver_error_of_the_trainer_is_raised(models, monkeypatch):
         check.measure(check.CUDA_IPC, "cpu", "tiny", 1)
 
 
-def test_swap_pause_over_limit_is_unmet():
+def test_swap_pause_or_delay_over_limit_is_unmet():
     assert [one.met for one in findings(FOUND)] == [True, True]
     assert not findings(replace(FOUND, stalls_ms=(1.5, 1.6)))[0].met
+    assert not findings(replace(FOUND, delays_ms=(20.0, 1001.0)))[0].met
+
+
+def test_swap_answers_of_a_detector_vary_with_its_weights():
+    """They must differ clearly, or a swap that did not happen would not be noticed."""
+    one, other = (
+        check._answers_of(check._predictor(check._model(FASTESTDET, seed), "cpu")) for seed in range(2)
+    )
+    assert one.shape == (484, 5), "22 by 22 cells of 352 pixels"
+    assert check._apart(one, other) > 10 * check.SAME
 
 
 @pytest.mark.parametrize(

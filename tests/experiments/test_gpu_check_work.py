@@ -54,10 +54,13 @@ def world(monkeypatch):
     return World
 
 
-def findings():
+STUDENT = ProbeSpec("fastestdet", 96, RetrainConfig(1, 8, 0, 1, 1.0), "cpu", 0.2)
+
+
+def findings(spec=SPEC, meter="no NVML"):
     def both():
-        half = yield from check.with_shares(CpuShares(2), "cpu", SPEC, QUARTERS, "no NVML")
-        yield from check.without_shares("cpu", half, SPEC)
+        half = yield from check.with_shares(CpuShares(2), "cpu", spec, QUARTERS, meter)
+        yield from check.without_shares("cpu", half, spec)
 
     return list(both())
 
@@ -91,6 +94,13 @@ def test_work_slower_than_expected_is_unmet(world, name, value, unmet, monkeypat
     assert [place for place, one in enumerate(findings()) if one.met is False] == unmet
 
 
+def test_work_of_a_detector_makes_the_same_checks_without_energy(world):
+    found = findings(STUDENT, meter=None)
+    assert [one.met for one in found] == [True] * 4
+    assert all("fastestdet" in one.name for one in found)
+    assert world.asked[-1] == {"training": 1000, "inference": 1000}
+
+
 class Usable(CpuShares):
     def probe(self):
         return replace(super().probe(), device="cuda")
@@ -122,10 +132,12 @@ def test_work_unusable_backend_is_reported_and_next_one_measured(world, monkeypa
     monkeypatch.setattr(
         check, "seen_by_cuda", lambda: importlib.import_module("ekya.gpu.nvml").GpuInventory((), None, "none")
     )
-    found = list(check.work())
-    assert (found[0].met, found[0].measured) == (False, "no daemon answers")
-    assert len(found) == 7
-    assert "by second" in found[1].name
+    for checked, count, model in ((check.work, 7, "resnet18"), (check.student, 5, "fastestdet")):
+        found = list(checked())
+        assert (found[0].met, found[0].measured) == (False, "no daemon answers")
+        assert len(found) == count
+        assert f"of a {model}" in found[0].name
+        assert "by second" in found[1].name
 
 
 def test_energy_of_images_is_power_over_speed():
@@ -169,11 +181,12 @@ def test_energy_without_pynvml_is_skipped(monkeypatch):
 
 @pytest.mark.live
 @pytest.mark.long
-def test_work_live_processes_fill_the_table(tmp_path):
+@pytest.mark.parametrize("spec", [SPEC, STUDENT], ids=lambda spec: spec.architecture)
+def test_work_live_processes_fill_the_table(spec, tmp_path):
     """Runs on the CPU, in small; the rates depend on the load of this machine."""
     page = tmp_path / "gpu.md"
     page.write_text(f"{BEGIN}\n{END}\n")
-    found = findings()
+    found = findings(spec)
     write_up(Machine("a CPU", "none", "2.11", "2026-01-31"), found, tmp_path / "gpu_check.json", page)
     assert len(found) == 6
     assert all(rate["images_per_s"] > 0 for one in found[:2] for rate in one.figures["rates"])

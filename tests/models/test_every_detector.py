@@ -329,7 +329,7 @@ def test_detector_training_on_cached_activations_is_the_same(
     passed = ActivationCache()
     first.share(passed)
     cached = retraining(name, blocks, 2, memory, passed=passed)
-    assert cached.passed_crops == cached.prepared_crops == 6 + memory.size + 3
+    assert cached.passed_crops == cached.prepared_crops == 2 * 6 + memory.size + 3
     seen: list[int] = []
     handle = models[name].blocks[0].register_forward_hook(lambda *_: seen.append(1))
     again, same = trained(cached)

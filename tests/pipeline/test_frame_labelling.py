@@ -13,7 +13,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.objects import DOUBTFUL
 from ekya.core.units import StreamId
 from ekya.models.edge.cuts import Task
-from ekya.models.golden.detections import Detections
+from ekya.models.golden.detections import Detections, no_detections
 from ekya.models.golden.golden_from_detector import detector_model
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.golden.label_file import LabelHead, LabelTable
@@ -247,3 +247,46 @@ def test_compare_needs_different_objects():
 def test_outputs_of_a_detector_stay():
     one = prepared(street(24, CAR, PERSON))
     assert one.outputs(one.label()) == one.model.classes
+
+
+@pytest.fixture
+def blind_golden():
+    """A golden detector that finds nothing."""
+    source = BrightDetector()
+    source.detect = lambda _image: no_detections()
+    return detector_model(FLEET, source, 0.4, names_boxes=False)
+
+
+def test_doubt_where_only_the_student_sees_names_both_counts(blind_golden):
+    one = prepared(moving(24), golden=blind_golden)
+    doubt = one.doubt(one.label())
+    assert "first 24 labelled frames the golden detector finds 0 objects, and misses 24" in doubt
+    assert "\n" not in doubt
+
+
+def test_doubt_of_one_object_that_stays_is_none(blind_golden):
+    """A box that is always there may be wrong in every frame."""
+    one = prepared(street(24, CAR), golden=blind_golden)
+    assert one.doubt(one.label()) is None
+
+
+def test_doubt_of_an_unsure_student_is_none(blind_golden):
+    sample = [kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car", 0.55)) for at in range(24)]
+    one = prepared(sample, golden=blind_golden)
+    assert one.doubt(one.label()) is None
+
+
+def test_doubt_of_doubtful_boxes_is_none():
+    """What the golden detector half believes in, it has not missed."""
+    hesitant = detector_model(FLEET, BrightDetector(), 0.95, names_boxes=False)
+    one = prepared(moving(24), golden=hesitant)
+    assert one.label().objects_in_frames == 0
+    assert one.doubt(one.label()) is None
+
+
+@pytest.mark.parametrize("sees", [(), ("car",), ("car", "person", "kite")])
+def test_doubt_of_a_golden_detector_that_sees_as_much_is_none(sees):
+    one = prepared(moving(24), serving=serving_detector(sees))
+    assert one.doubt(one.label()) is None
+    empty = prepared([])
+    assert empty.doubt(empty.label()) is None

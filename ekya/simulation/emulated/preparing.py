@@ -1,5 +1,6 @@
 """Labelling and profiling on virtual time, in the order of `planning.profiling.preparation_steps`."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +13,7 @@ from ekya.core.events import (
     LabelsReady,
     MemoryShort,
     ProfileReady,
+    Warned,
 )
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import StreamId
@@ -35,6 +37,11 @@ from ekya.planning.profiling.preparation_steps import (
     preparation_steps,
 )
 from ekya.simulation.emulated.camera import EmulatedCamera
+
+_LOG = logging.getLogger(__name__)
+
+_PROFILER = "micro-profiler"
+"""Source of its warnings, named as in a live run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class LabelledStream:
         gpu_s, golden_gpu_s: cost, and the golden model's part of it.
         compared: what the shadow gate compared.
         golden_calls: pictures that the golden model analysed.
+        doubt: warning about the golden model, from the first labels of a stream.
     """
 
     prepared: StreamPreparation
@@ -69,6 +77,7 @@ class LabelledStream:
     golden_gpu_s: float
     compared: Compared | None
     golden_calls: int
+    doubt: str | None = None
 
     def event(self, stream: StreamId, t_us: int) -> LabelsReady:
         """Returns the event of these labels."""
@@ -106,6 +115,21 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     settled = replace(prepared.settled(compared), earlier=None)
     calls = calls_for(prepared.golden, selection.questions)
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
+
+
+def questioned(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
+    """Returns a stream's first labels with any doubt about the golden model, charged with a pass for it."""
+    prepared, labels = made.prepared, made.labels
+    if prepared.settings.task is not Task.DETECT:
+        return made
+    frames = len(labels.training.examples) + len(labels.validation.examples)
+    gpu_s = made.gpu_s + card.forward_gpu_s(frames, prepared.settings.side)
+    doubt = prepared.doubt(labels)
+    if doubt is None:
+        return replace(made, gpu_s=gpu_s)
+    text = f"{stream}: {doubt}"
+    _LOG.warning("%s", text)
+    return replace(made, gpu_s=gpu_s, doubt=text)
 
 
 def profile_inference(
@@ -149,6 +173,7 @@ class PreparingWindows:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
         self._window = 0
+        self._questioned: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
@@ -202,6 +227,8 @@ class PreparingWindows:
                     made = self._label(step.stream)
                     labelled[step.stream] = Labelled(made.accuracy, made.labels.can_train)
                     yield Step(made.gpu_s, partial(made.event, step.stream))
+                    if made.doubt is not None:
+                        yield Step(0.0, partial(Warned, source=_PROFILER, text=made.doubt))
                 case InferenceStep():
                     yield self._profile_inference(step)
                 case TrialStep():
@@ -213,6 +240,9 @@ class PreparingWindows:
             # Loaded one at a time: a model for prediction is as large as one for training.
             prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
+        if stream not in self._questioned:
+            self._questioned.add(stream)
+            made = questioned(made, stream, self._card)
         self._prepared[stream] = made.prepared
         self.keep_labels(stream, made.labels)
         return made

@@ -1,0 +1,72 @@
+"""The doubt about a golden detector on virtual time: charged, logged, and reported as an event."""
+
+from types import SimpleNamespace
+
+from bars import CARD
+from bright import FLEET, BrightDetector, kept, serving_detector
+
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.units import StreamId
+from ekya.models.edge.cuts import Task
+from ekya.models.golden.detections import no_detections
+from ekya.models.golden.golden_from_detector import detector_model
+from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.preparing import PreparingWindows, label_stream
+
+CAM = StreamId("cam")
+SETTINGS = PreparationSettings(FLEET, 96, 10.0, 96, 3, task=Task.DETECT)
+PASSING = tuple(kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car", 0.9)) for at in range(24))
+
+
+class Blind(BrightDetector):
+    """Golden detector that finds nothing."""
+
+    def detect(self, image):
+        return no_detections()
+
+
+def events_of(golden, windows):
+    """Returns the events of preparing these windows of one camera, and its inputs."""
+    prepared = StreamPreparation(
+        SETTINGS,
+        WindowMaterial(0, PASSING, ()),
+        serving_detector(),
+        detector_model(FLEET, golden, 0.4, names_boxes=False),
+    )
+    camera = SimpleNamespace(
+        labels=None,
+        earlier=None,
+        judge=lambda: None,
+        models=SimpleNamespace(add_labels=lambda _: None),
+        inference=SimpleNamespace(forget_material=lambda: None),
+        forget_material=lambda _: None,
+    )
+    preparing = PreparingWindows({CAM: camera}, prepared.golden, CARD, 0)
+    preparing.of = lambda *_: prepared
+    events = []
+    for window in windows:
+        steps = preparing.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), 0)
+        events += [step.finished(window) for step in steps]
+        preparing.end()
+    return events, prepared
+
+
+def test_doubt_is_reported_once_and_charged_with_one_pass(caplog):
+    events, prepared = events_of(Blind(), (1, 2))
+    labels, warned, again = events
+    assert isinstance(warned, ev.Warned)
+    assert (warned.t_us, warned.source) == (1, "micro-profiler")
+    assert warned.text.startswith("cam: golden.model: ")
+    assert caplog.messages == [warned.text]
+    alone = label_stream(prepared, CARD).gpu_s
+    assert again.gpu_s == alone
+    assert labels.gpu_s == alone + CARD.forward_gpu_s(24, 96)
+
+
+def test_golden_detector_that_sees_as_much_is_not_doubted(caplog):
+    events, _ = events_of(BrightDetector(), (1,))
+    assert [type(event) for event in events] == [ev.LabelsReady]
+    assert caplog.messages == []
