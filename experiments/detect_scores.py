@@ -36,7 +36,7 @@ def found_by(model: EdgeModel, frames: LabelledFrames) -> list[Found]:
     with torch.inference_mode():
         for start in range(0, len(frames), _BATCH):
             outputs = model(to_input(frames.images[start : start + _BATCH], "cpu"))
-            found += found_in(Candidates.of(model.detector.decode(outputs)), in_fleet)
+            found += found_in(Candidates.of(model.detector.decode(outputs)), in_fleet, model.threshold)
     return found
 
 

@@ -118,7 +118,7 @@ class ServingDetector:
 
     def in_fleet(self, answer: Candidates) -> list[Found]:
         """Returns the objects among a predictor's candidates."""
-        return found_in(answer, self._to_fleet)
+        return found_in(answer, self._to_fleet, self.model.threshold)
 
     def warm_up(self, side: int, resolutions: Sequence[int]) -> None:
         """Runs the first forward passes at each resolution, which are slow."""

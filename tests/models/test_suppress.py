@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from ekya.core.matching import SURE
 from ekya.core.objects import iou_matrix
 from ekya.models.edge.detection.detector import Decoded
-from ekya.models.edge.detection.suppress import LEAST_CONFIDENCE, MOST_OBJECTS, Candidates, Found, found_in
+from ekya.models.edge.detection.suppress import (
+    LEAST_CONFIDENCE,
+    MOST_OBJECTS,
+    Candidates,
+    Found,
+    calibrated,
+    found_in,
+)
 
 IN_FLEET = np.array([1, -1, 0, 0], np.int64)
 ANY = st.floats(width=32) | st.floats(-0.5, 1.5, width=32)
@@ -51,6 +59,15 @@ def test_found_objects_are_valid_whatever_a_network_answers(given_: Candidates) 
         & (np.clip(given_.boxes[0, :, 2:], 0, 1) > np.clip(given_.boxes[0, :, :2], 0, 1)).all(axis=1)
     )
     assert bool(len(found.boxes)) == bool(good.any()), "the best usable box is always found"
+
+
+@given(candidates(), st.floats(0.05, 0.95))
+def test_found_objects_with_a_threshold_are_sure_from_it_on(given_: Candidates, threshold: float) -> None:
+    (found,) = found_in(given_, IN_FLEET, threshold)
+    check(found)
+    scores = given_.scores[0]
+    clearly = scores[np.isfinite(scores) & (np.abs(scores - threshold) > 1e-3)]
+    assert ((calibrated(clearly, threshold) >= SURE) == (clearly > threshold)).all()
 
 
 @given(candidates(), candidates())

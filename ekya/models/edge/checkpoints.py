@@ -10,6 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ekya.core.errors import UserError
+from ekya.core.matching import SURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.model import EdgeModel
 from ekya.models.weights import differences, read_safetensors
@@ -42,6 +43,7 @@ def identity_of(model: EdgeModel) -> dict[str, str]:
         "architecture": model.architecture,
         "classes": json.dumps(model.classes),
         "head_width": str(model.head_width),
+        **({} if model.threshold == SURE else {"threshold": repr(model.threshold)}),
     }
 
 
@@ -134,8 +136,15 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
     try:
         classes = tuple(str(name) for name in json.loads(metadata["classes"]))
         head_width = int(metadata["head_width"])
+        threshold = float(metadata.get("threshold", SURE))
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{source}: 'classes' or 'head_width' is damaged; train the model again") from error
+        raise UserError(
+            f"{source}: 'classes', 'head_width' or 'threshold' is damaged; train the model again"
+        ) from error
+    if not 0.0 < threshold < 1.0:
+        raise UserError(f"{source}: a threshold of {threshold} is not in (0, 1); train the model again")
     # Without memory: initialising weights only to replace them would take most of the time.
     with torch.device("meta"):
-        return EdgeModel(architecture, classes, head_width)
+        model = EdgeModel(architecture, classes, head_width)
+    model.threshold = threshold
+    return model

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ekya.core.matching import SURE
 from ekya.models.edge.architectures import EDGE_MODELS
 from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
 from ekya.models.edge.pixels import INPUT_MEAN, INPUT_SCALE
@@ -25,6 +26,7 @@ class EdgeModel(nn.Module):
         blocks: from the input on. ``RetrainConfig.trainable_blocks`` counts them from the end.
         head: features to logits of a classifier, or feature maps to the outputs of a detector.
         detector: decodes the outputs of a detector; None for a classifier.
+        threshold: score from which what a detector finds counts, in (0, 1); see ``found_in``.
     """
 
     def __init__(self, architecture: str, classes: tuple[str, ...], head_width: int) -> None:
@@ -35,6 +37,7 @@ class EdgeModel(nn.Module):
         self.head_width = head_width
         self.features = trunk.features
         self.detector = trunk.detector
+        self.threshold = SURE
         self.blocks = nn.ModuleList(trunk.blocks.values())
         self.head = _head(self, head_width, len(classes))
 

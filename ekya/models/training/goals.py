@@ -9,12 +9,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from ekya.core.matching import match_image
+from ekya.core.matching import SURE, match_image
 from ekya.models.edge.detection.detector import Detector, Targets
 from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops
+
+THRESHOLDS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65)
+"""Thresholds of a detector that are compared; the first and the last are only neighbours."""
+
+CLEARLY_BETTER = 0.02
+"""Least gain of F1 for which a detector's threshold is moved."""
 
 DISTILLATION_TEMPERATURE = 2.0
 """Softens the start model's outputs, so that its second choices count too."""
@@ -53,6 +59,9 @@ class Goal(Protocol):
 
     def judge(self, outputs: Tensor) -> Judged:
         """Returns how right the outputs for all images are."""
+
+    def threshold(self, outputs: Tensor) -> float:
+        """Returns the score from which the outputs for all images should count, in (0, 1)."""
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's answers on all images as targets.
@@ -100,6 +109,10 @@ class ClassGoal:
         """Returns which of the (N, C) logits are highest at the label."""
         right = outputs.argmax(dim=1) == self._labels
         return Judged(right.cpu().numpy().astype(np.float64), np.ones(len(right)))
+
+    def threshold(self, outputs: Tensor) -> float:
+        """Returns the usual threshold: of a classifier the best class counts, whatever its score."""
+        return SURE
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's softened outputs, and where they are trusted.
@@ -172,6 +185,21 @@ class DetectionGoal:
         """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least ``SURE`` confidence."""
         found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet)
         return judged_frames(found, self._objects)
+
+    def threshold(self, outputs: Tensor) -> float:
+        """Returns the threshold with the best F1, ``SURE`` unless another is clearly better.
+
+        Few frames validate, so a threshold is judged together with its neighbours.
+        """
+        candidates = Candidates.of(self._detector.decode(outputs))
+        even = np.ones(len(self._objects))
+        f1 = [
+            judged_frames(found_in(candidates, self._in_fleet, threshold), self._objects).accuracy(even)
+            for threshold in THRESHOLDS
+        ]
+        smooth = np.convolve(f1, np.full(3, 1 / 3), mode="valid")
+        best, usual = int(smooth.argmax()), THRESHOLDS.index(SURE) - 1
+        return THRESHOLDS[1 + best] if smooth[best] >= smooth[usual] + CLEARLY_BETTER else SURE
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's outputs where they are right."""

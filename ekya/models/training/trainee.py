@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.model import EdgeModel, adapt, clone, on_cpu, split_at, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
-from ekya.models.training.goals import Goal, Judged, Teaching, goal_of
+from ekya.models.training.goals import Goal, Teaching, goal_of
 from ekya.models.training.labelled import Examples
 
 DISTILLATION_WEIGHT = 0.5
@@ -122,10 +122,10 @@ class Trainee:
         return outputs.float()
 
     @torch.no_grad()
-    def judge(self, inputs: Tensor, goal: Goal) -> Judged:
-        """Returns how right the outputs are for what ``inputs_of`` returned."""
+    def answers(self, inputs: Tensor) -> Tensor:
+        """Returns the outputs to predict with, for what ``inputs_of`` returned."""
         self.suffix.eval()
-        return goal.judge(self.in_batches(self.outputs, inputs))
+        return self.in_batches(self.outputs, inputs)
 
     @torch.no_grad()
     def in_batches(self, module: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

@@ -226,8 +226,11 @@ class Retraining:
         return EpochResult(self.epochs_done, accuracy, float(np.mean(means)))
 
     def model(self) -> EdgeModel:
-        """Returns the current model, as ``Trainee.model`` does."""
-        return self._trainee.model()
+        """Returns the current model, as ``Trainee.model`` does, calibrated on the validation part."""
+        model = self._trainee.model()
+        if len(self._validation):
+            model.threshold = self._validation_goal.threshold(self._answers)
+        return model
 
     def _batches(self) -> Iterator[Tensor]:
         batches = epoch_batches(
@@ -250,7 +253,8 @@ class Retraining:
     def _evaluate(self) -> float:
         if len(self._validation) == 0:
             return 0.0
-        return self._trainee.judge(self._validation_inputs, self._validation_goal).accuracy(self._weights)
+        self._answers = self._trainee.answers(self._validation_inputs)
+        return self._validation_goal.judge(self._answers).accuracy(self._weights)
 
     def _inputs_of(self, labelled: Examples) -> Tensor:
         if self._passed is None:

@@ -176,7 +176,7 @@ class Updates:
         if self._inputs is None:
             return 0.0
         goal = self._trainee.goal(self._validation.labelled)
-        return self._trainee.judge(self._inputs, goal).accuracy(self._validation.weights)
+        return goal.judge(self._trainee.answers(self._inputs)).accuracy(self._validation.weights)
 
 
 def _mean(pushes: list[Push], crops: int) -> NDArray[np.float32]:

@@ -66,18 +66,27 @@ def fleet_outputs(outputs: tuple[str, ...], fleet: tuple[str, ...]) -> NDArray[n
     return np.array([fleet.index(name) if name in fleet else -1 for name in outputs], np.int64)
 
 
-def found_in(candidates: Candidates, in_fleet: NDArray[np.int64]) -> list[Found]:
+def found_in(candidates: Candidates, in_fleet: NDArray[np.int64], threshold: float = SURE) -> list[Found]:
     """Returns the objects of each image, at most ``MOST_OBJECTS``, after class-wise suppression.
 
     A box is of its best class among all that the model knows, and is dropped if the fleet does not have it,
-    if a number in it is not finite, or if nothing of it is inside the image.
+    if a number in it is not finite, or if nothing of it is inside the image. Confidences are powers of the
+    scores, so that the model's own threshold is ``SURE``, which holds for every model.
 
     Args:
         candidates: of N images.
         in_fleet: as ``fleet_outputs`` returned it for the model.
+        threshold: score that counts as ``SURE``.
     """
-    each = zip(candidates.boxes, candidates.scores, candidates.outputs, strict=True)
+    scores = candidates.scores if threshold == SURE else calibrated(candidates.scores, threshold)
+    each = zip(candidates.boxes, scores, candidates.outputs, strict=True)
     return [_found(*of, in_fleet) for of in each]
+
+
+def calibrated(scores: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
+    """Returns the scores raised to the power that makes a threshold ``SURE``."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.asarray(scores ** (np.log(SURE) / np.log(threshold)), np.float32)
 
 
 def _found(

@@ -1,0 +1,66 @@
+"""Tests of a detector's threshold, which is calibrated on the validation part."""
+
+import numpy as np
+import pytest
+import torch
+from drawn_scenes import FLEET, scenes
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.matching import SURE
+from ekya.models.edge.checkpoints import from_bytes, to_bytes
+from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.detection.detector import Decoded
+from ekya.models.edge.model import build_edge_model, clone
+from ekya.models.training.goals import DetectionGoal
+from ekya.models.training.trainer import Retraining, RetrainingData
+
+FRAMES = 6
+
+
+class Given:
+    """A detector whose outputs are its boxes, score and class."""
+
+    def decode(self, outputs: torch.Tensor) -> Decoded:
+        return Decoded(outputs[..., :4], outputs[..., 4], outputs[..., 5].long())
+
+
+def answers(right: float, wrong: float) -> torch.Tensor:
+    """Returns a right box and a wrong one for each frame, with these scores."""
+    rows = []
+    for of in scenes(FRAMES, 1).objects:
+        box = of.boxes[0].tolist()
+        rows.append([[*box, right, float(of.classes[0])], [0.0, 0.0, 0.05, 0.05, wrong, 0.0]])
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "least", "most"),
+    [
+        (0.42, 0.1, 0.2, 0.42),  # good boxes below the usual threshold
+        (0.9, 0.58, 0.58, 0.9),  # bad boxes above it
+        (0.9, 0.1, SURE, SURE),  # nothing to gain
+        (0.1, 0.05, SURE, SURE),  # nothing is found at any
+    ],
+)
+def test_threshold_moves_only_where_it_gains(right: float, wrong: float, least: float, most: float) -> None:
+    goal = DetectionGoal(scenes(FRAMES, 1), FLEET, Given(), "cpu")
+    assert least <= goal.threshold(answers(right, wrong)) <= most
+
+
+def test_threshold_survives_copies_and_checkpoints() -> None:
+    model = build_edge_model(FLEET, 0, 1, FASTESTDET)
+    assert "threshold" not in to_bytes(model)[:2000].decode("latin1")
+    model.threshold = 0.35
+    assert clone(model).threshold == from_bytes(to_bytes(model)).threshold == 0.35
+
+
+def test_retrained_model_carries_a_threshold_of_its_validation_part() -> None:
+    frames = scenes(8, 2)
+    training = Retraining(
+        build_edge_model(FLEET, 0, 1, FASTESTDET),
+        RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0),
+        RetrainingData(frames.take(np.arange(6)), frames.take(np.arange(6, 8)), FLEET, seed=1),
+    )
+    training.prepare()
+    training.run_epoch()
+    assert 0.0 < training.model().threshold < 1.0
