@@ -27,6 +27,7 @@ from ekya.models.edge.detection.suppress import (
     fleet_outputs,
     found_in,
 )
+from ekya.models.edge.flat import flatten, unflatten
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
@@ -426,6 +427,19 @@ def test_detector_checkpoint_round_trip_is_identical(models, name: str) -> None:
     assert (back.architecture, back.classes) == (name, OUTPUTS)
     assert equal(models[name], back)
     assert type(back.detector) is type(models[name].detector)
+
+
+@every_detector
+def test_detector_keeps_its_threshold_wherever_it_is_copied(models, name: str) -> None:
+    model = clone(models[name])
+    model.threshold = 0.37
+    ways = (
+        clone(model),
+        adapt(model, ("car", "bus"), 0, seed=9),
+        from_bytes(to_bytes(model, half=True)),
+        unflatten(*flatten(model, "cpu")),
+    )
+    assert [one.threshold for one in ways] == [0.37] * len(ways)
 
 
 @every_detector

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 from street import t_us
 
+from ekya.core.matching import SURE
 from ekya.models.edge.detection.suppress import Candidates
 from ekya.models.golden.detections import Detections
 from ekya.pipeline.collector import LONGEST_SIDE, CollectedFrame
@@ -80,7 +81,7 @@ class BrightPredictor:
 
 def serving_detector(sees=NAMES):
     """Returns an edge model that finds the rectangles, ready to serve."""
-    model = SimpleNamespace(classes=NAMES, detector=object())
+    model = SimpleNamespace(classes=NAMES, detector=object(), threshold=SURE)
     return ServingDetector(model, FLEET, SimpleNamespace(of=lambda _model: BrightPredictor(sees)))
 
 
