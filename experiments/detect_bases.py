@@ -13,29 +13,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import cv2
 import numpy as np
 import typer
 from city_windows import one_thread
+from detect_clips import first_and_last, labelled_clip, retrained
 from detect_scores import f1_of
 from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.edge.cuts import FASTESTDET, Task
+from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.weights import open_detector_weights
 from ekya.models.edge.model import EdgeModel
-from ekya.models.golden.golden_model import open_golden
-from ekya.models.golden.registry import ONNX
-from ekya.models.golden.spec import GoldenSpec
-from ekya.models.training.frames import FrameObjects, LabelledFrames
-from ekya.models.training.trainer import Retraining, RetrainingData
-from ekya.streams.ingest.video import VideoSpec
+from ekya.models.training.frames import LabelledFrames
 from ekya.streams.synthetic.scene import KINDS
-
-TRAINED_FROM, TESTED_FROM = 3, 2
-"""A base is trained on the first third of a clip and tested on the last half."""
 
 log = logging.getLogger("detect_bases")
 
@@ -59,35 +51,6 @@ class Row:
     training_s: float
 
 
-def labelled_clip(video: Path, golden: Path, side: int, every: int) -> LabelledFrames:
-    """Returns every ``every``-th frame of a video with the objects that the golden model finds in it."""
-    model = open_golden(GoldenSpec(model=ONNX, weights=golden), KINDS, Task.DETECT)
-    images, objects, times = [], [], []
-    for frame, _ in VideoSpec(files=(video,)).open(KINDS).frames():
-        if frame.index % every:
-            continue
-        found = model.find(frame.image)
-        assert found is not None
-        height, width = frame.image.shape[:2]
-        size = np.array([width, height, width, height], np.float32)
-        objects.append(FrameObjects(found.boxes / size, found.classes, found.doubtful / size))
-        images.append(cv2.resize(frame.image, (side, side))[:, :, ::-1])
-        times.append(frame.t_us)
-    t_us = np.array(times, np.int64)
-    return LabelledFrames(np.stack(images), tuple(objects), KINDS, np.arange(len(images)), t_us)
-
-
-def retrained(base: EdgeModel, training: LabelledFrames, blocks: int, epochs: int, seed: int) -> EdgeModel:
-    """Returns the base after one retraining on all frames."""
-    config = RetrainConfig(epochs, batch_size=8, head_width=0, trainable_blocks=blocks, data_fraction=1.0)
-    nothing = training.take(np.zeros(0, np.int64))
-    retraining = Retraining(base, config, RetrainingData(training, nothing, base.classes, seed=seed))
-    retraining.prepare()
-    while not retraining.done:
-        retraining.run_epoch()
-    return retraining.model()
-
-
 def rows_of(
     clip: str,
     frames: LabelledFrames,
@@ -98,18 +61,15 @@ def rows_of(
     seeds: int,
 ) -> list[Row]:
     """Measures all bases on one clip."""
-    first = np.linspace(0, len(frames) // TRAINED_FROM - 1, labelled).round().astype(np.int64)
-    training, test = (
-        frames.take(np.unique(first)),
-        frames.take(np.arange(len(frames) // TESTED_FROM, len(frames))),
-    )
+    training, test = first_and_last(frames, labelled)
     log.info("%s: %d frames to train, %d to test", clip, len(training), len(test))
     rows = []
     for name, base in bases.items():
         before = f1_of(base, test)
         for count in blocks:
+            gamma = RetrainConfig(epochs, 8, head_width=0, trainable_blocks=count, data_fraction=1.0)
             began = time.thread_time()
-            models = [retrained(base, training, count, epochs, seed) for seed in range(seeds)]
+            models = [retrained(base, training, gamma, seed) for seed in range(seeds)]
             took_s = (time.thread_time() - began) / seeds
             after = float(np.mean([f1_of(model, test) for model in models]))
             rows.append(Row(clip, name, count, before, after, took_s))

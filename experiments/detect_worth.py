@@ -1,7 +1,8 @@
 """Compares an adapted small detector with a golden one that runs less often, on recorded cameras.
 
     python experiments/detect_worth.py --student FastestDet.onnx --golden deimv2.onnx street.mp4 gate.mp4
-    python experiments/detect_worth.py ... --prices real,20,100 --seeds 11,12,13 --json worth.json
+    python experiments/detect_worth.py ... --prices real,20,100 --json worth.json
+    python experiments/detect_worth.py ... --schedulers ekya,no-retrain --seeds 11,12,13 --tuned-on street.mp4
 
 Each video is one camera of a run on virtual time, played so that it lasts all windows. Compared are the
 student under several schedulers, and, without a student, the golden detector on every frame and on every n-th
@@ -10,11 +11,13 @@ any run took labels from count for none. A price is what a golden frame is charg
 student's; ``real`` is the cost card's own. At each price n is the smallest at which the golden detector on
 every n-th frame costs no more than the adapted student with its labels, profiles and retrainings. A dearer
 golden detector labels fewer frames: half of the preparation pays for them.
+
+With several seeds a gain has a 95% interval; it says what the draws of seeds do, not what other videos would.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -24,15 +27,16 @@ from typing import Annotated
 # Must be set before numpy is imported: runs on virtual time use one thread.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import cv2
 import numpy as np
 import typer
+from detect_fleet import CAMERA, CLASSES, duration_s, each, fleet_of
+from detect_gains import ADAPTED, FROZEN, Row, gain_table, gains, lower
 from numpy.typing import NDArray
 from recipe import run
 from rich.progress import Progress
 from rich.table import Table
 
-from ekya.cli.options import numbers
+from ekya.cli.options import distinct, numbers
 from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
@@ -51,34 +55,10 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.simulation.emulated.run import emulate
 from ekya.streams.ingest.box_flow import BoxFlow
-from ekya.streams.ingest.video import VideoSpec
 from ekya.system.files import write_bytes_atomic
 
-CLASSES = ("person", "bicycle", "car", "motorcycle", "bus", "truck")
-ADAPTED, FROZEN = "ekya", "no-retrain"
 SCHEDULERS = (ADAPTED, "thief", "uniform", FROZEN)
 REAL = "real"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Result of one way on one video.
-
-    Attributes:
-        way: scheduler of the student, or how often the golden detector runs.
-        price: of a golden frame, in student's frames; ``real`` for the card's.
-        f1: mean over the windows; None without objects.
-        after: F1 on the frames from the adapted run's first hot swap on.
-        gpu_s: GPU-seconds of everything.
-    """
-
-    video: str
-    seed: int
-    price: str
-    way: str
-    f1: float | None
-    after: float | None
-    gpu_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,37 +76,6 @@ class Ran:
     labelled: LabelledBoxes
     gpu_s: float
     first_swap_us: int | None
-
-
-def fleet_of(video: Path, student: Path, golden: Path, window_s: float, windows: int) -> FleetConfig:
-    """Returns a fleet of one camera, played so that it lasts all windows."""
-    seconds = duration_s(video)
-    return FleetConfig.model_validate(
-        {
-            "name": video.stem.replace(".", "-"),
-            "classes": list(CLASSES),
-            "gpus": 1.0,
-            "window_s": window_s,
-            "windows": windows,
-            "golden": {"model": "onnx", "weights": golden},
-            "edge": {"task": "detect", "weights": student},
-            "streams": [
-                {
-                    "id": "camera",
-                    "source": {"kind": "video", "files": [video]},
-                    "play": {"speed": seconds / (window_s * windows)},
-                }
-            ],
-        }
-    )
-
-
-def duration_s(video: Path) -> float:
-    """Returns the stream time of the last frame: a container's own duration is a hint."""
-    last_us = 0
-    for frame, _ in VideoSpec(files=(video,)).open(()).frames():
-        last_us = frame.t_us
-    return max(last_us / 1e6, 1.0)
 
 
 def with_price(card: CostCard, fleet: FleetConfig, price: str) -> CostCard:
@@ -152,7 +101,7 @@ def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: 
     emulate(folder, fleet, scheduler, seed, lambda batch, step: None, card)
     _, _, steps = read_journal(folder.journal)
     history = summarize(steps)
-    predictions = read_predictions(folder.predictions(fleet.streams[0].id))
+    predictions = read_predictions(folder.predictions(CAMERA))
     own = card.of(fleet.edge.model)
     sides, counts = np.unique(predictions.resolution[predictions.analysed], return_counts=True)
     inference_s = sum(
@@ -161,7 +110,7 @@ def ran(folder: RunFolder, fleet: FleetConfig, scheduler: str, seed: int, card: 
     training_s = sum(one.gpu_s for one in history.retrainings)
     swaps = [event.t_us for step in steps for event in step.events if isinstance(event, ModelSwapped)]
     with StateStore(folder.state) as store:
-        labelled = store.labelled(fleet.streams[0].id)
+        labelled = store.labelled(CAMERA)
     used_s = inference_s + training_s + history.labelling_gpu_s + history.profiling_gpu_s
     return Ran(predictions, labelled, used_s, min(swaps, default=None))
 
@@ -221,27 +170,41 @@ def golden_every(
     return PredictionColumns.of(rows)
 
 
-def rows_of(
-    video: Path,
-    fleet: FleetConfig,
-    seed: int,
-    price: str,
-    schedulers: Sequence[str],
-    root: Path,
-    card: CostCard,
-) -> Iterator[Row]:
-    """Yields the results of all ways on one video with one seed at one price."""
-    priced = with_price(card, fleet, price)
-    fleet = affordable_labels(fleet, priced)
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All ways on one video with one seed at one price.
+
+    Attributes:
+        fleet: of one camera, which shows the video.
+        schedulers: of the student.
+        root: folder of all runs.
+    """
+
+    video: Path
+    fleet: FleetConfig
+    seed: int
+    price: str
+    schedulers: tuple[str, ...]
+    root: Path
+
+
+def rows_of(case: Case) -> list[Row]:
+    """Returns the results of a case."""
+    video, price, card = case.video, case.price, load_card()
+    priced = with_price(card, case.fleet, price)
+    fleet = affordable_labels(case.fleet, priced)
     runs: dict[str, Ran] = {}
-    reference_file: Path | None = None
-    for scheduler in schedulers:
-        folder = RunFolder.create(root, f"{video.stem}-{scheduler}-{seed}-{price}".replace(".", "-"))
-        if reference_file is not None:
-            write_bytes_atomic(folder.reference(fleet.streams[0].id), reference_file.read_bytes())
-        runs[scheduler] = ran(folder, fleet, scheduler, seed, priced)
-        reference_file = folder.reference(fleet.streams[0].id)
-    assert reference_file is not None
+    reference_file = case.root / f"{video.stem}.parquet"
+    for scheduler in case.schedulers:
+        name = f"{video.stem}-{scheduler}-{case.seed}-{price}".replace(".", "-")
+        folder = RunFolder.create(case.root, name)
+        own_file = folder.reference(CAMERA)
+        # The golden detector finds the same in every run.
+        if reference_file.exists():
+            write_bytes_atomic(own_file, reference_file.read_bytes())
+        runs[scheduler] = ran(folder, fleet, scheduler, case.seed, priced)
+        if not reference_file.exists():
+            write_bytes_atomic(reference_file, own_file.read_bytes())
     adapted = runs[ADAPTED]
     arrived = adapted.predictions.frame
     reference = read_reference(reference_file).only(arrived)
@@ -252,7 +215,7 @@ def rows_of(
     def row(way: str, predictions: PredictionColumns, gpu_s: float) -> Row:
         return Row(
             video.name,
-            seed,
+            case.seed,
             price,
             way,
             score(predictions, reference, labelled).accuracy,
@@ -260,14 +223,14 @@ def rows_of(
             gpu_s,
         )
 
-    for scheduler, one in runs.items():
-        yield row(scheduler, one.predictions, one.gpu_s)
+    rows = [row(scheduler, one.predictions, one.gpu_s) for scheduler, one in runs.items()]
     frames, window_us = len(arrived), round(fleet.window_s * 1e6)
     spare_s = adapted.gpu_s - frames * flow_s
     every = ceil(frames * golden_s / spare_s) if spare_s > 0 else frames
     for n in dict.fromkeys((1, max(every, 1))):
         costs = frames / n * golden_s + (frames * flow_s if n > 1 else 0.0)
-        yield row(f"golden 1/{n}", golden_every(n, fleet, reference, window_us), costs)
+        rows.append(row(f"golden 1/{n}", golden_every(n, fleet, reference, window_us), costs))
+    return rows
 
 
 def golden_operations(fleet: FleetConfig) -> int:
@@ -278,19 +241,21 @@ def golden_operations(fleet: FleetConfig) -> int:
 _BOXES = 6.0
 
 
-def gains(rows: Sequence[Row], price: str) -> Mapping[str, tuple[float, float]]:
-    """Returns by video the mean gain of the adapted student: whole run, and after its first hot swap."""
-    by_way = {(row.video, row.seed, row.way): row for row in rows if row.price == price}
-    found: dict[str, tuple[list[float], list[float]]] = {}
-    for (video, seed, way), row in by_way.items():
-        before = by_way.get((video, seed, FROZEN))
-        if way != ADAPTED or before is None or row.f1 is None or before.f1 is None:
-            continue
-        whole, later = found.setdefault(video, ([], []))
-        whole.append(row.f1 - before.f1)
-        if row.after is not None and before.after is not None:
-            later.append(row.after - before.after)
-    return {video: (mean(whole), mean(later or [0.0])) for video, (whole, later) in found.items()}
+def way_table(rows: Sequence[Row], price: str) -> Table:
+    """Returns a table of all ways, in the mean over the seeds."""
+    table = Table(title=f"price: {price}")
+    for name in ("video", "way", "F1", "after the first retraining", "GPU-seconds"):
+        table.add_column(name, overflow="fold")
+    for video, way in dict.fromkeys((row.video, row.way) for row in rows if row.price == price):
+        own = [row for row in rows if (row.video, row.way, row.price) == (video, way, price)]
+        table.add_row(
+            video,
+            way,
+            _percent([row.f1 for row in own]),
+            _percent([row.after for row in own]),
+            f"{mean(row.gpu_s for row in own):.1f}",
+        )
+    return table
 
 
 def main(
@@ -302,48 +267,54 @@ def main(
     schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers.")] = ",".join(SCHEDULERS),
     window: Annotated[float, typer.Option(min=4.0, help="Seconds of a window.")] = 20.0,
     windows: Annotated[int, typer.Option(min=2, help="Number of windows.")] = 4,
+    tuned_on: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Video that settings were chosen on; may be repeated. The others are stated apart."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Cases at a time, each in a process of its own.")] = 1,
     json_to: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
     ] = None,
 ) -> None:
     """Compare an adapted student with a golden detector that runs less often."""
-    cv2.setNumThreads(1)
     names = tuple(schedulers.split(","))
     if not {ADAPTED, FROZEN} <= set(names):
         raise UserError(f"--schedulers: {ADAPTED} and {FROZEN} are compared with all others; name both.")
-    card = load_card()
-    rows: list[Row] = []
+    distinct("videos", [video.name for video in videos])
+    tuned = {video.name for video in tuned_on or ()}
+    if missing := sorted(tuned - {video.name for video in videos}):
+        raise UserError(
+            f"--tuned-on: {missing[0]} is none of the videos; leave it out, or name it as a video."
+        )
     with output(json_to) as out, tempfile.TemporaryDirectory() as folder:
+        fleets = {
+            video: fleet_of([video], student, golden, window, windows, duration_s(video) / (window * windows))
+            for video in videos
+        }
         cases = [
-            (video, seed, price) for video in videos for price in prices.split(",") for seed in numbers(seeds)
+            Case(video, fleets[video], seed, price, names, Path(folder))
+            for seed in numbers(seeds)
+            for video in videos
+            for price in prices.split(",")
         ]
+        rows: list[Row] = []
         with Progress(console=out.console, transient=True) as bars:
-            for video, seed, price in bars.track(cases, description="runs"):
-                fleet = fleet_of(video, student, golden, window, windows)
-                rows += rows_of(video, fleet, seed, price, names, Path(folder), card)
-        out.report({"rows": [asdict(row) for row in rows]})
-        for price in prices.split(","):
-            table = Table(
-                "video", "way", "F1", "after the first retraining", "GPU-seconds", title=f"price: {price}"
-            )
-            for video, way in dict.fromkeys((row.video, row.way) for row in rows if row.price == price):
-                own = [row for row in rows if (row.video, row.way, row.price) == (video, way, price)]
-                table.add_row(
-                    video,
-                    way,
-                    _percent([row.f1 for row in own]),
-                    _percent([row.after for row in own]),
-                    f"{mean(row.gpu_s for row in own):.1f}",
-                )
-            out.console.print(table)
-            own_gains = gains(rows, price)
-            for video, (whole, later) in own_gains.items():
-                out.console.print(
-                    f"{video}: adapting gains {whole:+.1%} over the run, {later:+.1%} after it began"
-                )
-            if own_gains:
-                whole, later = (mean(part) for part in zip(*own_gains.values(), strict=True))
-                out.console.print(f"mean: {whole:+.1%} over the run, {later:+.1%} after it began")
+            for found in bars.track(each(rows_of, cases, jobs), total=len(cases), description="runs"):
+                rows += found
+        every = {price: list(gains(rows, price, tuned)) for price in prices.split(",")}
+        out.report(
+            {
+                "rows": [asdict(row) for row in rows],
+                "gains": [asdict(gain) for own in every.values() for gain in own],
+            }
+        )
+        for price, own in every.items():
+            out.console.print(way_table(rows, price))
+            out.console.print(gain_table(own, price))
+            worse = lower(own, [video.name for video in videos])
+            out.say(f"More than 2 points lower than without retraining: {', '.join(worse) or 'no video'}")
 
 
 def _percent(values: Sequence[float | None]) -> str:

@@ -86,7 +86,7 @@ class RetrainingConfig(FleetSection):
         head_widths: neurons of the hidden layer before the classes; 0 is a linear head. A detector has heads
             of its own, so 0 is its only value.
         trainable_blocks: numbers of the model's blocks, from its end, that are trained besides the head
-            (0, 1).
+            (0, 1, 3).
         data_fractions: parts of the training labels that are used.
     """
 
@@ -98,7 +98,9 @@ class RetrainingConfig(FleetSection):
 
     def of_detector(self) -> "RetrainingConfig":
         """Returns the same lists, with a detector's values for those that the file does not set."""
-        return self.with_defaults({"epochs": (10, 20, 40), "batch_sizes": (8,), "trainable_blocks": (0, 1)})
+        return self.with_defaults(
+            {"epochs": (10, 20, 40), "batch_sizes": (8,), "trainable_blocks": (0, 1, 3)}
+        )
 
 
 class InferencesConfig(FleetSection):

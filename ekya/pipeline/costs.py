@@ -23,6 +23,7 @@ from ekya.models.golden.golden_model import GOLDEN_SCORE, open_detector_of
 from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
 from ekya.models.proposer import ObjectsSpec
+from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.operations import (
@@ -110,7 +111,8 @@ class CostCard:
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
         validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
         trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
-        crops = TrainingCrops(trained + validation, trained, validation)
+        copies = (VERSIONS[task_of(self.architecture)] - 1) * _COUNTED_CROPS
+        crops = TrainingCrops(trained + copies + validation, trained, validation)
         counted = training_cost(config, crops, side, self.architecture)
         prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)

@@ -307,7 +307,7 @@ def memory_in_classes(
     if not isinstance(kept, LabelledCrops):  # frames name their objects by the fleet's classes
         return memory
     ours = in_classes(kept, classes, fleet)
-    return ExemplarMemory(memory.budget_crops, ours.take(np.flatnonzero(ours.classes >= 0)))
+    return ExemplarMemory(memory.budget, ours.take(np.flatnonzero(ours.classes >= 0)))
 
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:

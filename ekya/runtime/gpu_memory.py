@@ -229,12 +229,12 @@ _ANY_FAMILY = Family(0, 0, 16)
 def job_sizes(fleet: FleetConfig) -> JobSizes:
     """Returns the estimates for the fleet's edge model, crops and labels."""
     from ekya.models.edge.footprint import footprint_of
-    from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+    from ekya.models.training.exemplars import MOST_EXEMPLARS
 
     return JobSizes(
         partial(footprint_of, side=crop_side(fleet), architecture=fleet.edge.model),
         fleet.golden.labels_per_window,
-        DEFAULT_BUDGET_CROPS,
+        MOST_EXEMPLARS[fleet.edge.task],
     )
 
 

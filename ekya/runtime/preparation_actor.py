@@ -20,7 +20,7 @@ from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cach
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
@@ -205,7 +205,7 @@ class PreparationActor:
         before, self._evaluated[stream] = self._evaluated.get(stream), known
         serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
-        remembered = min(DEFAULT_BUDGET_CROPS, self._trained_crops.get(stream, 0))
+        remembered = min(MOST_EXEMPLARS[settings.task], self._trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
             material,

@@ -25,7 +25,7 @@ from ekya.models.edge.device_memory import (
 )
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.setup import stream_setup
@@ -84,7 +84,7 @@ class StreamRetraining:
         self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
         self._jobs: NewestJob[_Job] = NewestJob()
-        self._memory = ExemplarMemory()
+        self._memory = ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task])
         self._savers: list[threading.Thread] = []
         self._ipc: CudaIpc | None = None
         self._sharing = threading.Lock()

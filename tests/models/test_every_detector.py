@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from drawn_scenes import FLEET, SIDE, scenes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from other_weights import changed, lived_in, same_weights
 from torch import nn
 
@@ -24,12 +26,13 @@ from ekya.models.edge.detection.suppress import (
 )
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
-from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, to_input
+from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
 from ekya.models.edge.predictor import prepared
 from ekya.models.training.activation_cache import ActivationCache, features_of
 from ekya.models.training.adamw import AdamWRecipe
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.frames import LabelledFrames, split_by_time
+from ekya.models.training.frames import FrameObjects, LabelledFrames, split_by_time
+from ekya.models.training.goals import DetectionGoal
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import HEAD_EPOCHS, SUBSET_EPOCHS, MicroProfile, Trying
 from ekya.models.training.operations import (
@@ -148,6 +151,73 @@ def test_detector_answers_on_a_frame_whatever_is_beside_it(models, training, nam
 
 
 @every_detector
+@pytest.mark.parametrize("engine", [ONNXRUNTIME, TORCH])
+def test_detector_predictor_answers_a_frame_alike_in_any_batch(
+    models, training, name: str, engine: str
+) -> None:
+    predictor = DetectorPredictor(models[name], way=ForwardWay(engine=engine))
+    together = predictor.predict(training.images, SIDE)
+    for at, image in enumerate(training.images):
+        alone = predictor.predict(image[None], SIDE)
+        np.testing.assert_array_equal(alone.boxes[0], together.boxes[at])
+        np.testing.assert_array_equal(alone.scores[0], together.scores[at])
+        np.testing.assert_array_equal(alone.outputs[0], together.outputs[at])
+
+
+ODD = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 1e-40, 80.0, -80.0])
+
+
+@every_detector
+@settings(max_examples=15)
+@given(seed=st.integers(0, 2**32 - 1), part=st.sampled_from([0.001, 0.05, 0.5, 1.0]))
+def test_detector_outputs_of_any_value_give_valid_objects(models, name: str, seed: int, part: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.inference_mode():
+        outputs = models[name](torch.randn(2, 3, SIDE, SIDE, generator=generator))
+        odd = ODD[torch.randint(len(ODD), outputs.shape, generator=generator)]
+        outputs = torch.where(torch.rand(outputs.shape, generator=generator) < part, odd, 8 * outputs)
+        decoded = models[name].detector.decode(outputs)
+    for found in found_in(Candidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
+        assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
+        assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
+        assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
+        assert ((found.confidence >= LEAST_CONFIDENCE) & (found.confidence <= 1)).all()
+        assert set(found.classes.tolist()) <= set(range(len(FLEET)))
+
+
+@st.composite
+def any_objects(draw: st.DrawFn) -> FrameObjects:
+    """Objects of a frame, of any size and number, many of them on the frame's edge or on each other."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def boxes(count: int) -> np.ndarray:
+        sizes = 10 ** rng.uniform(-6, 0, (count, 2))
+        low = rng.choice([0.0, 0.5, 1.0, rng.random()], (count, 2)) * (1 - sizes)
+        return np.concatenate([low, np.minimum(low + sizes, 1)], axis=1).astype(np.float32)
+
+    objects, doubtful = (draw(st.sampled_from([0, 1, 2, 40, 1000])) for _ in range(2))
+    return FrameObjects(boxes(objects), rng.integers(0, len(FLEET), objects), boxes(doubtful))
+
+
+@every_detector
+@settings(max_examples=15)
+@given(objects=st.tuples(any_objects(), any_objects()))
+def test_detector_loss_of_any_objects_is_finite(models, name: str, objects) -> None:
+    frames = replace(scenes(2, 1), objects=objects)
+    goal = DetectionGoal(frames, OUTPUTS, models[name].detector, "cpu")
+    with torch.no_grad():
+        answers = models[name](to_input(frames.images, "cpu"))
+    outputs = answers.clone().requires_grad_()
+    batch = torch.arange(2)
+    loss = goal.loss(outputs, batch) + goal.teaching(OUTPUTS, answers).distance(outputs, batch)
+    loss.backward()
+    assert loss.isfinite()
+    assert loss >= 0
+    assert outputs.grad.isfinite().all()
+    assert 0.0 <= goal.judge(answers).accuracy(np.ones(2)) <= 1.0
+
+
+@every_detector
 def test_detector_objects_are_of_the_fleet_and_within_the_frame(models, training, name: str) -> None:
     with torch.inference_mode():
         decoded = models[name].detector.decode(8 * models[name](to_input(training.images, "cpu")))
@@ -184,6 +254,42 @@ def test_detector_training_changes_trained_blocks_only(
     norms = [part for part in after.blocks[-1].modules() if isinstance(part, nn.BatchNorm2d)]
     moved = {bool(norm.num_batches_tracked > 0) for norm in norms}
     assert moved == {statistics}
+
+
+@every_detector
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_detector_models_of_a_retraining_share_frozen_weights_only(
+    retraining, name: str, blocks: int
+) -> None:
+    run = retraining(name, blocks)
+    run.prepare()
+    first, second = run.model().state_dict(), run.model().state_dict()
+    frozen = tuple(f"blocks.{block}." for block in range(len(block_names(name)) - blocks))
+    shared = {key for key in first if first[key].data_ptr() == second[key].data_ptr()}
+    assert shared == {key for key in first if key.startswith(frozen)}
+
+
+@every_detector
+def test_detector_checkpoint_is_independent_of_later_epochs(retraining, name: str) -> None:
+    run = retraining(name, 2, 2)
+    run.prepare()
+    run.run_epoch()
+    kept = run.model()
+    before = clone(kept)
+    run.run_epoch()
+    assert equal(kept, before)
+    assert not equal(kept, run.model())
+
+
+@every_detector
+def test_detector_clone_is_independent(models, name: str) -> None:
+    copied, other = clone(models[name]), clone(models[name])
+    assert equal(models[name], copied)
+    with torch.no_grad():
+        for weight in copied.parameters():
+            weight.add_(1.0)
+    assert equal(models[name], other)
+    assert changed(models[name], copied) == set(block_names(name))
 
 
 @every_detector
@@ -231,7 +337,7 @@ def test_detector_training_on_cached_activations_is_the_same(
     passed = ActivationCache()
     first.share(passed)
     cached = retraining(name, blocks, 2, memory, passed=passed)
-    assert cached.passed_crops == cached.prepared_crops == 6 + memory.size + 3
+    assert cached.passed_crops == cached.prepared_crops == 2 * 6 + memory.size + 3
     seen: list[int] = []
     handle = models[name].blocks[0].register_forward_hook(lambda *_: seen.append(1))
     again, same = trained(cached)
@@ -328,6 +434,17 @@ def test_detector_checkpoint_round_trip_is_identical(models, name: str) -> None:
     assert (back.architecture, back.classes) == (name, OUTPUTS)
     assert equal(models[name], back)
     assert type(back.detector) is type(models[name].detector)
+
+
+@every_detector
+def test_detector_stored_in_half_precision_answers_nearly_the_same(models, training, name: str) -> None:
+    whole, half = models[name], from_bytes(to_bytes(models[name], half=True))
+    assert {tensor.dtype for tensor in half.parameters()} == {torch.float32}
+    images = to_input(training.images, "cpu")
+    with torch.inference_mode():
+        expected, found = (of.detector.decode(of(images)) for of in (whole, half))
+    torch.testing.assert_close(found.boxes, expected.boxes, atol=0.01, rtol=0)
+    torch.testing.assert_close(found.scores, expected.scores, atol=0.01, rtol=0)
 
 
 @every_detector

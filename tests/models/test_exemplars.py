@@ -30,7 +30,7 @@ def test_herd_differs_from_nearest_to_the_mean() -> None:
 
 
 def test_exemplar_memory_is_bounded_and_deterministic(fresh_model: EdgeModel, make_bars) -> None:
-    memory = ExemplarMemory(budget_crops=10)
+    memory = ExemplarMemory(budget=10)
     assert memory.exemplars() is None
     for window in range(3):
         crops = make_bars(60, window, classes=(0, 1) if window < 2 else (2,), first_track=100 * window)

@@ -59,7 +59,7 @@ def test_in_classes_marks_unknown_classes():
 def test_memory_in_classes_translates_labels():
     memory = ExemplarMemory(9, crops_of(3, 0))
     ours = memory_in_classes(memory, ("bus", "person"), FLEET)
-    assert ours.budget_crops == 9
+    assert ours.budget == 9
     assert ours.exemplars().classes.tolist() == [0, 1]
     assert memory.exemplars().classes.tolist() == [3, 0]
     empty = ExemplarMemory(9)

@@ -6,7 +6,8 @@ from ekya.config.fleet_file import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.edge.cuts import Task
+from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.pipeline.setup import job_places
 from ekya.planning.placement.homes import PREPARATION_GPU, Processes, deal
 from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES, JobCrops
@@ -59,7 +60,7 @@ def test_job_places_are_the_gpus_of_the_actors(fleet):
 def test_job_sizes_follow_the_model_of_the_fleet(fleet):
     sizes = job_sizes(fleet)
     deep, head = RetrainConfig(1, 16, 0, 3, 1.0), RetrainConfig(1, 16, 0, 0, 1.0)
-    crops = JobCrops(200, 50, DEFAULT_BUDGET_CROPS)
+    crops = JobCrops(200, 50, MOST_EXEMPLARS[Task.CLASSIFY])
     assert sizes.retraining(deep, crops) > 2 * sizes.retraining(head, crops)
     small = job_sizes(
         fleet.model_copy(update={"edge": fleet.edge.model_copy(update={"model": "mobilenet_v3_small"})})
@@ -67,7 +68,7 @@ def test_job_sizes_follow_the_model_of_the_fleet(fleet):
     assert small.retraining(head, crops) < sizes.retraining(head, crops) / 2
     assert (sizes.labels_per_window, sizes.exemplars) == (
         fleet.golden.labels_per_window,
-        DEFAULT_BUDGET_CROPS,
+        MOST_EXEMPLARS[Task.CLASSIFY],
     )
 
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 import uuid
+from itertools import islice
 
+import numpy as np
 import psutil
 import pytest
 import yaml
@@ -16,19 +18,23 @@ import yaml
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
 from ekya.core import events as ev
+from ekya.models.golden.detections import Detections
+from ekya.models.golden.label_file import LabelHead, LabelTable
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
+from ekya.streams.synthetic import KINDS, CitySpec
 
 pytestmark = pytest.mark.live
 
 WINDOW_S, FPS = 8, 5
+EKYA = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture
-def fleet_file(processes, tmp_path):
-    """Two cameras of the shipped fleet, in shorter windows."""
+def fleet_file(processes, task, tmp_path):
+    """Two cameras of the shipped fleet, in shorter windows; their detectors start from the shipped base."""
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": WINDOW_S, "windows": 3, "gpus": 1.0}
     raw["preparation"] = {"share_milli": 600, "fraction": 0.15}
@@ -36,8 +42,27 @@ def fleet_file(processes, tmp_path):
     raw["streams"] = raw["streams"][:2]
     for stream in raw["streams"]:
         stream["source"]["fps"] = FPS
+    if task == "detect":
+        raw["edge"] = {"task": task, "resolution": 224}
+        raw["inference"] = {"every": [1, 2], "resolutions": [224]}
+        raw["retraining"] = {"epochs": [10], "trainable_blocks": [0], "data_fractions": [1.0]}
+        labels = drawn_labels(raw, tmp_path / "labels.parquet")
+        raw["golden"] = {"model": "file", "weights": str(labels), "frames_per_window": 12}
     path = tmp_path / "two.yaml"
     path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def drawn_labels(raw, path):
+    """Writes labels of a detector that finds whatever the cameras show."""
+    table = LabelTable(LabelHead(names=KINDS, finds=True))
+    for stream in raw["streams"]:
+        shown = CitySpec.model_validate(stream["source"]).open(KINDS).frames()
+        table.frames[stream["id"]] = {
+            frame.index: Detections(truth.boxes, truth.classes, np.ones(len(truth.boxes), np.float32))
+            for frame, truth in islice(shown, (raw["windows"] + 1) * WINDOW_S * FPS)
+        }
+    table.save(path)
     return path
 
 
@@ -48,10 +73,13 @@ def events_of(folder, kind):
 
 def an_actor(mark, kind):
     """Returns the process of an actor, found by the mark that all processes of a run inherit."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
-                return process
+    until_s = time.monotonic() + 60.0  # a process has another name until it has loaded everything
+    while time.monotonic() < until_s:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if mark in process.environ() and process.cmdline()[0].startswith(f"ray::{kind}"):
+                    return process
+        time.sleep(0.1)
     return pytest.fail(f"there is no {kind}")
 
 
@@ -72,11 +100,16 @@ def has_opened(folder, windows):
 
 
 @pytest.mark.parametrize(
-    ("processes", "dying"), [("gpu", 2), pytest.param("stream", 1, marks=pytest.mark.long)]
+    ("task", "processes", "dying"),
+    [
+        ("classify", "gpu", 2),
+        pytest.param("classify", "stream", 1, marks=pytest.mark.long),
+        pytest.param("detect", "gpu", 2, marks=pytest.mark.long),
+    ],
 )
-def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, dying, tmp_path):
+def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, task, dying, tmp_path):
     runs, mark = tmp_path / "runs", f"EKYA_TEST_{uuid.uuid4().hex}"
-    command = [sys.executable, "-c", "import sys; from ekya.cli import main; sys.exit(main())", "run"]
+    command = [*EKYA, "run"]
     said = tmp_path / "said"
     with said.open("w") as stderr:
         process = subprocess.Popen(
@@ -129,7 +162,7 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, dying, t
     assert "Traceback" not in resumed.stderr
     assert "has none of its labels" not in resumed.stderr
     summary = json.loads(folder.summary.read_text())
-    assert summary["frames"]["lost"] == 0
+    assert (summary["task"], summary["frames"]["lost"]) == (task, 0)
     assert summary["frames"]["arrived"] > interrupted["frames"]["arrived"]
     # The interrupted part is not checked: on a busy machine a process can be away for a whole window.
     arrived, analysed = (summary["frames"][k] - interrupted["frames"][k] for k in ("arrived", "analysed"))
@@ -143,6 +176,22 @@ def test_run_survives_dead_workers_and_resumes_after_ctrl_c(fleet_file, dying, t
     replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(turns) > 5
     assert all(turn.same for turn in replayed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("task", "processes"), [("detect", "gpu")])
+def test_detectors_run_live_and_lose_no_frame(fleet_file, tmp_path):
+    command = [*EKYA, "run", str(fleet_file), "--runs", str(tmp_path / "runs"), "--no-dashboard"]
+    done = subprocess.run(command, check=False, timeout=240, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    summary = json.loads(RunFolder(tmp_path / "runs" / "two").summary.read_text())
+    frames = summary["frames"]
+    assert (summary["task"], summary["world"], frames["lost"]) == ("detect", "live", 0)
+    assert frames["arrived"] == pytest.approx(2 * 3 * WINDOW_S * FPS, abs=5)
+    assert frames["analysed"] > frames["arrived"] / 2
+    assert summary["golden"]["labelled_frames"] > 0
+    assert all(stream["mean_accuracy"] > 0.2 for stream in summary["streams"].values())
 
 
 def wait_for(condition, seconds=300):

@@ -11,6 +11,11 @@ import pytest
 
 from ekya.core.events import ModelSwapped
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
+from ekya.models.edge.cuts import FASTESTDET
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.model import build_edge_model
+from ekya.models.edge.multi_model import MultiModelPredictor
+from ekya.pipeline.inference import ServingDetector
 from ekya.runtime.model_batcher import ModelBatcher
 
 CAM = StreamId("cam")
@@ -238,3 +243,19 @@ def test_streams_are_answered_by_their_own_models(models):
     assert [ask(batcher, 1), ask(batcher, 1, other)] == [(1, 0), (5, 0)]
     batcher.remove(other)
     assert list(models.owners) == [CAM]
+
+
+def test_detector_pending_weights_find_from_the_next_frame_on():
+    first, second = (build_edge_model(CLASSES, 0, seed, FASTESTDET) for seed in range(2))
+    image = np.random.default_rng(0).integers(0, 256, (1, 64, 64, 3)).astype(np.uint8)
+    batcher = ModelBatcher(nullcontext, CLASSES, MultiModelPredictor("cpu", PLAIN))
+    batcher.add(CAM, first, BASE_VERSION, lambda _event, _stall_us: None)
+    for weights, version in ((first, 0), (second, 1)):
+        if version:
+            batcher.serve_next(CAM, batcher.prepare(CAM, second, ModelVersion(1)), swap_of(1))
+        (found,), by = batcher.answer(CAM, image, 64)
+        (expected,) = ServingDetector(weights, CLASSES).predict(image, 64)
+        assert by == version
+        assert len(found.boxes) > 0
+        np.testing.assert_array_equal(found.boxes, expected.boxes)
+        np.testing.assert_array_equal(found.confidence, expected.confidence)

@@ -1,5 +1,8 @@
 """A whole run on virtual time whose edge model detects, on real video with a real golden detector."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,8 @@ from ekya.results.storage.run_tables import read_predictions
 from ekya.simulation.emulated.run import emulate
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
+
+SEED = 3
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +69,32 @@ def ran(fleet, asked, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OnnxDetector, "detect", counted)
-        summary = emulate(folder, fleet, "ekya", 3, lambda batch, step: None)
+        summary = emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
     return folder, summary
+
+
+@pytest.fixture(scope="module")
+def again(fleet, ran, tmp_path_factory):
+    """Folder of a second run with the same seed; its reference is that of the first."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("again"), "motorway")
+    shutil.copyfile(ran[0].reference("camera"), folder.reference("camera"))
+    emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
+    return folder
+
+
+def test_run_with_the_same_seed_gives_the_same_bytes(ran, again):
+    first, _ = ran
+    assert again.path != first.path
+    for of in (
+        lambda folder: folder.predictions("camera"),
+        lambda folder: folder.without_retraining("camera"),
+    ):
+        assert of(again).read_bytes() == of(first).read_bytes()
+    assert again.journal.read_bytes() == first.journal.read_bytes()
+    summaries = [json.loads(folder.summary.read_text()) for folder in (first, again)]
+    for summary in summaries:
+        assert summary.pop("host")["wall_s"] > 0
+    assert json.dumps(summaries[0]) == json.dumps(summaries[1])
 
 
 def test_golden_detector_never_runs_in_inference(ran, asked):

@@ -5,8 +5,9 @@ import numpy as np
 from ekya.config.fleet_file import FleetConfig
 from ekya.fleet.policy.offers import Sizes
 from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.cuts import task_of
 from ekya.models.edge.model import EdgeModel
-from ekya.models.training.exemplars import DEFAULT_BUDGET_CROPS
+from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
@@ -29,5 +30,5 @@ def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:
         blocks_mb=tuple(reversed(blocks)),
         features=model.features,
         classes=classes,
-        exemplars=DEFAULT_BUDGET_CROPS,
+        exemplars=MOST_EXEMPLARS[task_of(model.architecture)],
     )

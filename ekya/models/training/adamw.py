@@ -28,7 +28,7 @@ class AdamWRecipe:
     """
 
     learning_rate: float = 5e-4
-    head_learning_rate: float = 1e-3
+    head_learning_rate: float = 5e-4
     weight_decay: float = 0.01
     decay_epochs: float = 40.0
     batch_statistics: bool = False

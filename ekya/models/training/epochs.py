@@ -8,21 +8,29 @@ REPLAY_RATIO = 0.5
 
 
 def epoch_batches(
-    fresh_crops: int, exemplars: int, batch_size: int, seed: tuple[int, ...], epoch: int
+    fresh_crops: int,
+    exemplars: int,
+    batch_size: int,
+    seed: tuple[int, ...],
+    epoch: int,
+    versions: int = 1,
 ) -> list[NDArray[np.int64]]:
-    """Returns batches of every fresh crop once and some exemplars.
+    """Returns batches of every fresh crop once, in one of its versions, and some exemplars.
 
     Args:
-        fresh_crops: number of new crops, at positions from 0 on.
+        fresh_crops: number of new crops, at positions from 0 on, version by version.
         exemplars: number of exemplars, at the positions that follow.
         batch_size: as in ``batches_of``.
         seed: of the choice and the order, together with the epoch.
         epoch: number of epochs done; 0 for the first.
+        versions: of each new crop.
     """
     rng = np.random.default_rng((*seed, epoch))
     fresh = np.arange(fresh_crops)
+    if versions > 1:
+        fresh += fresh_crops * rng.integers(0, versions, fresh_crops)
     replayed = rng.choice(exemplars, crops_in_epoch(fresh_crops, exemplars) - fresh_crops, replace=False)
-    order = rng.permutation(np.concatenate([fresh, fresh_crops + replayed.astype(np.int64)]))
+    order = rng.permutation(np.concatenate([fresh, versions * fresh_crops + replayed.astype(np.int64)]))
     return batches_of(order, batch_size)
 
 

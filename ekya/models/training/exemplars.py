@@ -1,17 +1,20 @@
 """Exemplar memory after iCaRL: a few representative crops or frames per class (paper §2.2, [82])."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ekya.models.edge.cuts import Task
 from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.training.labelled import Examples, concatenate
 
-DEFAULT_BUDGET_CROPS = 120
-"""Exemplars of one stream, all classes together."""
+MOST_EXEMPLARS: Mapping[Task, int] = MappingProxyType({Task.CLASSIFY: 120, Task.DETECT: 24})
+"""Exemplars of one stream, all classes together: crops, or frames, each as large as 120 crops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,11 +22,11 @@ class ExemplarMemory:
     """Exemplars that a stream keeps of earlier windows.
 
     Attributes:
-        budget_crops: maximum number of exemplars, shared evenly by the classes seen.
+        budget: maximum number of exemplars, shared evenly by the classes seen.
         kept: the exemplars, class by class, in herding order; None before the first update.
     """
 
-    budget_crops: int = DEFAULT_BUDGET_CROPS
+    budget: int = MOST_EXEMPLARS[Task.CLASSIFY]
     kept: Examples | None = None
 
     def exemplars(self) -> Examples | None:
@@ -45,16 +48,14 @@ class ExemplarMemory:
         if len(candidates) == 0:
             return self
         seen = candidates.by_class()
-        quota = max(1, self.budget_crops // max(len(seen), 1))
+        quota = max(1, self.budget // max(len(seen), 1))
         chosen = [np.zeros(0, np.int64)]
+        features = normalised_features(model, candidates.images)
         for members in seen:
-            features = normalised_features(model, candidates.images[members])
-            chosen.append(members[herd(features, quota)])
+            chosen.append(members[herd(features[members], quota)])
         # A frame may represent several classes.
         places = list(dict.fromkeys(np.concatenate(chosen).tolist()))
-        return ExemplarMemory(
-            self.budget_crops, candidates.take(np.array(places[: self.budget_crops], np.int64))
-        )
+        return ExemplarMemory(self.budget, candidates.take(np.array(places[: self.budget], np.int64)))
 
 
 def herd(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:

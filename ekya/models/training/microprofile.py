@@ -24,6 +24,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures, features_of
+from ekya.models.training.augmentation import versions_of
 from ekya.models.training.epochs import crops_in_epoch, steps_in_epoch
 from ekya.models.training.goals import Judged, goal_of
 from ekya.models.training.label_weights import folds_of_tracks, tried_of, weighed_now
@@ -207,7 +208,7 @@ class MicroProfile:
     def _real_cost(self, fresh_crops: int, epoch_crops: int, passed_crops: int) -> RetrainingCost:
         held = len(self.validation)
         prepared, passed = (
-            fresh_crops + self.exemplars + held,
+            versions_of(self.training) * fresh_crops + self.exemplars + held,
             passed_crops + self._passed_of(self.validation),
         )
         return self._training_cost(TrainingCrops(prepared, epoch_crops, held, passed))

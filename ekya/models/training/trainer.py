@@ -12,6 +12,7 @@ from torch import Tensor
 from ekya.core.configs import RetrainConfig
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
+from ekya.models.training.augmentation import copies_of, versions_of
 from ekya.models.training.epochs import crops_in_epoch, epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
@@ -87,6 +88,7 @@ class TrainingMethod:
 
 
 _ON_CPU, _AS_IN_A_RUN = Compute(), TrainingMethod()
+_NONE = np.zeros(0, np.int64)
 
 
 class Retraining:
@@ -125,6 +127,9 @@ class Retraining:
         self._passed = passed if method.keep_activations else None
         self._start, self._classes = start, data.classes
         self._fresh = fraction_of_tracks(data.training, config.data_fraction, data.seed)
+        # Known features are of the frames as they are.
+        self._versions = 1 if known is not None else versions_of(data.training)
+        self._copies = copies_of(self._fresh.take(_NONE) if known is not None else self._fresh, data.seed)
         self._replay = usable_exemplars(data.memory, data.validation)
         self._validation = data.validation
         self._weights = data.validation.mix_weights(data.training) if known is None else known.weights
@@ -146,7 +151,7 @@ class Retraining:
 
     @property
     def prepared_crops(self) -> int:
-        """Number of crops that ``prepare`` passes through the model: fresh, exemplars and validation."""
+        """Number of crops that ``prepare`` passes through the model: in all versions, and to validate."""
         return sum(len(part) for part in self._prepared)
 
     @property
@@ -159,7 +164,7 @@ class Retraining:
 
     @property
     def _prepared(self) -> tuple[Examples, ...]:
-        return self._fresh, self._replay, self._validation
+        return self._fresh, self._copies, self._replay, self._validation
 
     @property
     def epoch_crops(self) -> int:
@@ -194,7 +199,7 @@ class Retraining:
         )
         self._recipe = self._method.recipe or recipe_of(self._start.architecture)
         self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
-        everything = concatenate([self._fresh, self._replay])
+        everything = concatenate([self._fresh, self._copies, self._replay])
         known = self._features
         inputs = self._inputs_of(everything) if known is None else known.training
         self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
@@ -205,7 +210,7 @@ class Retraining:
 
     def share(self, passed: ActivationCache) -> None:
         """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
-        images = concatenate([self._fresh, self._replay]).images
+        images = concatenate([self._fresh, self._copies, self._replay]).images
         passed.keep(self.config.trainable_blocks, images, self._lesson.inputs)
         passed.keep(self.config.trainable_blocks, self._validation.images, self._validation_inputs)
 
@@ -226,7 +231,12 @@ class Retraining:
 
     def _batches(self) -> Iterator[Tensor]:
         batches = epoch_batches(
-            len(self._fresh), len(self._replay), self.config.batch_size, (self._seed,), self.epochs_done
+            len(self._fresh),
+            len(self._replay),
+            self.config.batch_size,
+            (self._seed,),
+            self.epochs_done,
+            self._versions,
         )
         together = torch.from_numpy(np.concatenate(batches)).to(self._compute.device)
         yield from torch.split(together, [len(batch) for batch in batches])

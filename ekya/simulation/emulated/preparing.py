@@ -110,7 +110,9 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
-        gpu_s += card.forward_gpu_s(2 * compared.objects, side)
+        frames = len(labels.training.examples) + len(labels.validation.examples)
+        images = frames if prepared.settings.task is Task.DETECT else compared.objects
+        gpu_s += card.forward_gpu_s(2 * images, side)
     settled = replace(prepared.settled(compared), earlier=None)
     calls = calls_for(prepared.golden, selection.questions)
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)

@@ -29,7 +29,7 @@ from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
-from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
 from ekya.pipeline.costs import CostCard, load_card
@@ -234,7 +234,7 @@ def _camera(
         model=base,
         options=first_inference_options(fleet, stream.id, settings.fps, costs),
         version=BASE_VERSION,
-        memory=ExemplarMemory(),
+        memory=ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]),
         kept=kept,
         joins_us=stream.play.joins_us,
         misfortunes=misfortunes(stream),
