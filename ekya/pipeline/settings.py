@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.cuts import Start, Task
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
@@ -28,6 +28,7 @@ class PreparationSettings:
         only_analysed: keep only frames that λ analyses for the golden model.
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
+        start: what the stream may start from.
     """
 
     classes: tuple[str, ...]
@@ -44,3 +45,4 @@ class PreparationSettings:
     only_analysed: bool = False
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
+    start: Start = Start.BASE

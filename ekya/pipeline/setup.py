@@ -181,6 +181,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             only_analysed=fleet.preparation.frames is KeptFrames.ANALYSED,
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
+            start=fleet.edge.start,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )
