@@ -90,6 +90,10 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
             return state.with_stream(
                 replace(stream, inference=command.config, inference_share_milli=command.share_milli)
             )
+        case cmd.AdoptModel():
+            # They are about to serve, and the next plan must know it.
+            stream = state.stream(command.stream)
+            return state.with_stream(replace(stream, accuracy=command.validation_accuracy))
         case cmd.StartRetraining():
             stream = state.stream(command.stream)
             job = RetrainJob(

@@ -22,9 +22,9 @@ from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState, apply
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.units import BASE_VERSION, StreamId, us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
-from ekya.planning.profiling.gate import why_back, why_not
+from ekya.planning.profiling.gate import why_adopted, why_back, why_not
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
@@ -235,6 +235,10 @@ def _answers(
             reason = why_back(event.compared, options.roll_back_margin)
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
                 yield cmd.RollBack(event.stream, reason)
+        case ev.ModelOffered() if event.window == before.window:
+            reason, stream = why_adopted(event.compared), after.fleet.stream(event.stream)
+            if reason is not None and _has_only_its_base(stream):
+                yield cmd.AdoptModel(event.stream, event.of, event.version, event.validation_accuracy, reason)
         case ev.PreparationEnded() if before.preparing and event.window == before.window:
             yield cmd.EndPreparation(event.window)
         case ev.RetrainProgress():
@@ -271,6 +275,12 @@ def _answers(
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
+
+
+def _has_only_its_base(stream: StreamState) -> bool:
+    """Returns whether a stream serves the base model, which no retraining is about to change."""
+    untouched = stream.job is None and stream.finished is None
+    return stream.version == BASE_VERSION and untouched and stream.status not in OVER
 
 
 def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:

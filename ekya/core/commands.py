@@ -9,7 +9,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import Role
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.core.units import JobId, StreamId
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import Elsewhere
 
 
@@ -119,6 +119,23 @@ class RollBack:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptModel:
+    """Serve the weights of another stream, and retrain from them: they do better here than the base model.
+
+    Attributes:
+        of, version: the other stream, and which of its weights.
+        validation_accuracy: of these weights on the labels here.
+        reason: in one sentence.
+    """
+
+    stream: StreamId
+    of: StreamId
+    version: ModelVersion
+    validation_accuracy: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopRetraining:
     """End a retraining. Follows its ServeModel or KeepServing, if there is one."""
 
@@ -151,6 +168,7 @@ Command = (
     | ServeModel
     | KeepServing
     | RollBack
+    | AdoptModel
     | StopRetraining
     | RestartWorker
     | SetAside

@@ -81,6 +81,29 @@ class LabelsReady:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelOffered:
+    """Of the models of other streams that were tried on a stream's labels, this does best.
+
+    Only a stream that still serves the base model tries them.
+
+    Attributes:
+        of, version: the other stream, and which of its weights.
+        compared: on these labels; its ``new`` are the offered weights, its ``old`` the base model.
+        validation_accuracy: of the offered weights on the validation part.
+        gpu_s: cost of trying all of them.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    of: StreamId
+    version: ModelVersion
+    compared: Compared
+    validation_accuracy: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCached:
     """A model of a stream is now cached and can serve again (paper §6.5)."""
 
@@ -223,6 +246,26 @@ class ModelSwapped:
     stream: StreamId
     version: ModelVersion
     job: JobId
+    validation_accuracy: float
+    stall_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdopted:
+    """Inference serves the weights of another stream.
+
+    Attributes:
+        version: their number here.
+        of, of_version: the other stream, and their number there.
+        validation_accuracy: of these weights on the labels here.
+        stall_us: time for which the hot swap kept inference from taking a frame.
+    """
+
+    t_us: int
+    stream: StreamId
+    version: ModelVersion
+    of: StreamId
+    of_version: ModelVersion
     validation_accuracy: float
     stall_us: int
 
@@ -412,6 +455,7 @@ Event = (
     | RetrainFailed
     | MemoryMeasured
     | ModelSwapped
+    | ModelAdopted
     | RolledBack
     | ModelCached
     | WorkerDied
@@ -426,6 +470,7 @@ Event = (
     | ShareResized
     | ShareOverdue
     | LabelsReady
+    | ModelOffered
     | InferenceProfiled
     | ProfileReady
     | RetrainProfiled
@@ -436,6 +481,9 @@ Event = (
 )
 """All events, in the order in which those of one instant are applied: first events of the window that ends,
 then the border of the windows itself, then events of the window that begins."""
+
+Swapped = ModelSwapped | ModelAdopted | RolledBack
+"""Events of a hot swap, after which other weights serve."""
 
 _RANK = {kind: rank for rank, kind in enumerate(get_args(Event))}
 

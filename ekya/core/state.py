@@ -263,7 +263,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
         case ev.ModelCached():
             return replace(stream, cached=(*stream.cached, event.model))
-        case ev.ModelSwapped():
+        case ev.ModelSwapped() | ev.ModelAdopted():
             return replace(stream, version=event.version, accuracy=event.validation_accuracy)
         case ev.RolledBack():
             return replace(stream, version=event.version)

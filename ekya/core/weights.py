@@ -38,8 +38,10 @@ class Compared:
     """Accuracies of new and old weights on the same labels, none of which they were trained on.
 
     Attributes:
-        new: accuracy of the weights that served in the labelled window.
-        old: accuracy of the weights that served when labels were taken before.
+        new: accuracy of the weights that served in the labelled window; of those of another stream, where
+            they are offered.
+        old: accuracy of the weights that served when labels were taken before; of the base model beside an
+            offer.
         objects: number of distinct objects, one crop of each.
     """
 

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import ModelOffered
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
+from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
 from ekya.models.edge.cuts import Task
@@ -29,7 +31,7 @@ from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.gate import NEVER_BACK, why_back
+from ekya.planning.profiling.gate import NEVER_BACK, why_adopted, why_back
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
 from ekya.streams.ingest.box_flow import BoxFlow
 
@@ -70,6 +72,44 @@ class Labelling(Protocol):
 
     def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
         """Returns a warning if the golden model seems to be worse than the serving one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherModel:
+    """A model that another stream serves.
+
+    Attributes:
+        stream, version: the other stream, and the version there.
+    """
+
+    stream: StreamId
+    version: ModelVersion
+    serving: Serving
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """The other model that does best on a stream's labels.
+
+    Attributes:
+        compared: with the base model.
+        accuracy: on the validation part.
+        images: number of labelled images that were compared.
+        tried: number of models, each of which has analysed them.
+    """
+
+    other: OtherModel
+    compared: Compared
+    accuracy: float
+    images: int
+    tried: int
+
+    def event(self, t_us: int, stream: StreamId, window: int, gpu_s: float) -> ModelOffered:
+        """Returns the event of this offer."""
+        other = self.other
+        return ModelOffered(
+            t_us, stream, window, other.stream, other.version, self.compared, self.accuracy, gpu_s
+        )
 
 
 LABELLINGS: Mapping[Task, Labelling] = {Task.CLASSIFY: CropLabelling(), Task.DETECT: FrameLabelling()}
@@ -151,6 +191,28 @@ class StreamPreparation:
         if self.earlier is None or compared is None or not why_back(compared, self.settings.roll_back_margin):
             return self
         return replace(self, serving=self.earlier, earlier=None)
+
+    def offer(self, labels: StreamLabels, others: Sequence[OtherModel]) -> Offer | None:
+        """Returns the other stream's model that does best on the labels; None without evidence."""
+        labelled = concatenate([labels.training.examples, labels.validation.examples])
+        shown = self._labelling.to_compare(self, labelled) if others and labels.can_train else None
+        if shown is None:
+            return None
+
+        def right(of: Serving) -> float:
+            return judged_by(of, shown).accuracy(np.ones(len(shown)))
+
+        accuracies = [right(other.serving) for other in others]
+        best = int(np.argmax(accuracies))
+        compared = Compared(accuracies[best], right(self.serving), int(shown.objects_in_each().sum()))
+        accuracy = replace(self, serving=others[best].serving).serving_accuracy(labels)
+        return Offer(others[best], compared, accuracy, len(shown), len(others) + 1)
+
+    def adopting(self, offer: Offer | None) -> "StreamPreparation":
+        """Returns the preparation with the offered model if it is to serve, else unchanged."""
+        if offer is None or why_adopted(offer.compared) is None:
+            return self
+        return replace(self, serving=offer.other.serving)
 
     def serving_accuracy(self, labels: StreamLabels) -> float:
         """Returns the serving model's accuracy on the validation part; 0.0 if that is empty."""

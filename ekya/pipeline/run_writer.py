@@ -47,18 +47,22 @@ class FrameRecord:
 
 
 class ModelRecord:
-    """Writes a stream's models and the labels that they were made from."""
+    """Writes a stream's models and the labels that they were made from.
+
+    Attributes:
+        stream: the stream.
+    """
 
     def __init__(self, folder: RunFolder, store: StateStore, stream: StreamId) -> None:
         self._folder = folder
         self._store = store
-        self._stream = stream
+        self.stream = stream
 
     def add_labels(self, labels: StreamLabels) -> None:
         """Records the positions of a window's labels, and whether they are for training or validation."""
         parts: dict[LabelPart, LabelledPart] = {"training": labels.training, "validation": labels.validation}
         for part, labelled in parts.items():
-            self._store.add_labels(self._stream, labels.window, part, *labelled.objects())
+            self._store.add_labels(self.stream, labels.window, part, *labelled.objects())
 
     def add_model(
         self,
@@ -70,12 +74,12 @@ class ModelRecord:
         served_from_us: int,
     ) -> None:
         """Records a model that serves from now on, with the bytes of its file; None: written elsewhere."""
-        path = self._folder.model(self._stream, version)
+        path = self._folder.model(self.stream, version)
         if weights is not None:
             write_bytes_atomic(path, weights)
         self._store.put_model(
             ModelRow(
-                stream=self._stream,
+                stream=self.stream,
                 version=version,
                 window=window,
                 path=self._folder.relative(path),
@@ -85,11 +89,17 @@ class ModelRecord:
             )
         )
 
-    def serve_again(self, version: ModelVersion, of: ModelVersion, served_from_us: int) -> None:
-        """Records that weights of version ``of`` serve again as ``version``; their file exists already."""
-        for row in self._store.models(self._stream):
+    def serve_again(
+        self, version: ModelVersion, of: ModelVersion, served_from_us: int, of_stream: StreamId | None = None
+    ) -> None:
+        """Records that weights of version ``of`` serve as ``version``; their file exists already.
+
+        They are this stream's, or those of ``of_stream``.
+        """
+        for row in self._store.models(of_stream or self.stream):
             if row.version == of:
-                self._store.put_model(replace(row, version=version, served_from_us=served_from_us))
+                again = replace(row, stream=self.stream, version=version, served_from_us=served_from_us)
+                self._store.put_model(again)
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:

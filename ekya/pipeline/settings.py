@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.cuts import Start, Task
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
 
@@ -29,6 +29,7 @@ class PreparationSettings:
         task: of the edge model.
         frames_per_window: upper bound on labelled frames, for a model that detects.
         follows: whether its boxes are followed into frames that λ skips.
+        start: what the stream may start from.
     """
 
     classes: tuple[str, ...]
@@ -46,3 +47,4 @@ class PreparationSettings:
     task: Task = Task.CLASSIFY
     frames_per_window: int = 24
     follows: bool = False
+    start: Start = Start.BASE

@@ -182,6 +182,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             task=fleet.edge.task,
             frames_per_window=fleet.golden.frames_per_window,
             follows=fleet.inference.flow,
+            start=fleet.edge.start,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,6 +105,20 @@ class Ready:
     died: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LentWeights:
+    """Weights of a stream that another one may adopt.
+
+    Attributes:
+        stream, version: whose they are, and their version there.
+        fetch: fetches their bytes.
+    """
+
+    stream: StreamId
+    version: ModelVersion
+    fetch: Callable[[], Any]
+
+
 _LAST = 19
 """Niceness of the lowest priority."""
 
@@ -158,7 +172,7 @@ INFERENCE = ActorKind(
     "ekya.runtime.inference_actor",
     "InferenceActor",
     ("process", "base_weights", "warm_up", "load", "begin", "join", "leave", "material", "poll", "end"),
-    ("configure", "receive", "try_receive", "roll_back"),
+    ("configure", "receive", "try_receive", "roll_back", "adopt"),
 )
 SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""

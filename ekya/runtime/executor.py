@@ -17,6 +17,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
+from ekya.models.edge.cuts import Start
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
 from ekya.runtime.actor_kinds import Ready
@@ -169,6 +170,12 @@ class RayExecutor:
                 if self._weights.roll_back(command.stream):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
                     self._make_known(command.stream)
+            case cmd.AdoptModel():
+                if self._weights.adopt(
+                    command.stream, command.of, command.version, command.validation_accuracy
+                ):
+                    _LOG.info("%s adopts the model of %s: %s", command.stream, command.of, command.reason)
+                    self._make_known(command.stream)
             case cmd.RestartWorker():
                 _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
                 self._restart(command.stream, command.role)
@@ -202,8 +209,10 @@ class RayExecutor:
             settings = self._ready[asked.stream].settings
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
+            starts_best = settings.start is Start.BEST
+            others = self._weights.lend(asked.stream, command.window) if starts_best else ()
             handed_in = preparation.hand_in.remote(
-                command.window, asked.stream, settings, material, own.version, weights, earlier
+                command.window, asked.stream, settings, material, own.version, weights, earlier, others
             )
             self._calls.add(handed_in, partial(self._handed_in, command.window, asked.stream))
         return begun

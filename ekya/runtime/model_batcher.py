@@ -10,14 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.events import ModelSwapped, RolledBack
+from ekya.core.events import Swapped
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.multi_model import MultiModelPredictor, Request
 from ekya.pipeline.inference import FleetAnswer, Serving, serving
-
-Swapped = ModelSwapped | RolledBack
-"""Event of a hot swap; its time and its stall are set when it happens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +125,10 @@ class ModelBatcher:
         return serving(model, self._classes, self._models.predictors)
 
     def serve_next(self, stream: StreamId, weights: Weights, event: Swapped) -> None:
-        """Lets prepared weights serve from the next request on, unless newer ones are already pending."""
+        """Lets prepared weights serve from the next request on, unless newer ones are already pending.
+
+        Time and stall of the event are set when it happens.
+        """
         with self._changed:
             if self.is_newer(stream, weights.version):
                 self._streams[stream].newest = weights.version

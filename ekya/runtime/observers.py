@@ -102,7 +102,7 @@ class RunMetrics:
 
 
 class ModelKeeper:
-    """Observer of the loop that records each hot swap and roll-back; the weights are in the run folder."""
+    """Observer of the loop that records which weights serve; they are in the run folder."""
 
     def __init__(self, folder: RunFolder, store: StateStore) -> None:
         self._folder, self._store = folder, store
@@ -114,11 +114,13 @@ class ModelKeeper:
             if isinstance(command, cmd.StartRetraining):
                 self._started[command.job] = command
         for event in batch.events:
-            if not isinstance(event, ev.RolledBack | ev.ModelSwapped):
+            if not isinstance(event, ev.Swapped):
                 continue
             record = ModelRecord(self._folder, self._store, event.stream)
             if isinstance(event, ev.RolledBack):
                 record.serve_again(event.version, event.of, event.t_us)
+            elif isinstance(event, ev.ModelAdopted):
+                record.serve_again(event.version, event.of_version, event.t_us, of_stream=event.of)
             elif started := self._started.get(event.job):
                 accuracy = event.validation_accuracy
                 record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)
@@ -148,7 +150,7 @@ class LoopFacts:
         """Follows a step of the loop."""
         self.training_speed = result.state.training_speed
         for event in batch.events:
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
+            if isinstance(event, ev.Swapped):
                 self.stalls_ms.append(event.stall_us / 1000)
 
     def summary(self) -> dict[str, float | None]:

@@ -27,7 +27,7 @@ from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.preparation import OtherModel, StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import PREPARATION_GPU
@@ -38,7 +38,7 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
-from ekya.runtime.actor_kinds import ActorConfig
+from ekya.runtime.actor_kinds import ActorConfig, LentWeights
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
@@ -59,6 +59,7 @@ class _Preparation:
         share: its use is reported in the events of the preparation, and measures the cost of trials.
         changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
         unlabelled: streams that are not labelled yet, in order.
+        others: weights of other streams that each stream tries on its labels.
     """
 
     command: BeginPreparation
@@ -66,6 +67,7 @@ class _Preparation:
     unlabelled: list[StreamId]
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
+    others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
     has_ended: bool = False
 
@@ -181,6 +183,7 @@ class PreparationActor:
         version: ModelVersion,
         weights: Callable[[], bytes],
         earlier: ModelVersion | None,
+        others: Sequence[LentWeights] = (),
     ) -> None:
         """Receives the material of a stream's preparation.
 
@@ -192,6 +195,7 @@ class PreparationActor:
             version: of the model that serves.
             weights: fetches that model, if ``know`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
+            others: weights of other streams that it tries.
         """
         self._run_begun.wait()
         preparation = self._preparations.wait(window)
@@ -214,7 +218,7 @@ class PreparationActor:
             ActivationCache() if serves else None,
         )
         with preparation.changed:
-            preparation.streams[stream] = prepared
+            preparation.streams[stream], preparation.others[stream] = prepared, others
             preparation.changed.notify_all()
 
     def hand_in_failed(self, window: int, stream: StreamId) -> None:
@@ -345,7 +349,38 @@ class PreparationActor:
                 objects=labels.objects_in_frames,
             )
         )
-        return Labelled(accuracy, labels.can_train)
+        adopted = self._try_others(preparation, stream, labels)
+        return Labelled(accuracy if adopted is None else adopted, labels.can_train)
+
+    def _try_others(self, preparation: _Preparation, stream: StreamId, labels: StreamLabels) -> float | None:
+        """Tries other streams' models on new labels, and prepares the best instead if it is to serve.
+
+        Returns:
+            Its accuracy in that case, else None.
+        """
+        prepared, window = preparation.streams[stream], preparation.command.window
+        others = [
+            known
+            for lent in preparation.others[stream]
+            if (known := self._other(lent, prepared.settings)) is not None
+        ]
+        with preparation.share.batch():
+            offer = prepared.offer(labels, others)
+        if offer is None:
+            return None
+        preparation.streams[stream] = prepared.adopting(offer)
+        self._mailbox.put(offer.event(self._clock.now_us(), stream, window, preparation.used_s))
+        return None if preparation.streams[stream] is prepared else offer.accuracy
+
+    def _other(self, lent: LentWeights, settings: PreparationSettings) -> OtherModel | None:
+        """Returns another stream's model; None if it cannot be fetched."""
+        try:
+            known = self._newest(lent.stream, settings, lent.version, lent.fetch)
+        except Exception as error:
+            _LOG.warning("%s: its model cannot be tried for other streams (%s)", lent.stream, error)
+            return None
+        same = known.version == lent.version
+        return OtherModel(lent.stream, lent.version, known.model) if same else None
 
     def _question(self, prepared: StreamPreparation, stream: StreamId, labels: StreamLabels) -> None:
         """Logs a doubt about the golden model from a stream's first labels."""

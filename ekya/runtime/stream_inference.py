@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import FramePrediction
-from ekya.core.units import JobId, ModelVersion
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareHandle
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
@@ -31,7 +31,7 @@ from ekya.runtime.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.model_batcher import ModelBatcher, Swapped
+from ekya.runtime.model_batcher import ModelBatcher
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
@@ -181,11 +181,23 @@ class StreamInference:
         """Does ``receive`` with weights that have served before, as version ``of``."""
         self._prepare(from_bytes(weights), ev.RolledBack(0, self._stream.id, version, of, 0))
 
+    def adopt(
+        self,
+        weights: bytes,
+        validation_accuracy: float,
+        version: ModelVersion,
+        of: StreamId,
+        of_version: ModelVersion,
+    ) -> None:
+        """Does ``receive`` with weights of another stream, which has them as version ``of_version``."""
+        event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0)
+        self._prepare(from_bytes(weights), event)
+
     def _copied(self, weights: SharedWeights) -> EdgeModel:
         self._ipc = self._ipc or open_ipc()
         return receive(self._ipc, weights, self._config.common.device)
 
-    def _prepare(self, model: EdgeModel, event: Swapped) -> None:
+    def _prepare(self, model: EdgeModel, event: ev.Swapped) -> None:
         prepared = self._process.models.prepare(self._stream.id, model, event.version)
         if self._ipc is not None:
             # Weights that came over CUDA IPC are prepared asynchronously on the GPU: wait for that.
@@ -343,7 +355,7 @@ class StreamInference:
         self._process.use.count(self._part, 1)
         return proposals
 
-    def _report_swap(self, event: Swapped, stall_us: int) -> None:
+    def _report_swap(self, event: ev.Swapped, stall_us: int) -> None:
         self._version = event.version
         self._report(replace(event, t_us=self._clock.now_us(), stall_us=stall_us))
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.planning.profiling.gate import tried_by
+from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
 
@@ -18,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """A version of a stream's weights between ``send`` or ``roll_back`` and its end.
+    """A version of a stream's weights between ``send``, ``roll_back`` or ``adopt`` and its end.
 
     Attributes:
         weights: reference to their bytes in the object store.
@@ -30,7 +33,7 @@ class _Transfer:
     version: ModelVersion
     weights: Any
     is_stored: bool
-    event: ev.ModelSwapped | ev.RolledBack | None = None
+    event: ev.Swapped | None = None
     is_lost: bool = False
 
 
@@ -60,12 +63,13 @@ class WeightTransfer:
     served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
                New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
-               ``roll_back`` sends them again, as a new version (→ pending).
+               ``roll_back`` sends them again, as a new version (→ pending). Other streams that still
+               serve the base model may try it (``lend``) and get it as a version of theirs (``adopt``).
     rejected   Never reported, and never used again.
     =========  ==========================================================================================
 
-    The activations that the micro-profiler computes belong to evaluated weights, and serve a retraining that
-    starts from the same.
+    The activations that the micro-profiler computes belong to evaluated or adopted weights, and serve a
+    retraining that starts from the same.
 
     Args:
         streams: actors of the streams.
@@ -85,6 +89,8 @@ class WeightTransfer:
         self._transfers: dict[StreamId, list[_Transfer]] = {stream: [] for stream in streams}
         self._evaluated: dict[StreamId, _Evaluated] = {}
         self._earlier: dict[StreamId, _Evaluated] = {}
+        self._lent: dict[tuple[StreamId, ModelVersion], Any] = {}
+        self._profiled: dict[StreamId, Any] = {}
         self._activations: dict[StreamId, Any] = {}
 
     def send(self, stream: StreamId, job: JobId, after: Sequence[Any]) -> None:
@@ -119,9 +125,31 @@ class WeightTransfer:
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
         self._evaluated[stream] = _Evaluated(version, earlier.weights)
+        self._profiled[stream] = earlier.weights
         self._begin(stream, _Transfer(version, earlier.weights, is_stored=True))
         swapped = own.inference.roll_back.remote(stream, earlier.weights, version, earlier.version)
         self._calls.add(swapped, partial(log_failure, "RollBack"))
+        return True
+
+    def lend(self, stream: StreamId, window: int) -> tuple[LentWeights, ...]:
+        """Returns other streams' weights that a stream tries on a window's labels, and may adopt."""
+        versions = {one: own.version for one, own in self._streams.items()}
+        lent = {(one, versions[one]): self._streams[one] for one in tried_by(stream, versions, window)}
+        self._lent |= {which: own.newest_weights for which, own in lent.items()}
+        return tuple(LentWeights(*which, partial(ray.get, own.newest_weights)) for which, own in lent.items())
+
+    def adopt(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
+        """Sends weights that were lent in this window to a stream's inference; False if they were not."""
+        weights = self._lent.get((of, of_version))
+        if weights is None:
+            return False
+        own = self._streams[stream]
+        version = ModelVersion(own.version + 1)
+        self._profiled[stream] = weights
+        # The micro-profiler has fetched them.
+        self._begin(stream, _Transfer(version, weights, is_stored=True))
+        swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version)
+        self._calls.add(swapped, partial(log_failure, "AdoptModel"))
         return True
 
     def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
@@ -134,7 +162,7 @@ class WeightTransfer:
 
         A stream's events keep their order, so that the last one emitted is what serves.
         """
-        if not isinstance(event, ev.ModelSwapped | ev.RolledBack):
+        if not isinstance(event, ev.Swapped):
             return (event,)
         line = self._transfers[event.stream]
         line[:] = [one for one in line if one.event is not None or one.version >= event.version]
@@ -177,6 +205,7 @@ class WeightTransfer:
             self._evaluated.get(stream),
             _Evaluated(own.version, own.newest_weights),
         )
+        self._profiled[stream] = own.newest_weights
         self._earlier.pop(stream, None)
         if before is None or before.version == own.version:
             return None
@@ -184,8 +213,8 @@ class WeightTransfer:
         return before.version
 
     def begin_window(self) -> None:
-        """Forgets activations of the crops of the last window, also those still to arrive."""
-        self._activations = {}
+        """Forgets lent weights and the activations of the last window, also those still to arrive."""
+        self._activations, self._lent = {}, {}
 
     def expect_activations(self, stream: StreamId, activations: Any, arrived: Any) -> None:
         """Receives activations of the evaluated weights, which the micro-profiler sends to the object store.
@@ -208,7 +237,6 @@ class WeightTransfer:
         self._calls.add(arrived, keep)
 
     def activations(self, stream: StreamId) -> Any:
-        """Returns the reference to activations of the newest weights; None if others were evaluated."""
-        evaluated = self._evaluated.get(stream)
-        same = evaluated is not None and evaluated.weights is self._streams[stream].newest_weights
+        """Returns the reference to activations of the newest weights; None if others were profiled."""
+        same = self._profiled.get(stream) is self._streams[stream].newest_weights
         return self._activations.get(stream) if same else None

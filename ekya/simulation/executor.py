@@ -90,6 +90,9 @@ class World(Protocol[ModelT]):
     def roll_back(self, command: cmd.RollBack, now_us: int) -> Iterable[ev.Event]:
         """Serves earlier weights again."""
 
+    def adopt(self, command: cmd.AdoptModel, now_us: int) -> Iterable[ev.Event]:
+        """Serves another stream's weights."""
+
     def over(self, running: VirtualRetraining[ModelT]) -> None:
         """Called when a retraining has ended or was stopped."""
 
@@ -191,6 +194,8 @@ class VirtualExecutor(Generic[ModelT]):
                 self._serve(command)
             case cmd.RollBack():
                 self._outbox.extend(self.world.roll_back(command, now_us))
+            case cmd.AdoptModel():
+                self._outbox.extend(self.world.adopt(command, now_us))
             case cmd.StopRetraining():
                 running = self._retrainings.pop(command.stream, None)
                 if running is not None and (running.by_snapshots or running.due_us is not None):

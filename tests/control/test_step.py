@@ -427,6 +427,38 @@ def test_step_ignores_old_labels_and_ended_cameras():
     assert only(cmd.RollBack, hand.give(107 * S, compared(107 * S, 0.1, 0.9))) == []
 
 
+def offered(t_us, new, old, window=1):
+    return ev.ModelOffered(t_us, A, window, B, ModelVersion(2), Compared(new, old, 16), 0.77, 0.1)
+
+
+def test_step_adopts_clearly_better_weights_and_plans_with_them():
+    hand = opened_1()
+    hand.give(104 * S, labels(104 * S, A, accuracy=0.5))
+    (command,) = hand.give(105 * S, offered(105 * S, 0.8, 0.5)).commands
+    reason = "of 16 labelled objects, they get 80.0% right, and the base model 50.0%"
+    assert command == cmd.AdoptModel(A, B, ModelVersion(2), 0.77, reason)
+    assert hand.stream().accuracy == 0.77, "they are about to serve"
+    assert hand.stream().version == 0
+    hand.give(106 * S, ev.ModelAdopted(106 * S, A, ModelVersion(1), B, ModelVersion(2), 0.77, 200))
+    assert (hand.stream().version, hand.stream().accuracy) == (1, 0.77)
+    again = hand.give(107 * S, offered(107 * S, 0.9, 0.5))
+    assert again.commands == (), "only a stream with the base model adopts"
+
+
+def test_step_keeps_base_model_without_clear_gain_or_for_old_labels():
+    assert opened_1().give(105 * S, offered(105 * S, 0.6, 0.5)).commands == ()
+    assert opened_1().give(105 * S, offered(105 * S, 0.9, 0.1, window=0)).commands == ()
+    hand = opened_1()
+    hand.give(105 * S, ev.StreamEnded(105 * S, A))
+    assert only(cmd.AdoptModel, hand.give(106 * S, offered(106 * S, 0.9, 0.1))) == []
+
+
+def test_step_adopts_nothing_over_a_retraining():
+    hand = retraining(accuracy=0.5)
+    assert hand.stream().job is not None
+    assert hand.give(115 * S, offered(115 * S, 0.9, 0.1)).commands == ()
+
+
 def test_step_serves_best_of_failed_retraining():
     hand = retraining(accuracy=0.5)
     hand.give(195 * S, progress(195 * S, 1, 0.501))

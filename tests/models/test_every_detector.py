@@ -1,15 +1,18 @@
 """Tests that hold for every detector that is an edge model, on drawn frames."""
 
+import gc
 import itertools
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from drawn_scenes import FLEET, SIDE, scenes
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from other_weights import changed, lived_in, same_weights
+from other_weights import retrained as other_weights
 from torch import nn
 
 from ekya.core.configs import RetrainConfig
@@ -24,15 +27,16 @@ from ekya.models.edge.detection.suppress import (
     fleet_outputs,
     found_in,
 )
+from ekya.models.edge.flat import flatten, unflatten
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.forward import ONNXRUNTIME, PLAIN, TORCH, ForwardWay
 from ekya.models.edge.model import EdgeModel, adapt, build_edge_model, clone, to_input
+from ekya.models.edge.multi_model import Predictors
 from ekya.models.edge.predictor import prepared
 from ekya.models.training.activation_cache import ActivationCache, features_of
 from ekya.models.training.adamw import AdamWRecipe
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.frames import FrameObjects, LabelledFrames, split_by_time
-from ekya.models.training.goals import DetectionGoal
+from ekya.models.training.frames import LabelledFrames, split_by_time
 from ekya.models.training.labelled import concatenate
 from ekya.models.training.microprofile import HEAD_EPOCHS, SUBSET_EPOCHS, MicroProfile, Trying
 from ekya.models.training.operations import (
@@ -164,57 +168,29 @@ def test_detector_predictor_answers_a_frame_alike_in_any_batch(
         np.testing.assert_array_equal(alone.outputs[0], together.outputs[at])
 
 
-ODD = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 1e-40, 80.0, -80.0])
+@every_detector
+def test_detector_predictors_share_blocks_that_no_retraining_changed(models, training, name: str) -> None:
+    predictors = Predictors()
+    before = predictors.of(models[name])
+    after = from_bytes(to_bytes(other_weights(models[name], 2, 1)))
+    made = predictors.of(after)
+    same = [one is other for one, other in zip(before.model.blocks, made.model.blocks, strict=True)]
+    assert same == [True] * (len(block_names(name)) - 2) + [False] * 2
+    found, expected = (of.predict(training.images, SIDE) for of in (made, DetectorPredictor(after)))
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    np.testing.assert_array_equal(found.boxes, expected.boxes)
 
 
 @every_detector
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1), part=st.sampled_from([0.001, 0.05, 0.5, 1.0]))
-def test_detector_outputs_of_any_value_give_valid_objects(models, name: str, seed: int, part: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.inference_mode():
-        outputs = models[name](torch.randn(2, 3, SIDE, SIDE, generator=generator))
-        odd = ODD[torch.randint(len(ODD), outputs.shape, generator=generator)]
-        outputs = torch.where(torch.rand(outputs.shape, generator=generator) < part, odd, 8 * outputs)
-        decoded = models[name].detector.decode(outputs)
-    for found in found_in(Candidates.of(decoded), fleet_outputs(OUTPUTS, FLEET)):
-        assert len(found.boxes) == len(found.classes) == len(found.confidence) <= MOST_OBJECTS
-        assert ((found.boxes >= 0) & (found.boxes <= 1)).all()
-        assert (found.boxes[:, 2:] > found.boxes[:, :2]).all()
-        assert ((found.confidence >= LEAST_CONFIDENCE) & (found.confidence <= 1)).all()
-        assert set(found.classes.tolist()) <= set(range(len(FLEET)))
-
-
-@st.composite
-def any_objects(draw: st.DrawFn) -> FrameObjects:
-    """Objects of a frame, of any size and number, many of them on the frame's edge or on each other."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-
-    def boxes(count: int) -> np.ndarray:
-        sizes = 10 ** rng.uniform(-6, 0, (count, 2))
-        low = rng.choice([0.0, 0.5, 1.0, rng.random()], (count, 2)) * (1 - sizes)
-        return np.concatenate([low, np.minimum(low + sizes, 1)], axis=1).astype(np.float32)
-
-    objects, doubtful = (draw(st.sampled_from([0, 1, 2, 40, 1000])) for _ in range(2))
-    return FrameObjects(boxes(objects), rng.integers(0, len(FLEET), objects), boxes(doubtful))
-
-
-@every_detector
-@settings(max_examples=15)
-@given(objects=st.tuples(any_objects(), any_objects()))
-def test_detector_loss_of_any_objects_is_finite(models, name: str, objects) -> None:
-    frames = replace(scenes(2, 1), objects=objects)
-    goal = DetectionGoal(frames, OUTPUTS, models[name].detector, "cpu")
-    with torch.no_grad():
-        answers = models[name](to_input(frames.images, "cpu"))
-    outputs = answers.clone().requires_grad_()
-    batch = torch.arange(2)
-    loss = goal.loss(outputs, batch) + goal.teaching(OUTPUTS, answers).distance(outputs, batch)
-    loss.backward()
-    assert loss.isfinite()
-    assert loss >= 0
-    assert outputs.grad.isfinite().all()
-    assert 0.0 <= goal.judge(answers).accuracy(np.ones(2)) <= 1.0
+def test_detector_predictor_deleted_frees_its_weights_immediately(models, name: str) -> None:
+    predictor = DetectorPredictor(models[name])
+    copied = weakref.ref(predictor.model)
+    gc.disable()
+    try:
+        del predictor
+        assert copied() is None
+    finally:
+        gc.enable()
 
 
 @every_detector
@@ -267,6 +243,23 @@ def test_detector_models_of_a_retraining_share_frozen_weights_only(
     frozen = tuple(f"blocks.{block}." for block in range(len(block_names(name)) - blocks))
     shared = {key for key in first if first[key].data_ptr() == second[key].data_ptr()}
     assert shared == {key for key in first if key.startswith(frozen)}
+
+
+@every_detector
+def test_detector_retraining_enters_the_scope_for_every_batch(retraining, name: str) -> None:
+    """A share is changed, and a training paused or stopped, between two of them."""
+    entered: list[int] = []
+
+    @contextmanager
+    def scope() -> Iterator[None]:
+        entered.append(1)
+        yield
+
+    run = retraining(name, 1, 2, compute=Compute(scope=scope))
+    run.prepare()
+    assert len(entered) == 2 + 1 + 1  # frozen part of both sets, teacher, validation
+    run.run_epoch()
+    assert len(entered) == 4 + 2 + 1  # 4 and 2 frames, then validation
 
 
 @every_detector
@@ -434,6 +427,19 @@ def test_detector_checkpoint_round_trip_is_identical(models, name: str) -> None:
     assert (back.architecture, back.classes) == (name, OUTPUTS)
     assert equal(models[name], back)
     assert type(back.detector) is type(models[name].detector)
+
+
+@every_detector
+def test_detector_keeps_its_threshold_wherever_it_is_copied(models, name: str) -> None:
+    model = clone(models[name])
+    model.threshold = 0.37
+    ways = (
+        clone(model),
+        adapt(model, ("car", "bus"), 0, seed=9),
+        from_bytes(to_bytes(model, half=True)),
+        unflatten(*flatten(model, "cpu")),
+    )
+    assert [one.threshold for one in ways] == [0.37] * len(ways)
 
 
 @every_detector

@@ -12,7 +12,7 @@ from street import t_us
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.objects import DOUBTFUL
-from ekya.core.units import StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, no_detections
 from ekya.models.golden.golden_from_detector import detector_model
@@ -22,7 +22,7 @@ from ekya.models.golden.spec import GoldenSpec
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_labelling import SPANS, spread
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.preparation import StreamPreparation
+from ekya.pipeline.preparation import OtherModel, StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import LEAST_OBJECTS
 from ekya.planning.profiling.label_policy import SAMPLE_PART
@@ -312,3 +312,36 @@ def test_doubt_of_a_golden_detector_that_sees_as_much_is_none(sees):
     assert one.doubt(one.label()) is None
     empty = prepared([])
     assert empty.doubt(empty.label()) is None
+
+
+def other(serving, name="other", version=4):
+    return OtherModel(StreamId(name), ModelVersion(version), serving)
+
+
+def test_offer_is_the_best_of_other_models_beside_the_base():
+    one = prepared(moving(24), serving=serving_detector(()))
+    labels = one.label()
+    seeing = other(serving_detector(), "seeing")
+    offer = one.offer(labels, [other(serving_detector(())), seeing])
+    assert (offer.other, offer.accuracy, offer.images, offer.tried) == (seeing, 1.0, 24, 3)
+    assert (offer.compared.new, offer.compared.old, offer.compared.objects) == (1.0, 0.0, 24)
+    assert one.adopting(offer).serving is seeing.serving
+    event = offer.event(7, StreamId("cam"), 3, 0.5)
+    assert (event.of, event.version, event.validation_accuracy, event.gpu_s) == ("seeing", 4, 1.0, 0.5)
+
+
+def test_offer_that_is_no_better_is_not_adopted():
+    one = prepared(moving(24))
+    offer = one.offer(one.label(), [other(serving_detector())])
+    assert offer.compared.new == offer.compared.old == 1.0
+    assert one.adopting(offer) is one
+    assert one.adopting(None) is one
+
+
+def test_offer_needs_other_models_and_different_objects():
+    one = prepared(moving(24), serving=serving_detector(()))
+    assert one.offer(one.label(), []) is None
+    parked = prepared(street(24, CAR), serving=serving_detector(()))
+    assert parked.offer(parked.label(), [other(serving_detector())]) is None
+    empty = prepared(street(24), serving=serving_detector(()))
+    assert empty.offer(empty.label(), [other(serving_detector())]) is None

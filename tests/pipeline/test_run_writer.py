@@ -24,3 +24,15 @@ def test_serve_again_records_a_new_version_of_the_same_file(tmp_path) -> None:
         assert again == replace(first, version=ModelVersion(2), served_from_us=60)
         assert second.gamma == GAMMA
         assert load_model(folder.path / again.path).classes == ("car", "bus")
+
+
+def test_serve_again_of_another_stream_names_its_file(tmp_path) -> None:
+    folder, other = RunFolder.create(tmp_path, "run"), StreamId("other")
+    with StateStore(folder.state) as store:
+        weights = to_bytes(build_edge_model(("car", "bus"), 0, 1))
+        ModelRecord(folder, store, other).add_model(ModelVersion(3), weights, 2, GAMMA, 0.8, 40)
+        record = ModelRecord(folder, store, CAM)
+        record.add_model(BASE_VERSION, weights, -1, None, None, 0)
+        record.serve_again(ModelVersion(1), ModelVersion(3), 60, of_stream=other)
+        (lent,), (_, adopted) = store.models(other), store.models(CAM)
+        assert adopted == replace(lent, stream=CAM, version=ModelVersion(1), served_from_us=60)

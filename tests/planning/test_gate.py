@@ -1,8 +1,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import Compared
-from ekya.planning.profiling.gate import LEAST_OBJECTS, why_back, why_not
+from ekya.planning.profiling.gate import (
+    ADOPT_MARGIN,
+    LEAST_OBJECTS,
+    MOST_TRIED,
+    tried_by,
+    why_adopted,
+    why_back,
+    why_not,
+)
 
 part = st.integers(0, 20).map(lambda twentieths: twentieths / 20)
 
@@ -41,3 +50,39 @@ def test_why_back_names_objects_and_accuracies() -> None:
     assert why_back(Compared(0.25, 0.75, 16), 0.1) == (
         "of 16 objects labelled since, the new weights get 25.0% right, and those before them 75.0%"
     )
+
+
+@given(part, part, st.integers(0, 20))
+def test_why_adopted_needs_enough_objects_and_a_clear_gain(new: float, old: float, objects: int) -> None:
+    adopted = why_adopted(Compared(new, old, objects)) is not None
+    assert adopted == (objects >= LEAST_OBJECTS and new > old + ADOPT_MARGIN)
+
+
+def test_why_adopted_names_objects_and_accuracies() -> None:
+    assert why_adopted(Compared(0.75, 0.25, 16)) == (
+        "of 16 labelled objects, they get 75.0% right, and the base model 25.0%"
+    )
+
+
+names = st.sampled_from([StreamId(name) for name in "abcdefghijk"])
+numbers = st.integers(0, 2).map(ModelVersion)
+
+
+@given(st.dictionaries(names, numbers, min_size=1), st.integers(0, 9))
+def test_tried_by_takes_retrained_weights_of_others_for_a_stream_with_the_base(
+    versions: dict[StreamId, ModelVersion], window: int
+) -> None:
+    retrained = {stream for stream, version in versions.items() if version != BASE_VERSION}
+    for stream in versions:
+        tried = tried_by(stream, versions, window)
+        if stream in retrained:
+            assert tried == ()
+        else:
+            assert len(set(tried)) == len(tried) == min(len(retrained), MOST_TRIED)
+            assert set(tried) <= retrained
+
+
+def test_tried_by_takes_all_in_turn() -> None:
+    versions = {StreamId(name): ModelVersion(int(name != "a")) for name in "abcdefghij"}
+    tried = [tried_by(StreamId("a"), versions, window) for window in (1, 2)]
+    assert set(tried[0]) | set(tried[1]) == set(versions) - {StreamId("a")}

@@ -11,6 +11,7 @@ from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.profile import FamilyCurve
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.weights import Compared
 from ekya.results.metrics.run_history import LostSpan, outcomes, profile_rows, summarize, warnings_of
 from ekya.results.metrics.timeline import ShareSample, Swap, WindowSpan
 
@@ -341,3 +342,23 @@ def test_warnings_same_text_is_listed_once_with_all_sources():
         "memory is short": ["inference/a", "inference/b"],
         "slow": ["scheduler"],
     }
+
+
+def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
+    version, compared = ModelVersion(1), Compared(0.8, 0.4, 20)
+    told = summarize(
+        [
+            turn(0, ev.StreamAdded(0, A, ())),
+            turn(
+                2,
+                ev.ModelOffered(2 * S, A, 1, B, version, compared, 0.8, 0.25),
+                cmd.AdoptModel(A, B, version, 0.8, "better"),
+            ),
+            turn(3, ev.ModelAdopted(3 * S, A, version, B, version, 0.8, 100)),
+        ]
+    )
+    assert [(one.t_us, one.stream, one.version) for one in told.swaps] == [(3 * S, A, 1)]
+    assert told.swap_delays_us == (S,)
+    assert told.adopted == {A: B}
+    assert told.profiling_gpu_s == 0.25
+    assert told.served == frozenset()

@@ -12,10 +12,14 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion
+from ekya.models.edge.cuts import Start
+from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import StreamActors
 from ekya.runtime.share_changes import TIMEOUTS
+
+SETTINGS = PreparationSettings(("car",), 352, 10.0, 96, 1, start=Start.BEST)
 
 
 @dataclass(eq=False)
@@ -204,7 +208,7 @@ def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=
     """Makes an executor of these actors."""
     return RayExecutor(
         actors,
-        dict.fromkeys(actors.streams, Ready("settings")),
+        dict.fromkeys(actors.streams, Ready(SETTINGS)),
         first_events,
         actors.clock,
         lambda _stream, _labels: None,

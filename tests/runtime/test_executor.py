@@ -112,7 +112,7 @@ def test_remote_retraining_without_a_coordinator_fails(executor_of, actors):
 def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog):
     executor.execute([prepare(1)])
     (call,) = actors.calls("hand_in")
-    window, stream, *_, weights, _ = call.arguments
+    window, stream, *_, weights, _, _ = call.arguments
     assert (window, stream, weights.args) == (1, CAM, ("base",))
     call.fail(RayActorError())
     assert events_of(executor, actors) == ()
@@ -197,7 +197,7 @@ def test_retraining_does_not_wait_for_passes_still_being_copied(executor, actors
 
 
 def earlier_versions(actors):
-    return [arguments[-1] for arguments in actors.arguments("hand_in")]
+    return [arguments[6] for arguments in actors.arguments("hand_in")]
 
 
 def test_only_weights_since_the_last_labels_are_compared(executor, actors):
@@ -228,6 +228,56 @@ def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
     executor.execute([cmd.RollBack(CAM, "late")])
     assert len(actors.calls("roll_back")) == 1
     assert earlier_versions(actors) == [None, BASE_VERSION, None]
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Actors of two streams, of which ``cam`` has been retrained and ``new`` serves the base model."""
+    actors = FakeActors(("cam", "new")).install(monkeypatch)
+    made = make_executor(actors)
+    made.execute([start_retraining(), serve()])
+    return made, actors
+
+
+def prepare_both(window):
+    asked = tuple(cmd.PrepareStream(stream, (), ()) for stream in ("cam", "new"))
+    return cmd.BeginPreparation(window, 500, asked)
+
+
+def test_retrained_weights_are_lent_to_a_stream_with_the_base_model(beside):
+    executor, actors = beside
+    executor.execute([prepare_both(1)])
+    of_cam, of_new = (arguments[-1] for arguments in actors.arguments("hand_in"))
+    assert of_cam == (), "it has weights of its own"
+    (lent,) = of_new
+    assert (lent.stream, lent.version) == ("cam", 1)
+    assert lent.fetch.args == (actors.streams["cam"].newest_weights,)
+
+
+def test_adopted_weights_serve_and_are_retrained(beside):
+    executor, actors = beside
+    executor.execute([prepare_both(1)])
+    lent, new = actors.streams["cam"].newest_weights, actors.streams["new"]
+    executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
+    assert actors.arguments("adopt") == [("new", lent, 0.8, ModelVersion(1), "cam", ModelVersion(1))]
+    assert (new.version, new.newest_weights) == (1, lent)
+    assert actors.arguments("know")[-1] == ("new", actors.arguments("know")[0][1], 1, lent)
+    adopted = ev.ModelAdopted(0, "new", ModelVersion(1), "cam", ModelVersion(1), 0.8, 5)
+    actors.emit(new.inference, adopted)
+    assert adopted in events_of(executor, actors)
+    assert new.weights is lent
+    executor.execute([start_retraining("new", job=2)])
+    assert actors.arguments("start")[-1][2] is lent
+    executor.execute([prepare_both(2)])
+    assert earlier_versions(actors)[-1] == BASE_VERSION, "the base model may serve again"
+
+
+def test_weights_that_were_not_lent_in_this_window_are_not_adopted(beside):
+    executor, actors = beside
+    executor.execute([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(2), 0.8, "unknown")])
+    executor.execute([prepare(2), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "late")])
+    assert actors.calls("adopt") == []
+    assert actors.streams["new"].version == BASE_VERSION
 
 
 def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):

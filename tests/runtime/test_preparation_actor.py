@@ -33,6 +33,7 @@ from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
+from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.preparation_actor import PreparationActor
 
 CAM, LATE, ABSENT = StreamId("cam"), StreamId("late"), StreamId("absent")
@@ -204,3 +205,43 @@ def test_stream_without_hand_in_is_logged_at_the_end(actor, caplog):
     actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
     actor.end(1)
     assert "absent: handed in nothing to label for window 1" in caplog.text
+
+
+def lent(model, version=2, fetch=None):
+    return LentWeights(LATE, ModelVersion(version), fetch or (lambda: to_bytes(model)))
+
+
+def told_with_others(actor, materials, others):
+    """Returns the events of a window in which CAM tries other streams' weights, by type."""
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None, others)
+    return {type(event): event for event in told_until_the_end(actor)}
+
+
+def test_weights_of_another_stream_are_offered_and_prepared(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    told = told_with_others(actor, materials, [lent(good)])
+    offer = told[ev.ModelOffered]
+    assert (offer.stream, offer.window, offer.of, offer.version) == (CAM, 1, LATE, 2)
+    assert offer.compared.old < 0.5 < offer.compared.new
+    assert told[ev.LabelsReady].serving_accuracy < 0.5, "of what still serves"
+    assert offer.validation_accuracy > 0.8
+    assert ev.ProfileReady not in told, "the offered weights are too good to be in need"
+
+
+def test_weights_of_another_stream_that_are_no_better_are_only_told(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    told = told_with_others(actor, materials, [lent(turned_around(good))])
+    assert told[ev.ModelOffered].compared.new < 0.5
+    assert ev.ProfileReady not in told, "the base model is too good to be in need"
+
+
+def test_weights_of_another_stream_that_are_lost_are_left_out(actor, good, materials, caplog):
+    def lost():
+        raise OSError("their trainer died")
+
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    told = told_with_others(actor, materials, [lent(good, fetch=lost)])
+    assert ev.ModelOffered not in told
+    assert ev.ProfileReady in told
+    assert "late: its model cannot be tried for other streams (their trainer died)" in caplog.text

@@ -2,7 +2,7 @@
 
 import pytest
 import ray
-from fake_actors import FakeActors, events_of, labels_ready, make_executor, start_retraining
+from fake_actors import SETTINGS, FakeActors, events_of, labels_ready, make_executor, start_retraining
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from ekya.control.share_ledger import ShareLedger
@@ -97,7 +97,7 @@ def test_inputs_of_a_remote_retraining_are_references(executor, actors):
     material = executor.remote.material(CAM)
     (memory,), (labels,) = actors.calls("memory"), actors.calls("labels")
     memory.reply("exemplars")
-    assert (material.weights, material.settings) == ("base", "settings")
+    assert (material.weights, material.settings) == ("base", SETTINGS)
     assert (material.labels, material.memory) == (*labels.references, *memory.references)
     fetched = material.fetch(5.0)
     assert (fetched.weights, fetched.labels, fetched.memory) == ("base", "labels", "exemplars")

@@ -48,6 +48,7 @@ class RunHistory:
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
+        adopted: by stream, the other stream whose model came into service there.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -71,6 +72,7 @@ class RunHistory:
     golden_gpu_s: float
     golden_calls: int
     labelled_frames: int
+    adopted: Mapping[StreamId, StreamId]
 
     @property
     def span_us(self) -> int:
@@ -126,9 +128,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         preparations=tuple(_preparations(steps, end_us)),
         retrainings=_retrainings(steps, end_us),
         swaps=tuple(
-            Swap(event.t_us, event.stream, event.version)
-            for event in events
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack)
+            Swap(event.t_us, event.stream, event.version) for event in events if isinstance(event, ev.Swapped)
         ),
         served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
@@ -150,13 +150,16 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         profiling_gpu_s=sum(
             event.gpu_s
             for event in events
-            if isinstance(event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled)
+            if isinstance(
+                event, ev.InferenceProfiled | ev.ProfileReady | ev.RetrainProfiled | ev.ModelOffered
+            )
         ),
         golden_gpu_s=sum(event.golden_gpu_s for event in asked),
         golden_calls=sum(event.golden_calls for event in asked),
         labelled_frames=sum(
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
+        adopted={event.stream: event.of for event in events if isinstance(event, ev.ModelAdopted)},
     )
 
 
@@ -227,13 +230,13 @@ def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[Preparat
 def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
     """Yields for each model that came into service the time since the command.
 
-    Every command to serve or to roll back creates the stream's next version, so the version identifies the
-    command of a hot swap, even if a newer model overtook one that never served.
+    Every command to serve, to roll back or to adopt creates the stream's next version, so the version
+    identifies the command of a hot swap, even if a newer model overtook one that never served.
     """
     commanded: dict[StreamId, list[tuple[JobId | None, int]]] = {}
     for step in steps:
         for event in step.events:
-            if isinstance(event, ev.ModelSwapped | ev.RolledBack):
+            if isinstance(event, ev.Swapped):
                 own = commanded.get(event.stream, [])
                 which = event.version - BASE_VERSION - 1
                 job = event.job if isinstance(event, ev.ModelSwapped) else None
@@ -242,7 +245,7 @@ def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
         for command in step.commands:
             if isinstance(command, cmd.ServeModel):
                 commanded.setdefault(command.stream, []).append((command.job, step.now_us))
-            if isinstance(command, cmd.RollBack):
+            if isinstance(command, cmd.RollBack | cmd.AdoptModel):
                 commanded.setdefault(command.stream, []).append((None, step.now_us))
 
 

@@ -176,6 +176,7 @@ def _stream(
         "damaged_frames": facts.damaged.get(stream, 0),
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
+        "adopted_from": facts.history.adopted.get(stream),
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
             | {

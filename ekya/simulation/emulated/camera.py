@@ -91,6 +91,11 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
+    def adopt(self, other: "EmulatedCamera", now_us: int) -> None:
+        """Serves the weights that another camera serves."""
+        self._serve(other.model, now_us)
+        self.models.serve_again(self.version, other.version, now_us, of_stream=other.models.stream)
+
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
         if best is not None and self.labels is not None:

@@ -23,7 +23,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.cuts import Start, Task
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -32,7 +32,8 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.preparation import StreamPreparation, counted_curve
+from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
+from ekya.planning.profiling.gate import tried_by
 from ekya.planning.profiling.inference_profile import sides_of
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
@@ -243,6 +244,11 @@ class PreparingWindows:
                     yield Step(made.gpu_s, partial(made.event, step.stream))
                     if made.doubt is not None:
                         yield Step(0.0, partial(Warned, source=_PROFILER, text=made.doubt))
+                    offer = self._offer(step.stream, made.labels)
+                    if offer is not None:
+                        if self._prepared[step.stream] is not made.prepared:
+                            labelled[step.stream] = Labelled(offer.accuracy, can_train=True)
+                        yield self._offered(step.stream, offer)
                 case InferenceStep():
                     yield self._profile_inference(step)
                 case TrialStep():
@@ -260,6 +266,25 @@ class PreparingWindows:
         self._prepared[stream] = made.prepared
         self.keep_labels(stream, made.labels)
         return made
+
+    def _offer(self, stream: StreamId, labels: StreamLabels) -> Offer | None:
+        """Tries other streams' models on new labels, and prepares the best instead if it is to serve."""
+        prepared = self._prepared[stream]
+        if prepared.settings.start is Start.BASE:
+            return None
+        versions = {one: camera.version for one, camera in self._cameras.items()}
+        others = [
+            OtherModel(one, versions[one], self._cameras[one].inference.serving)
+            for one in tried_by(stream, versions, self._window)
+        ]
+        offer = prepared.offer(labels, others)
+        self._prepared[stream] = prepared.adopting(offer)
+        return offer
+
+    def _offered(self, stream: StreamId, offer: Offer) -> Step:
+        window, side = self._window, self._prepared[stream].settings.side
+        gpu_s = self._card.forward_gpu_s(offer.tried * offer.images, side)
+        return Step(gpu_s, lambda t_us: offer.event(t_us, stream, window, gpu_s))
 
     def _profile_inference(self, step: InferenceStep) -> Step:
         stream, window, prepared = step.stream, self._window, self._prepared[step.stream]

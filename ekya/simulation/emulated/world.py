@@ -130,6 +130,19 @@ class EmulatedWorld:
             return []
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
+    def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
+        """Serves another stream's weights, if that stream still serves them."""
+        camera, other = self._cameras[command.stream], self._cameras[command.of]
+        if other.version != command.version:
+            return []
+        camera.adopt(other, now_us)
+        accuracy = command.validation_accuracy
+        return [
+            ev.ModelAdopted(
+                now_us, command.stream, camera.version, command.of, other.version, accuracy, stall_us=0
+            )
+        ]
+
     def over(self, running: VirtualRetraining[EdgeModel]) -> None:
         """Remembers exemplars of a retraining."""
         self._cameras[running.stream].remember(running.best)

@@ -136,6 +136,10 @@ class TraceWorld:
         """Raises ``ValueError``: the gate has nothing to compare here."""
         raise ValueError("a trace says nothing of weights that served before")
 
+    def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
+        """Raises ``ValueError``: no stream's weights are tried on another's labels here."""
+        raise ValueError("a trace says nothing of another stream's weights")
+
     def over(self, running: VirtualRetraining[TraceModel]) -> None:
         """Does nothing: a trace has no exemplars."""
 
