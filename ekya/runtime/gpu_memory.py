@@ -19,6 +19,7 @@ from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family, family_of
 from ekya.core.units import JobId, StreamId
 from ekya.gpu.window_meter import GpuMeter
+from ekya.models.edge.cuts import Task
 from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.promised_memory import Claim, MemoryBook
@@ -41,17 +42,20 @@ class JobSizes:
 
     Attributes:
         footprint: of a family of γ.
-        labels_per_window: upper bound on the crops that a micro-profile sees.
-        exemplars: upper bound on the crops that a stream remembers.
+        labels_per_window: upper bound on the crops, or frames, that a micro-profile sees.
+        exemplars: upper bound on those that a stream remembers.
+        versions: of each labelled image that a training keeps.
     """
 
     footprint: Callable[[Family], Footprint]
     labels_per_window: int
     exemplars: int
+    versions: int = 1
 
     def retraining(self, config: RetrainConfig, crops: JobCrops) -> int:
         """Returns the estimated bytes of a retraining."""
-        return retraining_bytes(self.footprint(family_of(config)), config, crops)
+        kept = replace(crops, training=self.versions * crops.training)
+        return retraining_bytes(self.footprint(family_of(config)), config, kept)
 
     def micro_profile(self, family: Family) -> int:
         """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels."""
@@ -229,12 +233,15 @@ _ANY_FAMILY = Family(0, 0, 16)
 def job_sizes(fleet: FleetConfig) -> JobSizes:
     """Returns the estimates for the fleet's edge model, crops and labels."""
     from ekya.models.edge.footprint import footprint_of
+    from ekya.models.training.augmentation import VERSIONS
     from ekya.models.training.exemplars import MOST_EXEMPLARS
 
+    task, golden = fleet.edge.task, fleet.golden
     return JobSizes(
         partial(footprint_of, side=crop_side(fleet), architecture=fleet.edge.model),
-        fleet.golden.labels_per_window,
-        MOST_EXEMPLARS[fleet.edge.task],
+        golden.frames_per_window if task is Task.DETECT else golden.labels_per_window,
+        MOST_EXEMPLARS[task],
+        VERSIONS[task],
     )
 
 

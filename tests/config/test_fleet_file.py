@@ -253,7 +253,7 @@ def test_load_fleet_of_detectors_has_their_defaults(folder):
     assert (fleet.edge.model, fleet.edge.resolution) == ("fastestdet", 352)
     assert fleet.edge.start is Start.BEST
     assert fleet.retraining.epochs == (10, 20, 40)
-    assert fleet.retraining.trainable_blocks == (0, 1)
+    assert fleet.retraining.trainable_blocks == (0, 1, 3)
     assert {gamma.batch_size for gamma in fleet.retrain_configs()} == {8}
     assert fleet.inference.resolutions == (352, 288, 224, 160)
     assert not any(fleet.is_set(key) for key in OPEN)

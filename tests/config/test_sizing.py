@@ -60,7 +60,7 @@ def test_fitted_chooses_sizes_for_detectors(tmp_path, data_dir, cameras, finest)
     fleet, _ = fitted_by_card(fleet_of(tmp_path, cameras, **detect), Machine(2000))
     assert said(fleet) == set(OPEN)
     assert fleet.inference.resolutions == frame_sides(finest)
-    assert fleet.retraining.trainable_blocks == (0, 1)
+    assert fleet.retraining.trainable_blocks == (0, 1, 3)
     assert fleet.preparation.frames is KeptFrames.DRAWN
     assert fleet.min_accuracy == 0.4
     (tmp_path / "fleet.yaml").write_text(dump_fleet(fleet))

@@ -11,8 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import Family, family_of
+from ekya.models.edge.cuts import Task, block_names
 from ekya.models.edge.footprint import footprint_of
 from ekya.models.edge.model import build_edge_model, split_at
+from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.trainer import Retraining, RetrainingData
@@ -89,9 +91,11 @@ def test_footprint_covers_memory_of_a_retraining_on_frames(architecture, blocks)
     config = RetrainConfig(1, 8, 0, blocks, 1.0)
     training, validation = scenes(34, 1), scenes(4, 2, first_track=500)
     footprint = footprint_of(family_of(config), training.side, architecture)
-    estimated = retraining_bytes(footprint, config, JobCrops(34, 4))
+    estimated = retraining_bytes(footprint, config, JobCrops(VERSIONS[Task.DETECT] * 34, 4))
     held = held_bytes(architecture, config, training, validation, FLEET)
-    assert 0.98 * held <= estimated <= 1.3 * held, (held, estimated)
+    # With every block trained the inputs themselves are kept, which are counted as two arrays.
+    most = 1.6 if blocks == len(block_names(architecture)) else 1.3
+    assert 0.98 * held <= estimated <= most * held, (held, estimated)
 
 
 def test_footprint_counts_known_tensors():

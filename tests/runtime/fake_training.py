@@ -19,6 +19,9 @@ NO_LABELS = SimpleNamespace(training=SimpleNamespace(examples=()))
 class NoMemory:
     """Exemplar memory that keeps nothing."""
 
+    def __init__(self, budget):
+        self.budget = budget
+
     def update(self, _model, _crops):
         return self
 

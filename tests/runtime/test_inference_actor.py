@@ -122,7 +122,7 @@ def common(monkeypatch, tmp_path):
     return SimpleNamespace(
         fleet=SimpleNamespace(
             streams=[SimpleNamespace(id=one, played=None, source=source, play=play) for one in (CAM, OTHER)],
-            inference=SimpleNamespace(resolutions=(SIDE,)),
+            inference=SimpleNamespace(resolutions=(SIDE,), golden_every=()),
         ),
         seed=0,
         device="cpu",
