@@ -313,6 +313,7 @@ def main(
                         raise UserError("--video: a golden detector has to label what it shows; add --golden")
                     # A short video would end before its streams are back.
                     arguments, count = ["--golden", golden, "--loop", "--windows", "9"], cameras
+                    arguments += ["--task", "classify"]
                     arguments += [part for _ in range(cameras) for part in ("--video", str(video))]
                     arguments += [] if classes is None else ["--classes", classes]
                 else:

@@ -14,6 +14,7 @@ from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.gpu.backends.registry import choose_backend
+from ekya.models.edge.cuts import Task
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.streams.ingest.credentials import has_password, require_set
 
@@ -25,13 +26,14 @@ _OF_VIDEOS = {"golden": "golden", "student": "edge", "task": "edge"}
 """Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
 
 
-def read_fleet(config: object) -> FleetConfig:
+def read_fleet(config: object, task: Task = Task.DETECT) -> FleetConfig:
     """Reads the fleet that a command's options name: that of a file, of videos or of cameras.
 
     Args:
         config: dataclass with options of the command. Those about the fleet, by field, are ``fleet``,
             ``video``, ``camera``, ``golden``, ``student``, ``task``, ``classes``, ``speed``, ``loop`` and
             those in ``_KEYS``.
+        task: of the models of videos and cameras, unless an option names it.
 
     Raises:
         UserError: the options contradict each other, or the fleet file is invalid.
@@ -44,7 +46,7 @@ def read_fleet(config: object) -> FleetConfig:
         classes = given["classes"]
         changes = {"classes": classes if classes == "auto" else classes.split(","), **changes}
     if "video" in given or "camera" in given:
-        fleet = _fleet_of(given, changes)
+        fleet = _fleet_of({"task": task, **given}, changes)
     else:
         for option, key in _OF_VIDEOS.items():
             if option in given:
@@ -75,9 +77,7 @@ def _fleet_of(given: Mapping[str, Any], changes: Mapping[str, object]) -> FleetC
             "'rtsp://user:${CAM_PASSWORD}@host/...' in single quotes"
         )
     files = [[Path(one) for one in video.split(",") if one] for video in videos]
-    return fleet_from_videos(
-        files, given["golden"], changes, cameras, given.get("student"), given.get("task")
-    )
+    return fleet_from_videos(files, given["golden"], changes, cameras, given.get("student"), given["task"])
 
 
 def run_options(config: object, fleet: FleetConfig, resume: Path | None = None) -> RunOptions:

@@ -28,6 +28,7 @@ class LabelConfig:
     fleet: opt.FleetFile = None
     video: opt.Videos = None
     golden: opt.Golden = None
+    task: opt.EdgeTask = None
     classes: opt.Classes = None
     from_truth: Annotated[
         bool, typer.Option(help="The labels that came with the data, instead of the golden model's.")

@@ -55,14 +55,14 @@ Student = Annotated[
     typer.Option(
         metavar="FILE|NAME=FILE",
         help="Detector that each video and camera starts with and that is retrained: published weights "
-        "(safetensors or .onnx) of fastestdet, or a model of Ekya's.",
+        "(safetensors or .onnx) of fastestdet, or a model of Ekya's. Default: the shipped base.",
     ),
 ]
 EdgeTask = Annotated[
     Task | None,
     typer.Option(
-        help="What the models of videos and cameras do: classify boxes that the golden detector finds, or "
-        "detect objects themselves. Default: detect with --student, else classify."
+        help="What the models of videos and cameras do: detect objects themselves (default), or classify "
+        "boxes that the golden detector finds in every frame."
     ),
 ]
 Classes = Annotated[

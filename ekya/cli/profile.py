@@ -15,6 +15,7 @@ from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
+from ekya.models.edge.cuts import Task
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -68,7 +69,7 @@ def profile(config: ProfileConfig, output: Output) -> None:
 
     require_new(config.out, config.resume)
     before = read_trace(config.out) if config.out.exists() else None
-    fleet = read_fleet(config)
+    fleet = read_fleet(config, Task.CLASSIFY)
     card = load_card(config.card)
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)

@@ -12,14 +12,11 @@ from ekya.models.edge.cuts import DETECTORS as STUDENTS
 from ekya.models.edge.cuts import FASTESTDET, Task
 from ekya.models.golden.registry import DETECTORS, ONNX
 
+GOLDEN_EVERY = (3, 5, 9, 15)
+"""λ of the golden detector for cameras without a student.
 
-def default_task(student: str | None) -> Task:
-    """Returns the task of the edge models of videos and cameras for which none is named.
-
-    The only place that decides it. A detector that starts from the shipped base finds next to nothing before
-    its first retraining, so without a student the models classify.
-    """
-    return Task.CLASSIFY if student is None else Task.DETECT
+The shipped base that their detectors start from finds next to nothing before its first retraining.
+"""
 
 
 def fleet_from_videos(
@@ -28,12 +25,13 @@ def fleet_from_videos(
     changes: Mapping[str, object] | None = None,
     cameras: Sequence[str] = (),
     student: str | None = None,
-    task: Task | None = None,
+    task: Task = Task.DETECT,
 ) -> FleetConfig:
     """Makes one stream per list of files and per URL, from ``cam-1`` on.
 
-    Models that classify are the shipped fleet's; those that detect start from ``student``.
-    Sizes are left open: they are chosen for the machine and the number of streams.
+    Models that classify are the shipped fleet's. Those that detect start from ``student``, or from the
+    shipped base; then the golden detector is offered as λ too. Sizes are left open: they are chosen for the
+    machine and the number of streams.
 
     Args:
         videos: for each stream, files that are played one after the other.
@@ -43,21 +41,23 @@ def fleet_from_videos(
             occur).
         cameras: URLs of live cameras, see ``CameraSpec``; they come after the videos.
         student: detector that every stream starts with: a file of weights, or ``NAME=FILE``.
-        task: of the edge models; None is ``default_task``.
+        task: of the edge models.
 
     Raises:
         UserError: see ``load_fleet``; or the task is not the student's.
     """
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]
-    raw = {
+    raw: dict[str, object] = {
         "name": "cameras" if cameras else "videos",
         "golden": _golden_entry(str(golden)),
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],
-        "edge": _edge_entry(student, default_task(student) if task is None else task),
+        "edge": _edge_entry(student, task),
     }
+    if task is Task.DETECT and student is None:
+        raw["inference"] = {"golden_every": list(GOLDEN_EVERY)}
     return parse_fleet({**raw, **(changes or {})}, "command line", (Path(),))
 
 

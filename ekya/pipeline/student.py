@@ -64,12 +64,19 @@ def warn_of_teacher(fleet: FleetConfig) -> None:
 
 
 def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:
-    """Yields a warning if the golden detector is the network that it is to teach.
+    """Yields a warning if the student starts from the shipped base, or is the network that teaches it.
 
     Raises:
         UserError: as ``open_student``.
     """
-    if fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None:
+    if fleet.edge.task is not Task.DETECT:
+        return
+    if fleet.edge.weights is None:
+        yield (
+            "edge.weights: none are named, and the shipped base knows rendered frames only: it finds next to "
+            "nothing before its first retraining; name COCO weights there, or with --student FILE"
+        )
+    if detector_of(fleet.golden) is None:
         return
     golden = fleet.golden.weights
     if golden is None or not golden.is_file():

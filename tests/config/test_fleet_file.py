@@ -546,7 +546,8 @@ def test_fleet_from_videos_makes_a_stream_per_video(folder, monkeypatch):
     monkeypatch.setattr("ekya.config.adhoc.shipped_path", lambda _: shipped_fleet(folder))
     golden = folder / "golden.onnx"
     golden.write_bytes(b"")
-    fleet = fleet_from_videos([[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]], golden)
+    videos = [[folder / "a.mp4", folder / "b.mp4"], [folder / "b.mp4"]]
+    fleet = fleet_from_videos(videos, golden, task=Task.CLASSIFY)
     assert [stream.id for stream in fleet.streams] == ["cam-1", "cam-2"]
     assert fleet.streams[0].source.files == (folder / "a.mp4", folder / "b.mp4")
     assert (fleet.golden.model, fleet.golden.weights) == ("onnx", golden)
@@ -584,10 +585,21 @@ def test_fleet_from_videos_with_a_student_detects(folder):
         assert (edge.task, edge.model, edge.weights) == (Task.DETECT, "fastestdet", student)
     edge = fleet_from_videos(videos, golden, student=f"ssdlite320_mobilenet_v3_large={student}").edge
     assert (edge.model, edge.resolution) == ("ssdlite320_mobilenet_v3_large", 320)
-    edge = fleet_from_videos(videos, golden, task=Task.DETECT).edge
-    assert (edge.task, edge.weights) == (Task.DETECT, None)
-    assert fleet_from_videos(videos, golden).edge.task is Task.CLASSIFY
     assert fleet_from_videos(videos, golden, task=Task.CLASSIFY).edge.model == "resnet18"
+
+
+def test_fleet_from_videos_without_a_student_lets_the_golden_detector_answer_too(folder):
+    golden, videos, student = folder / "golden.safetensors", [[folder / "a.mp4"]], folder / "student.onnx"
+    student.touch()
+    fleet = fleet_from_videos(videos, golden)
+    assert (fleet.edge.task, fleet.edge.weights) == (Task.DETECT, None)
+    assert [of.every for of in fleet.inference_configs() if of.by_golden] == [3, 5, 9, 15]
+    assert not any(fleet.is_set(key) for key in OPEN)
+    for other in (
+        fleet_from_videos(videos, golden, student=str(student)),
+        fleet_from_videos(videos, golden, task=Task.CLASSIFY),
+    ):
+        assert not any(of.by_golden for of in other.inference_configs())
 
 
 def test_fleet_from_videos_takes_a_student_of_the_model_that_it_names(folder):

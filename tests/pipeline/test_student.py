@@ -142,6 +142,13 @@ def test_settings_of_a_detect_fleet_hold_its_task(tmp_path, own):
     assert (settings.task, settings.side, settings.frames_per_window) == ("detect", 352, 12)
 
 
+def test_the_shipped_base_is_warned_of(tmp_path):
+    golden = {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"}
+    (warning,) = doubts_about_teacher(fleet_of(tmp_path, None, golden))
+    assert "knows rendered frames only" in warning
+    assert "--student" in warning
+
+
 @pytest.mark.parametrize("student", ["FastestDet.onnx", "FastestDet_coco.safetensors"])
 def test_a_golden_model_that_is_the_student_is_doubted(tmp_path, data_dir, student):
     weights = data_dir / "weights"
