@@ -57,7 +57,7 @@ class RecordConfig:
     RecordConfig,
     "ekya record my-fleet.yaml --for 600 --out monday",
     "ekya record my-fleet.yaml --out monday --overwrite --json -",
-    "ekya record --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden FastestDet.onnx "
+    "ekya record --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden yolo11x.onnx "
     "--for 600 --out gate",
     "ekya compare monday/fleet.yaml",
 )

@@ -60,11 +60,11 @@ class RunConfig:
     RunConfig,
     "ekya run",
     "ekya run --clock virtual --scheduler uniform --json -",
-    "ekya run --video north.mp4,south.mp4 --video gate.avi --golden FastestDet.onnx",
+    "ekya run --video north.mp4,south.mp4 --video gate.avi --golden yolo11x.onnx",
     "ekya run --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx --classes person,car",
-    "ekya run --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden FastestDet.onnx",
+    "ekya run --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden yolo11x.onnx",
     "ekya run my-fleet.yaml --gpus 2 --windows 20 --name monday",
-    "ekya run --video north.mp4 --golden FastestDet.onnx --loop --windows 100",
+    "ekya run --video north.mp4 --golden yolo11x.onnx --loop --windows 100",
     "ekya run --resume runs/monday",
 )
 def run(config: RunConfig, output: Output) -> None:
