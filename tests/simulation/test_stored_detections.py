@@ -5,7 +5,7 @@ import pytest
 from bars import FPS, FRAMES, WINDOW_US
 from bright import FLEET, SIZE, BrightDetector, picture, serving_detector
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import StreamId
 from ekya.models.edge.cuts import Task
@@ -21,8 +21,11 @@ from ekya.streams.ingest.frame import Frame
 
 SIDE, SMALL = 96, 64
 LAMBDAS = tuple(InferenceConfig(every, side) for every in (1, 5) for side in (SIDE, SMALL))
+BY_GOLDEN = InferenceConfig(5, GOLDEN_RESOLUTION)
 SETTINGS = PreparationSettings(FLEET, SIDE, FPS, 40, 5, task=Task.DETECT)
 SIGHT = sight_of(SETTINGS, LAMBDAS)
+TEXTURE = np.random.default_rng(1).integers(150, 256, (30, 24), np.uint8)
+"""Of the object that moves, for optical flow."""
 PARKED, HALF = (70, 50, 110, 75, "person", 0.9), (70, 5, 110, 30, "car", 0.3)
 
 
@@ -31,7 +34,10 @@ def frames(count):
     for index in range(count):
         left = 4 * (index % 20)
         moving = (left, 10, left + 24, 40, "car", 0.9)
-        image = picture(moving, PARKED) if index % 10 else picture(PARKED, HALF)
+        image = picture(PARKED, HALF)
+        if index % 10:
+            image = picture(moving, PARKED)
+            image[10:40, left : left + 24, 1] = TEXTURE
         yield Frame(index, round(index * 1e6 / FPS), image, None), None
 
 
@@ -40,7 +46,7 @@ def seen():
     """Two windows."""
     golden = detector_model(FLEET, BrightDetector(), 0.4, names_boxes=False)
     collector, referee = WindowCollector(SETTINGS, WINDOW_US), Referee(golden, StreamId("cam"))
-    return list(watch(frames(2 * FRAMES), NoProposals(), collector, referee, SIGHT, WINDOW_US, None))
+    return list(watch(frames(2 * FRAMES), NoProposals(), collector, referee, SIGHT, WINDOW_US, None, (5,)))
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +101,19 @@ def test_true_lambda_of_detectors_counts_f1(window):
     assert held == pytest.approx(score.accuracy)
     assert 0.5 < held < 0.9
     assert [option.share_needed_milli for option in options.values()] == [200, 100, 40, 20]
+
+
+def test_true_lambda_of_the_golden_detector_has_followed_boxes(window):
+    """It is right where it runs; boxes stay in place while a frame is analysed, and are followed later."""
+
+    def option(gpu_s):
+        (of,) = true_options(
+            (BY_GOLDEN,), window, {}, len(FLEET), {GOLDEN_RESOLUTION: gpu_s}, FPS, {GOLDEN_RESOLUTION: 0.1}
+        )
+        return of
+
+    slow, fast = option(0.45), option(0.1)
+    assert (slow.share_needed_milli, fast.share_needed_milli) == (1700, 1000)
+    held, _ = window.score(window.golden[5], len(FLEET), 5, 5)
+    assert held.accuracy < slow.relative_accuracy < fast.relative_accuracy <= 1.0
+    assert np.diff(window.golden[5].offsets)[0] == 1

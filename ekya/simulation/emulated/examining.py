@@ -14,10 +14,16 @@ from ekya.core.view import InferenceOption
 from ekya.models.edge.model import EdgeModel
 from ekya.pipeline.inference import judged
 from ekya.pipeline.labels import StreamLabels
-from ekya.planning.profiling.inference_profile import oldest_result_us
+from ekya.planning.profiling.inference_profile import (
+    NEVER_FOLLOWED,
+    held_frames,
+    oldest_result_us,
+    period_gpu_s,
+)
 from ekya.results.metrics.accuracy import ScoreSeries, WindowScore
+from ekya.simulation.emulated.answers import Answers
 from ekya.simulation.emulated.asked import Asked
-from ekya.simulation.emulated.stored_frames import Answers, SeenFrames, Sight
+from ekya.simulation.emulated.stored_frames import SeenFrames, Sight
 
 PARTS = 8
 """Number of equal parts of a window with separate accuracies: a retraining serves only from its middle on."""
@@ -118,10 +124,12 @@ def true_options(
     class_count: int,
     frame_gpu_s: Mapping[int, float],
     fps: float,
+    following_gpu_s: Mapping[int, float] = NEVER_FOLLOWED,
 ) -> tuple[InferenceOption, ...]:
     """Returns the true Λ of a window: the part of their accuracy that the given models keep under each λ.
 
-    The share is the mean demand of the window's objects, without headroom.
+    Where λ is of the golden detector it is that one's accuracy. The share is the mean demand of the window's
+    objects, without headroom.
 
     Args:
         configs: Λ.
@@ -130,6 +138,8 @@ def true_options(
         class_count: number of classes of the fleet.
         frame_gpu_s: GPU-seconds to analyse one frame, per resolution.
         fps: frames per second of the camera.
+        following_gpu_s: GPU-seconds to follow the boxes of an analysed frame into another one, per
+            resolution; those of a resolution that is missing stay in place.
     """
     finest = max(config.resolution for config in configs)
 
@@ -137,13 +147,20 @@ def true_options(
         scores = [frames.score(of, class_count, every, from_first_of)[0] for of in answers[resolution]]
         return sum(score.correct for score in scores), sum(score.counted for score in scores)
 
-    options = []
-    for config in configs:
+    def relative(config: InferenceConfig, share_milli: int) -> float:
+        if config.by_golden:
+            held = held_frames(share_milli, frame_gpu_s[config.resolution], fps)
+            followed = frames.golden[config.every]
+            score, _ = frames.score(followed, class_count, config.every, config.every, held)
+            return 1.0 if score.accuracy is None else score.accuracy
         most, of_most = counts(finest, 1, config.every)
         kept, of_kept = counts(config.resolution, config.every, config.every)
-        relative = min(kept * of_most / (most * of_kept), 1.0) if most else 1.0
-        frame_s = frame_gpu_s[config.resolution]
-        share_milli = math.ceil(frame_s * fps / config.every * FULL_GPU_MILLI)
-        age_us = oldest_result_us(config, share_milli, frame_s, fps)
-        options.append(InferenceOption(config, relative, share_milli, age_us))
+        return min(kept * of_most / (most * of_kept), 1.0) if most else 1.0
+
+    options = []
+    for config in configs:
+        period_s = period_gpu_s(config, frame_gpu_s, following_gpu_s)
+        share_milli = math.ceil(period_s * fps / config.every * FULL_GPU_MILLI)
+        age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps)
+        options.append(InferenceOption(config, relative(config, share_milli), share_milli, age_us))
     return tuple(options)

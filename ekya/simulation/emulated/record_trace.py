@@ -81,10 +81,10 @@ def record_fleet(
         card: costs of the work; None takes the shipped cost card.
 
     Raises:
-        UserError: a stream is unknown or shorter than two windows, ``before`` is of another fleet, or λ
-            follow boxes by optical flow.
+        UserError: a stream is unknown or shorter than two windows, ``before`` is of another fleet, or a
+            λ cannot be recorded.
     """
-    _require_no_flow(fleet)
+    _require_recordable(fleet)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
@@ -151,6 +151,7 @@ def _recorder(
                 sight_of(setup.settings, common.inference_configs),
                 setup.window_us,
                 fleet.windows,
+                fleet.inference.golden_every,
             )
         windows = with_objects(tuple(seen))
     if first is None or len(windows) < 2:
@@ -162,16 +163,18 @@ def _recorder(
     return StreamRecorder(stream.id, setup.settings, windows, operations, common)
 
 
-def _require_no_flow(fleet: FleetConfig) -> None:
+def _require_recordable(fleet: FleetConfig) -> None:
+    """Refuses λ of which a recording does not know what they would answer."""
     if fleet.inference.flow:
         raise UserError(
-            "key 'inference.flow': a trace is recorded with boxes that stay in place between analysed "
+            "key 'inference.flow': a trace is recorded with the edge models' boxes in place between analysed "
             "frames; remove it, or use `ekya compare`, which follows them."
         )
-    if fleet.inference.golden_every:
+    known = [stream.id for stream in fleet.streams if stream.source.gives_truth]
+    if fleet.inference.golden_every and known:
         raise UserError(
-            "key 'inference.golden_every': a trace is recorded of λ of the edge model only; remove it, or "
-            "with --video name the detector that cameras start with (--student)."
+            "key 'inference.golden_every': a trace has λ of the golden detector where that is the reference, "
+            f"and the objects of {known[0]} are known; remove it."
         )
 
 

@@ -17,7 +17,8 @@ from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import sides_of
 from ekya.results.metrics.accuracy import labelled_tracks, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
-from ekya.simulation.emulated.stored_frames import Answers, Scoring, SeenFrames, Shown, Sight
+from ekya.simulation.emulated.answers import Answers
+from ekya.simulation.emulated.stored_frames import Scoring, SeenFrames, Shown, Sight
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 
 

@@ -18,7 +18,9 @@ from ekya.core.records import (
 from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.reference import Referee
+from ekya.planning.profiling.inference_profile import ALL
 from ekya.results.metrics.accuracy import ScoreSeries, StreamScore, WindowScore
+from ekya.simulation.emulated.answers import Answers, FollowedGolden
 from ekya.streams.ingest.frame import Frame, Truth
 
 WHOLE = 0.9
@@ -60,23 +62,6 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
-    """A model's answers to F frames if it analyses all of them, with N boxes in total.
-
-    Attributes:
-        offsets: (F + 1,) int64, start of each frame's boxes.
-        boxes: (N, 4) float32, in pixels.
-        classes: (N,) int64, index into the fleet's.
-        confidence: (N,) float32.
-    """
-
-    offsets: NDArray[np.int64]
-    boxes: NDArray[np.float32]
-    classes: NDArray[np.int64]
-    confidence: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SeenFrames:
     """Frames in order with what models see of them, M images in total, and the reference labels.
 
@@ -88,6 +73,8 @@ class SeenFrames:
         images: (M, S, S, 3) uint8 RGB, by their side S.
         reference: of these frames.
         scoring: of answers to them.
+        golden: the golden detector's answers where it analyses every k-th frame and its boxes are followed in
+            between, by k.
     """
 
     window: int
@@ -98,6 +85,7 @@ class SeenFrames:
     images: Mapping[int, NDArray[np.uint8]]
     reference: ReferenceColumns
     scoring: Scoring
+    golden: Mapping[int, Answers] = field(default_factory=dict)
 
     @property
     def mean_objects(self) -> float:
@@ -109,7 +97,7 @@ class SeenFrames:
         return np.flatnonzero(np.repeat(self._every(step), np.diff(self.offsets)))
 
     def thinned(self, step: int) -> "SeenFrames":
-        """Returns every ``step``-th frame only."""
+        """Returns every ``step``-th frame only, without the golden detector's answers."""
         wanted, rows = self._every(step), self.rows_of_every(step)
         return replace(
             self,
@@ -119,6 +107,7 @@ class SeenFrames:
             boxes=self.boxes[rows],
             images={side: images[rows] for side, images in self.images.items()},
             reference=self.reference.only(self.frame[wanted]),
+            golden={},
         )
 
     def without(self, tracks: NDArray[np.int64]) -> "SeenFrames":
@@ -143,6 +132,7 @@ class SeenFrames:
         class_count: int,
         every: int = 1,
         from_first_of: int = 1,
+        held: int = ALL,
     ) -> tuple[WindowScore, ScoreSeries]:
         """Scores answers if every k-th frame is analysed.
 
@@ -152,11 +142,13 @@ class SeenFrames:
             every: k, for indices of frames in the stream.
             from_first_of: frames count from the first whose index both this and k divide: the answer to
                 earlier ones lies in the previous window.
+            held: number of frames after an analysed one to which its answer holds; those after them have
+                answers of their own.
         """
         divides = self.frame % np.lcm(every, from_first_of) == 0
         first = int(np.argmax(divides)) if np.any(divides) else len(self.frame)
         scored = self.scoring(
-            self._predictions(answers, every, first),
+            self._predictions(answers, every, first, held),
             self.reference.only(self.frame[first:]),
             NO_LABELS,
             decoded=0,
@@ -169,9 +161,9 @@ class SeenFrames:
         every: NDArray[np.bool_] = self.frame % step == 0
         return every
 
-    def _predictions(self, answers: Answers, every: int, first: int) -> PredictionColumns:
+    def _predictions(self, answers: Answers, every: int, first: int, held: int) -> PredictionColumns:
         frame, each = self.frame[first:], np.diff(answers.offsets)
-        analysed = frame % every == 0
+        analysed = (frame % every == 0) | (frame % every > held)
         counts = np.where(analysed, each[first:], 0)
         answered = np.repeat(np.concatenate([np.zeros(first, np.bool_), analysed]), each)
         same = partial(np.full, len(frame))
@@ -233,6 +225,7 @@ def watch(
     sight: Sight,
     window_us: int,
     windows: int | None,
+    golden_every: tuple[int, ...] = (),
 ) -> Iterator[SeenWindow]:
     """Yields a stream's windows; the last may be cut short by its end. A window without frames is empty.
 
@@ -244,13 +237,14 @@ def watch(
         sight: what models see of a frame.
         window_us: length of a window.
         windows: number of windows; None continues until the stream ends.
+        golden_every: k of the λ of the golden detector, which is the referee.
     """
-    kept = _Kept(0, sight)
+    kept = _Kept(0, sight, [FollowedGolden(every) for every in golden_every])
     for frame, truth in frames:
         window = frame.t_us // window_us
         while window > kept.window:
             yield SeenWindow(kept.frames(), collector.close(kept.window))
-            kept = _Kept(kept.window + 1, sight)
+            kept = _Kept(kept.window + 1, sight, [FollowedGolden(every) for every in golden_every])
             if windows is not None and kept.window >= windows:
                 return
         proposals = proposer.propose(frame)
@@ -267,6 +261,7 @@ class _Kept:
 
     window: int
     sight: Sight
+    golden: Sequence[FollowedGolden]
     seen: list[tuple[Frame, Shown]] = field(default_factory=list)
     truths: list[FrameReference] = field(default_factory=list)
 
@@ -275,6 +270,8 @@ class _Kept:
         self.seen.append((replace(frame, image=_NO_IMAGE), shown))
         if truth is not None:
             self.truths.append(truth)
+            for followed in self.golden:
+                followed.add(frame, truth)
 
     def part_of(self, window_us: int) -> float:
         """Returns the part of the window that has passed at the last frame."""
@@ -297,6 +294,7 @@ class _Kept:
             },
             reference=ReferenceColumns.of(self.truths),
             scoring=self.sight.scoring,
+            golden={followed.every: followed.answers() for followed in self.golden},
         )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import Family, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
@@ -39,12 +40,13 @@ from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
-from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
 from ekya.simulation.emulated.asked import Asked, asked
 from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.preparing import (
+    TYPICAL_QUESTION,
     LabelledStream,
     golden_gpu_s,
     label_stream,
@@ -311,33 +313,44 @@ class StreamRecorder:
         return _Run(training, best.validation_accuracy, best.model)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
-        common, classes, sight = self.common, self.settings.classes, self._sight
-        answers, frame_gpu_s = {}, {}
-        for resolution in sorted({config.resolution for config in common.inference_configs}):
+        configs, sight, answers = self.common.inference_configs, self._sight, {}
+        for resolution in sides_of(configs):
             images = self._asked(frames.images, resolution)
             answers[resolution] = tuple(sight.answers(frames, images.answer(model)) for model in models)
-            frame_gpu_s[resolution] = common.card.frame_gpu_s(
-                frames.mean_objects, resolution, self.proposer_operations
-            )
+        objects = sum(self._histogram(frames.window)) / max(len(frames.frame), 1)
         return true_options(
-            common.inference_configs,
+            configs,
             frames,
             answers,
-            len(classes),
-            frame_gpu_s,
+            len(self.settings.classes),
+            self._frame_gpu_s(frames.mean_objects),
             self.settings.fps,
+            self._following_gpu_s(objects),
         )
 
     def _guessed_options(self) -> tuple[InferenceOption, ...]:
         """Returns Λ before anything is profiled, as at the start of a run."""
-        configs = self.common.inference_configs
-        frame_gpu_s = {
-            config.resolution: self.common.card.frame_gpu_s(
-                TYPICAL_OBJECTS, config.resolution, self.proposer_operations
-            )
-            for config in configs
-        }
-        return inference_options(configs, (), frame_gpu_s, self.settings.fps)
+        return inference_options(
+            self.common.inference_configs,
+            (),
+            self._frame_gpu_s(TYPICAL_OBJECTS),
+            self.settings.fps,
+            following_gpu_s=self._following_gpu_s(TYPICAL_OBJECTS),
+        )
+
+    def _frame_gpu_s(self, objects: float) -> dict[int, float]:
+        """Returns the GPU-seconds to analyse a frame with this number of boxes, by resolution."""
+        common, operations = self.common, self.proposer_operations
+        sides = sides_of(common.inference_configs)
+        costs = {side: common.card.frame_gpu_s(objects, side, operations) for side in sides}
+        if common.offers_golden:
+            costs[GOLDEN_RESOLUTION] = golden_gpu_s(common.golden, common.card, [TYPICAL_QUESTION])
+        return costs
+
+    def _following_gpu_s(self, objects: float) -> dict[int, float]:
+        """Returns the GPU-seconds to follow this number of boxes, by resolution where they are followed."""
+        card = self.common.card
+        return {GOLDEN_RESOLUTION: card.following_gpu_s(objects)} if self.common.offers_golden else {}
 
     def _histogram(self, window: int) -> tuple[int, ...]:
         seen = self.windows[window].frames.reference.classes
