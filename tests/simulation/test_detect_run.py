@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_sections import StreamConfig
 from ekya.core.commands import StartRetraining
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
@@ -249,8 +250,24 @@ def test_simulated_schedulers_reach_what_the_run_reached(brief, briefly_ran, tra
     assert played["no-retrain"].mean_accuracy == pytest.approx(base, abs=0.05)
 
 
-def test_recording_lambda_with_flow_is_refused(fleet):
-    lists = fleet.inference.model_copy(update={"flow": True})
-    following = fleet.model_copy(update={"inference": lists})
-    with pytest.raises(UserError, match=r"key 'inference.flow': a trace is recorded with the edge models'"):
-        record_fleet(following, SEED, Extent(), None, lambda trace: None, Quiet())
+@pytest.mark.parametrize(
+    ("lists", "source", "says"),
+    [
+        (
+            {"flow": True},
+            {},
+            r"key 'inference.flow': a trace is recorded with the edge models' boxes in place",
+        ),
+        (
+            {"golden_every": (3,)},
+            {"source": {"kind": "synthetic_city", "seed": 1}},
+            r"key 'inference.golden_every': .* and the objects of camera are known; remove it",
+        ),
+    ],
+)
+def test_recording_lambda_of_unknown_answers_is_refused(fleet, lists, source, says):
+    streams = (StreamConfig.model_validate({**fleet.streams[0].model_dump(), **source}),)
+    inference = fleet.inference.model_copy(update=lists)
+    offered = fleet.model_copy(update={"inference": inference, "streams": streams})
+    with pytest.raises(UserError, match=says):
+        record_fleet(offered, SEED, Extent(), None, lambda trace: None, Quiet())
