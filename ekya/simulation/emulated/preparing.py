@@ -23,7 +23,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
-from ekya.models.edge.cuts import Start, Task
+from ekya.models.edge.cuts import Start
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
@@ -117,9 +117,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
-        frames = len(labels.training.examples) + len(labels.validation.examples)
-        images = frames if prepared.settings.task is Task.DETECT else compared.objects
-        gpu_s += card.forward_gpu_s(2 * images, side)
+        gpu_s += card.forward_gpu_s(2 * prepared.compared_images(labels, compared), side)
     settled = replace(prepared.settled(compared), earlier=None)
     calls = calls_for(prepared.golden, selection.questions)
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
@@ -128,10 +126,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
 def questioned(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
     """Returns a stream's first labels with any doubt about the golden model, charged with a pass for it."""
     prepared, labels = made.prepared, made.labels
-    if prepared.settings.task is not Task.DETECT:
-        return made
-    frames = len(labels.training.examples) + len(labels.validation.examples)
-    gpu_s = made.gpu_s + card.forward_gpu_s(frames, prepared.settings.side)
+    gpu_s = made.gpu_s + card.forward_gpu_s(prepared.images_to_doubt(labels), prepared.settings.side)
     doubt = prepared.doubt(labels)
     if doubt is None:
         return replace(made, gpu_s=gpu_s)
@@ -260,7 +255,7 @@ class PreparingWindows:
             # Loaded one at a time: a model for prediction is as large as one for training.
             prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
-        if stream not in self._questioned:
+        if stream not in self._questioned and made.prepared.images_to_doubt(made.labels):
             self._questioned.add(stream)
             made = questioned(made, stream, self._card)
         self._prepared[stream] = made.prepared
