@@ -120,7 +120,8 @@ class ModelKeeper:
             if isinstance(event, ev.RolledBack):
                 record.serve_again(event.version, event.of, event.t_us)
             elif isinstance(event, ev.ModelAdopted):
-                record.serve_again(event.version, event.of_version, event.t_us, of_stream=event.of)
+                accuracy = event.validation_accuracy
+                record.adopt(event.version, event.of, event.of_version, accuracy, event.t_us)
             elif started := self._started.get(event.job):
                 accuracy = event.validation_accuracy
                 record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)

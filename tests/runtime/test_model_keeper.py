@@ -23,5 +23,5 @@ def test_adopted_weights_are_recorded_with_the_file_of_the_other_stream(tmp_path
         unknown = ev.ModelSwapped(95, NEW, ModelVersion(2), JobId(9), 0.9, 5)
         ModelKeeper(folder, store)(Batch(95, (adopted, unknown)), SimpleNamespace(commands=()))
         (row,) = store.models(NEW)
-    assert (row.version, row.served_from_us, row.gamma) == (1, 90, GAMMA)
+    assert (row.version, row.served_from_us, row.gamma, row.validation_accuracy) == (1, 90, GAMMA, 0.7)
     assert row.path == folder.relative(folder.model(OLD, ModelVersion(2)))

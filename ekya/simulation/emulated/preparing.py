@@ -185,11 +185,13 @@ class PreparingWindows:
         self._window = 0
         self._questioned: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
+        self._offered_models: dict[StreamId, EdgeModel] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
         self._window, self._prepared, self._passed = command.window, {}, {}
+        self._offered_models = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
@@ -223,6 +225,10 @@ class PreparingWindows:
         camera = self._cameras[stream]
         camera.labels = labels
         camera.models.add_labels(labels)
+
+    def offered(self, stream: StreamId) -> EdgeModel:
+        """Returns another stream's model as it was offered to a stream in this window."""
+        return self._offered_models[stream]
 
     def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
@@ -267,12 +273,15 @@ class PreparingWindows:
         prepared = self._prepared[stream]
         if prepared.settings.start is Start.BASE:
             return None
-        versions = {one: camera.version for one, camera in self._cameras.items()}
+        cameras = self._cameras
+        with_base = {one for one, camera in cameras.items() if camera.serves_base}
         others = [
-            OtherModel(one, versions[one], self._cameras[one].inference.serving)
-            for one in tried_by(stream, versions, self._window)
+            OtherModel(one, cameras[one].version, cameras[one].inference.serving)
+            for one in tried_by(stream, cameras, with_base, self._window)
         ]
         offer = prepared.offer(labels, others)
+        if offer is not None:
+            self._offered_models[stream] = offer.other.serving.model
         self._prepared[stream] = prepared.adopting(offer)
         return offer
 
