@@ -29,7 +29,7 @@ crops = np.random.default_rng(1).integers(0, 256, (24, 32, 32, 3), np.uint8)
 ratios = {}
 for count, side in ((6, 32), (6, 24), (24, 32)):
     took = [[], []]
-    for turn in range(2 + 9):
+    for turn in range(2 + 5):
         for ask, times in zip(asks, took):
             began = time.thread_time()
             ask.predict(crops[:count], side)

@@ -26,7 +26,7 @@ SEED = 3
 
 @pytest.fixture(scope="module")
 def fleet(data_dir):
-    """One camera on a motorway at a quarter of its speed, two short windows."""
+    """One camera on a motorway slowed down, two short windows."""
     weights = data_dir / "weights"
     return FleetConfig.model_validate(
         {
@@ -41,13 +41,13 @@ def fleet(data_dir):
                 "frames_per_window": 12,
             },
             "edge": {"task": "detect", "weights": weights / "FastestDet_coco.safetensors"},
-            "retraining": {"epochs": [40], "trainable_blocks": [0], "data_fractions": [1.0]},
+            "retraining": {"epochs": [20], "trainable_blocks": [0], "data_fractions": [1.0]},
             "inference": {"every": [1, 2], "resolutions": [352, 224]},
             "streams": [
                 {
                     "id": "camera",
                     "source": {"kind": "video", "files": [data_dir / "videos/degirum_Traffic.mp4"]},
-                    "play": {"speed": 0.25},
+                    "play": {"speed": 0.15},
                 }
             ],
         }
@@ -133,7 +133,8 @@ def test_adapted_student_beats_its_base_on_the_same_frames(ran):
 def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, tmp_path, times, by_golden):
     """A golden frame is charged as 65 ms, and as 4 s: more than one frame in three leaves time for."""
     lists = fleet.inference.model_copy(update={"golden_every": (3,)})
-    offered, folder = fleet.model_copy(update={"inference": lists}), RunFolder.create(tmp_path, "offered")
+    offered = fleet.model_copy(update={"inference": lists, "windows": 1})
+    folder = RunFolder.create(tmp_path, "offered")
     card = load_card()
     priced = replace(card, detector_ops_per_s=card.detector_ops_per_s / times)
     summary = emulate(folder, offered, "ekya", 3, lambda batch, step: None, priced)
