@@ -104,9 +104,9 @@ def sampled(*images):
     return SampledSource(10.0, tuple(Frame(at, at, image, None) for at, image in enumerate(images)))
 
 
-@pytest.mark.parametrize("sizes", [((48, 64), (60, 80), (60, 80)), ((48, 64), (60, 80), (48, 64)), ((48, 64),)])
-def test_following_cost_of_a_camera_that_changes_its_size_is_measured(followed, sizes):
-    assert following_gpu_s(sampled(*(noise(*size) for size in sizes)), followed) == TYPICAL
+@pytest.mark.parametrize("heights", [(48, 60, 60), (48, 60, 48), (48,)])
+def test_following_cost_of_a_camera_that_changes_its_size_is_measured(followed, heights):
+    assert following_gpu_s(sampled(*(noise(height, 64) for height in heights)), followed) == TYPICAL
 
 
 def test_following_cost_is_of_all_boxes_where_they_leave_the_picture(followed, monkeypatch):
