@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.host import StreamCosts
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareHandle
@@ -326,19 +327,26 @@ class StreamInference:
         return row
 
     def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
-        with self._process.handle.scope():
-            row = self._steps.ask_golden(frame, config, self._version)
-        # The use of the process is divided among its streams by pictures of the edge model.
-        costs = self._config.common.costs[self._stream.id]
-        pictures = costs.frame_gpu_s[GOLDEN_RESOLUTION] / costs.object_gpu_s
-        self._process.use.count(self._part, max(round(pictures), 1))
+        row = self._steps.ask_golden(frame, config, self._version)
+        self._count_use(self._stream_costs.frame_gpu_s[GOLDEN_RESOLUTION])
         return row
 
     def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Follows boxes into a frame that λ skips; None if there are none to follow."""
         with self._process.handle.scope():
             followed = self._steps.follow(frame, config, self._version)
-        return None if followed is None else followed[0]
+        if followed is None:
+            return None
+        self._count_use(self._stream_costs.following_gpu_s[config.resolution])
+        return followed[0]
+
+    @property
+    def _stream_costs(self) -> StreamCosts:
+        return self._config.common.costs[self._stream.id]
+
+    def _count_use(self, gpu_s: float) -> None:
+        """Counts work beside the edge model: the process's use is divided by pictures of that model."""
+        self._process.use.count(self._part, gpu_s / self._stream_costs.object_gpu_s)
 
     def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""
