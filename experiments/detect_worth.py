@@ -282,7 +282,7 @@ def main(
     names = tuple(schedulers.split(","))
     if not {ADAPTED, FROZEN} <= set(names):
         raise UserError(f"--schedulers: {ADAPTED} and {FROZEN} are compared with all others; name both.")
-    distinct("videos", [video.name for video in videos])
+    distinct("videos", [video.stem for video in videos])
     tuned = {video.name for video in tuned_on or ()}
     if missing := sorted(tuned - {video.name for video in videos}):
         raise UserError(

@@ -44,6 +44,7 @@ from ekya.core.records import LabelledBoxes
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, us_to_seconds
+from ekya.models.edge.cuts import Task
 from ekya.pipeline.classes import with_classes
 from ekya.pipeline.costs import load_card
 from ekya.planning.schedulers.registry import make_scheduler
@@ -343,7 +344,7 @@ def main(
                 window=window,
                 windows=windows,
             )
-            world, fleet = "emulated", read_fleet(named)
+            world, fleet = "emulated", read_fleet(named, Task.CLASSIFY)
             chosen = schedulers or (FULL_SCHEDULERS if full else SCHEDULERS)
             summaries = _emulated(fleet, tuple(chosen.split(",")), seed, emulated, runs)
         fleet = with_classes(fleet)

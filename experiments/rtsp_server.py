@@ -4,7 +4,7 @@ Needs GStreamer's RTSP server and Debian's own Python (packages gir1.2-gst-rtsp-
 gstreamer1.0-plugins-good, python3-gi), and nothing of Ekya:
 
     /usr/bin/python3 experiments/rtsp_server.py street.mp4 --port 8554
-    ekya run --camera rtsp://127.0.0.1:8554/live --golden FastestDet.onnx
+    ekya run --camera rtsp://127.0.0.1:8554/live --golden yolo11x.onnx
 
 The file's pictures are sent as they are encoded (H.264 in MP4, or JPEG in AVI), at its rate; nothing is
 encoded again. All clients of a camera share one broadcast: a late client joins at its current position. If

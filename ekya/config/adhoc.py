@@ -48,15 +48,16 @@ def fleet_from_videos(
     """
     sources: list[Mapping[str, object]] = [{"kind": "video", "files": list(files)} for files in videos]
     sources += [{"kind": "camera", "url": url} for url in cameras]
+    detector = _golden_entry(str(golden))
     raw: dict[str, object] = {
         "name": "cameras" if cameras else "videos",
-        "golden": _golden_entry(str(golden)),
+        "golden": detector,
         "streams": [
             {"id": f"cam-{number}", "source": source} for number, source in enumerate(sources, start=1)
         ],
         "edge": _edge_entry(student, task),
     }
-    if task is Task.DETECT and student is None:
+    if task is Task.DETECT and student is None and detector["model"] in DETECTORS:
         raw["inference"] = {"golden_every": list(GOLDEN_EVERY)}
     return parse_fleet({**raw, **(changes or {})}, "command line", (Path(),))
 

@@ -64,14 +64,15 @@ def warn_of_teacher(fleet: FleetConfig) -> None:
 
 
 def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:
-    """Yields a warning if the student starts from the shipped base, or is the network that teaches it.
+    """Yields warnings: the student starts from the shipped base, or is the network that teaches it.
 
     Raises:
         UserError: as ``open_student``.
     """
     if fleet.edge.task is not Task.DETECT:
         return
-    if fleet.edge.weights is None:
+    rendered = all(stream.source.gives_truth for stream in fleet.streams)
+    if fleet.edge.weights is None and fleet.edge.model == FASTESTDET and not rendered:
         yield (
             "edge.weights: none are named, and the shipped base knows rendered frames only: it finds next to "
             "nothing before its first retraining; name COCO weights there, or with --student FILE"

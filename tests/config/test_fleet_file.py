@@ -596,6 +596,7 @@ def test_fleet_from_videos_without_a_student_lets_the_golden_detector_answer_too
     assert [of.every for of in fleet.inference_configs() if of.by_golden] == [3, 5, 9, 15]
     assert not any(fleet.is_set(key) for key in OPEN)
     for other in (
+        fleet_from_videos(videos, f"file={golden}"),
         fleet_from_videos(videos, golden, student=str(student)),
         fleet_from_videos(videos, golden, task=Task.CLASSIFY),
     ):

@@ -33,8 +33,8 @@ def box_of_bright(image: np.ndarray) -> np.ndarray:
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_copy_objects_move_with_their_pixels(seed: int) -> None:
-    frame = frame_with((0.4, 0.35, 0.55, 0.6))
-    copy = copies_of(frame, seed)
+    frame = frame_with((0.4, 0.35, 0.55, 0.6), seed)
+    copy = copies_of(frame)
     assert copy.images.shape == frame.images.shape
     (objects,) = copy.objects
     if len(objects.boxes):
@@ -48,24 +48,38 @@ def test_copy_objects_move_with_their_pixels(seed: int) -> None:
 @given(st.integers(0, 10_000), st.floats(0.0, 0.8), st.floats(0.0, 0.8))
 @settings(max_examples=60, deadline=None)
 def test_copy_boxes_stay_inside_and_hidden_objects_are_doubtful(seed: int, x: float, y: float) -> None:
-    (objects,) = copies_of(frame_with((x, y, x + 0.2, y + 0.2)), seed).objects
+    frame = frame_with((x, y, x + 0.2, y + 0.2), seed)
+    (objects,) = copies_of(frame).objects
     regions = np.concatenate([objects.boxes, objects.doubtful])
     assert len(regions) <= 1
     assert regions.min(initial=0.0) >= 0.0
     assert regions.max(initial=1.0) <= 1.0
     assert len(objects.boxes) == len(objects.classes)
-    assert 0.0 < LEAST_VISIBLE < 1.0
+
+
+def test_object_that_a_copy_mostly_hides_is_doubtful() -> None:
+    """Where all of its height is visible, that tells the zoom, and its width the part that is hidden."""
+    kept, doubtful = [], []
+    for t_us in range(300):
+        (objects,) = copies_of(frame_with((0.0, 0.4, 0.3, 0.6), t_us)).objects
+        for boxes, parts in ((objects.boxes, kept), (objects.doubtful, doubtful)):
+            for x0, y0, x1, y1 in boxes.tolist():
+                if y0 > 0.0 and y1 < 1.0:
+                    parts.append((x1 - x0) / 0.3 / ((y1 - y0) / 0.2))
+    assert min(kept) >= LEAST_VISIBLE - 0.02
+    assert max(doubtful) <= LEAST_VISIBLE + 0.02
+    assert min(len(kept), len(doubtful)) > 5
 
 
 def test_copy_of_a_frame_does_not_depend_on_the_others() -> None:
     first, second = frame_with((0.2, 0.2, 0.5, 0.5), 1), frame_with((0.4, 0.4, 0.6, 0.6), 2)
-    both = copies_of(first.joined([second]), 3)
-    alone = copies_of(second, 3)
+    both = copies_of(first.joined([second]))
+    alone = copies_of(second)
     assert np.array_equal(both.images[1], alone.images[0])
     assert np.array_equal(both.objects[1].boxes, alone.objects[0].boxes)
-    assert not np.array_equal(alone.images, copies_of(second, 4).images)
+    assert not np.array_equal(alone.images, copies_of(frame_with((0.4, 0.4, 0.6, 0.6), 3)).images)
 
 
 def test_crops_are_trained_on_as_they_are() -> None:
     assert versions_of(no_crops(32)) == 1
-    assert len(copies_of(no_crops(32), 0)) == 0
+    assert len(copies_of(no_crops(32))) == 0

@@ -10,7 +10,7 @@ from ekya.core.matching import SURE
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.cuts import FASTESTDET
 from ekya.models.edge.detection.detector import Decoded
-from ekya.models.edge.model import build_edge_model, clone
+from ekya.models.edge.model import build_edge_model, clone, to_input
 from ekya.models.training.goals import DetectionGoal
 from ekya.models.training.trainer import Retraining, RetrainingData
 
@@ -54,13 +54,27 @@ def test_threshold_survives_copies_and_checkpoints() -> None:
     assert clone(model).threshold == from_bytes(to_bytes(model)).threshold == 0.35
 
 
-def test_retrained_model_carries_a_threshold_of_its_validation_part() -> None:
+@pytest.mark.parametrize(("right", "wrong"), [(0.42, 0.1), (0.9, 0.58)])
+def test_accuracy_with_the_chosen_threshold_is_higher(right: float, wrong: float) -> None:
+    goal, outputs = DetectionGoal(scenes(FRAMES, 1), FLEET, Given(), "cpu"), answers(right, wrong)
+    even = np.ones(FRAMES)
+    chosen = goal.judge(outputs, goal.threshold(outputs)).accuracy(even)
+    assert chosen > goal.judge(outputs).accuracy(even) + 0.1
+
+
+def test_retrained_model_serves_with_the_threshold_that_its_accuracy_was_measured_at() -> None:
     frames = scenes(8, 2)
+    held = frames.take(np.arange(6, 8))
     training = Retraining(
         build_edge_model(FLEET, 0, 1, FASTESTDET),
         RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0),
-        RetrainingData(frames.take(np.arange(6)), frames.take(np.arange(6, 8)), FLEET, seed=1),
+        RetrainingData(frames.take(np.arange(6)), held, FLEET, seed=1),
     )
     training.prepare()
-    training.run_epoch()
-    assert 0.0 < training.model().threshold < 1.0
+    accuracy = training.run_epoch().validation_accuracy
+    model = training.model()
+    goal = DetectionGoal(held, FLEET, model.detector, "cpu")
+    with torch.inference_mode():
+        outputs = model(to_input(held.images, "cpu"))
+    assert goal.threshold(outputs) == model.threshold
+    assert goal.judge(outputs, model.threshold).accuracy(np.ones(2)) == pytest.approx(accuracy)

@@ -147,19 +147,19 @@ def test_snapshots_ended_retraining_gives_no_events(base, labels):
 
 
 def test_kept_models_train_from_the_previous_one(base, labels):
-    kept = KeptModels(GAMMA, base)
+    kept = KeptModels(GAMMA, base, ExemplarMemory())
     first, second = (kept.keep(one, SETTINGS, None) for one in labels)
     assert [(one.config, one.trained_in) for one in (first, second)] == [(GAMMA, 1), (GAMMA, 2)]
     for cached, of in zip((first, second), labels, strict=True):
         assert sum(cached.histogram) == len(of.training.examples) + len(of.validation.examples)
-    alone = KeptModels(GAMMA, base)
+    alone = KeptModels(GAMMA, base, ExemplarMemory())
     alone.keep(labels[1], SETTINGS, None)
     assert not same(alone.models[2], kept.models[2])
     assert same(kept.model, kept.models[2])
 
 
 def test_kept_models_one_per_window(base, labels):
-    kept = KeptModels(GAMMA, base)
+    kept = KeptModels(GAMMA, base, ExemplarMemory())
     kept.keep(labels[0], SETTINGS, None)
     model, memory = kept.model, kept.memory
     assert kept.keep(labels[0], SETTINGS, None) is None

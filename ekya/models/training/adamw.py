@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adamw import adamw
 
 from ekya.models.edge.model import Suffix
@@ -20,15 +20,13 @@ class AdamWRecipe:
     the weights that it began with. As with SGD the rate does not depend on the planned number of epochs.
 
     Attributes:
-        learning_rate: of the trunk's blocks at a batch size of 8; scaled by the root of the batch size.
-        head_learning_rate: of the heads, likewise.
+        learning_rate: of blocks and heads at a batch size of 8; scaled by the root of the batch size.
         weight_decay: of AdamW.
         decay_epochs: after this number of epochs the rate is half, after twice as many a third.
         batch_statistics: as in ``SgdRecipe``.
     """
 
     learning_rate: float = 5e-4
-    head_learning_rate: float = 5e-4
     weight_decay: float = 0.01
     decay_epochs: float = 40.0
     batch_statistics: bool = False
@@ -50,20 +48,7 @@ class AdamW:
     @torch.no_grad()
     def step(self) -> None:
         """Takes one step along the gradients."""
-        for part, rate in (
-            ("blocks.", self._recipe.learning_rate),
-            ("head.", self._recipe.head_learning_rate),
-        ):
-            self._step(
-                {
-                    name: weight
-                    for name, weight in self._weights.items()
-                    if name.startswith(part) and weight.grad is not None
-                },
-                self._scale * rate,
-            )
-
-    def _step(self, moved: Mapping[str, nn.Parameter], rate: float) -> None:
+        moved = {name: weight for name, weight in self._weights.items() if weight.grad is not None}
         if not moved:
             return
         for name, weight in moved.items():
@@ -82,7 +67,7 @@ class AdamW:
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=rate,
+            lr=self._scale * self._recipe.learning_rate,
             weight_decay=self._recipe.weight_decay,
             eps=1e-8,
             maximize=False,

@@ -34,15 +34,15 @@ def versions_of(examples: Examples) -> int:
     return VERSIONS[Task.DETECT if isinstance(examples, LabelledFrames) else Task.CLASSIFY]
 
 
-def copies_of(examples: E, seed: int) -> E:
+def copies_of(examples: E) -> E:
     """Returns a copy of each frame, mirrored, zoomed to a random part, and lit differently; no crops.
 
-    The copy of a frame does not depend on the others.
+    A frame always has the same copy, so that its activations can be kept.
     """
     if not isinstance(examples, LabelledFrames):
         return examples.take(np.zeros(0, np.int64))
     changed = [
-        _changed(image, objects, np.random.default_rng((seed, int(t_us))))
+        _changed(image, objects, np.random.default_rng(int(t_us)))
         for image, objects, t_us in zip(examples.images, examples.objects, examples.t_us, strict=True)
     ]
     images = np.concatenate([examples.images[:0], *(image[None] for image, _ in changed)])

@@ -57,8 +57,8 @@ class Goal(Protocol):
     def loss(self, outputs: Tensor, batch: Tensor) -> Tensor:
         """Returns the mean loss of the outputs for (B,) of the images."""
 
-    def judge(self, outputs: Tensor) -> Judged:
-        """Returns how right the outputs for all images are."""
+    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
+        """Returns how right the outputs for all images are, with a threshold of a detector."""
 
     def threshold(self, outputs: Tensor) -> float:
         """Returns the score from which the outputs for all images should count, in (0, 1)."""
@@ -105,7 +105,7 @@ class ClassGoal:
         """Returns the cross-entropy of (B, C) logits."""
         return cross_entropy(outputs, self._labels[batch])
 
-    def judge(self, outputs: Tensor) -> Judged:
+    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
         """Returns which of the (N, C) logits are highest at the label."""
         right = outputs.argmax(dim=1) == self._labels
         return Judged(right.cpu().numpy().astype(np.float64), np.ones(len(right)))
@@ -181,9 +181,9 @@ class DetectionGoal:
         """Returns the detector's loss."""
         return self._detector.loss(outputs, self._targets.of_images(batch))
 
-    def judge(self, outputs: Tensor) -> Judged:
-        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least ``SURE`` confidence."""
-        found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet)
+    def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
+        """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least this score."""
+        found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet, threshold)
         return judged_frames(found, self._objects)
 
     def threshold(self, outputs: Tensor) -> float:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.matching import SURE
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
 from ekya.models.training.augmentation import copies_of, versions_of
@@ -129,9 +131,9 @@ class Retraining:
         self._fresh = fraction_of_tracks(data.training, config.data_fraction, data.seed)
         # Known features are of the frames as they are.
         self._versions = 1 if known is not None else versions_of(data.training)
-        self._copies = copies_of(self._fresh.take(_NONE) if known is not None else self._fresh, data.seed)
         self._replay = usable_exemplars(data.memory, data.validation)
         self._validation = data.validation
+        self._threshold = SURE
         self._weights = data.validation.mix_weights(data.training) if known is None else known.weights
 
     @property
@@ -152,19 +154,22 @@ class Retraining:
     @property
     def prepared_crops(self) -> int:
         """Number of crops that ``prepare`` passes through the model: in all versions, and to validate."""
-        return sum(len(part) for part in self._prepared)
+        return self._versions * len(self._fresh) + len(self._replay) + len(self._validation)
 
     @property
     def passed_crops(self) -> int:
         """Number of prepared crops that have passed the frozen blocks before."""
         if self._passed is None:
             return 0
-        blocks = self.config.trainable_blocks
-        return sum(int(self._passed.known(blocks, part.images).sum()) for part in self._prepared)
+        known = self._passed.known(self.config.trainable_blocks, self._trained_on.images)
+        of_validation = self._passed.known(self.config.trainable_blocks, self._validation.images)
+        return int(known.sum()) + int(of_validation.sum())
 
-    @property
-    def _prepared(self) -> tuple[Examples, ...]:
-        return self._fresh, self._copies, self._replay, self._validation
+    @cached_property
+    def _trained_on(self) -> Examples:
+        """The fresh examples in all their versions, then the exemplars."""
+        copies = copies_of(self._fresh) if self._versions > 1 else self._fresh.take(_NONE)
+        return concatenate([self._fresh, copies, self._replay])
 
     @property
     def epoch_crops(self) -> int:
@@ -199,7 +204,7 @@ class Retraining:
         )
         self._recipe = self._method.recipe or recipe_of(self._start.architecture)
         self._optimizer = optimizer_of(self._trainee.suffix, self._recipe)
-        everything = concatenate([self._fresh, self._copies, self._replay])
+        everything = self._trained_on
         known = self._features
         inputs = self._inputs_of(everything) if known is None else known.training
         self._validation_inputs = self._inputs_of(self._validation) if known is None else known.validation
@@ -210,8 +215,7 @@ class Retraining:
 
     def share(self, passed: ActivationCache) -> None:
         """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
-        images = concatenate([self._fresh, self._copies, self._replay]).images
-        passed.keep(self.config.trainable_blocks, images, self._lesson.inputs)
+        passed.keep(self.config.trainable_blocks, self._trained_on.images, self._lesson.inputs)
         passed.keep(self.config.trainable_blocks, self._validation.images, self._validation_inputs)
 
     def run_epoch(self) -> EpochResult:
@@ -228,8 +232,7 @@ class Retraining:
     def model(self) -> EdgeModel:
         """Returns the current model, as ``Trainee.model`` does, calibrated on the validation part."""
         model = self._trainee.model()
-        if len(self._validation):
-            model.threshold = self._validation_goal.threshold(self._answers)
+        model.threshold = self._threshold
         return model
 
     def _batches(self) -> Iterator[Tensor]:
@@ -251,10 +254,12 @@ class Retraining:
             return loss
 
     def _evaluate(self) -> float:
+        """Calibrates the threshold, and returns the accuracy with it."""
         if len(self._validation) == 0:
             return 0.0
-        self._answers = self._trainee.answers(self._validation_inputs)
-        return self._validation_goal.judge(self._answers).accuracy(self._weights)
+        goal, answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
+        self._threshold = goal.threshold(answers)
+        return goal.judge(answers, self._threshold).accuracy(self._weights)
 
     def _inputs_of(self, labelled: Examples) -> Tensor:
         if self._passed is None:

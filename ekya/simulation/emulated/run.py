@@ -148,7 +148,8 @@ def open_emulated(
         for place, (stream, source) in enumerate(sources.items()):
             models = ModelRecord(folder, store, stream)
             models.add_model(BASE_VERSION, to_bytes(base, half=True), -1, None, None, 0)
-            kept = KeptModels(thorough, base) if chosen.needs.kept_models else None
+            memory = ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task])
+            kept = KeptModels(thorough, base, memory) if chosen.needs.kept_models else None
             frames = FrameRecord(folder, stream)
             cameras[stream], counted = _camera(
                 fleet, place, source, seed, card, base, frames, models, kept, analyses

@@ -60,7 +60,7 @@ class KeptModels:
 
     config: RetrainConfig
     model: EdgeModel
-    memory: ExemplarMemory = field(default_factory=ExemplarMemory)
+    memory: ExemplarMemory
     models: dict[int, EdgeModel] = field(default_factory=dict)
 
     def keep(
