@@ -173,6 +173,17 @@ class StreamState:
         """Reason for not serving; empty while the stream serves."""
         return self.faults.status[1]
 
+    @property
+    def answering_accuracy(self) -> float | None:
+        """Estimated accuracy of what answers: the serving model, or λ of the golden detector.
+
+        None before it is known.
+        """
+        if self.inference is None or not self.inference.by_golden:
+            return self.accuracy
+        options = (option for option in self.inference_options if option.config == self.inference)
+        return next((option.accuracy(0.0) for option in options), None)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetState:

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 
-import numpy as np
-
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import (
@@ -29,7 +27,8 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels, calls_for
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
@@ -44,8 +43,6 @@ from ekya.planning.profiling.preparation_steps import (
 )
 from ekya.simulation.emulated.camera import EmulatedCamera
 
-TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
-"""A frame, to count the golden detector's operations on it."""
 _LOG = logging.getLogger(__name__)
 
 _PROFILER = "micro-profiler"
