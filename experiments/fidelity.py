@@ -340,11 +340,12 @@ def main(
                 fleet=fleet_file,
                 video=[str(files) for files in video] if video else None,
                 golden=golden,
+                task=Task.CLASSIFY if video else None,
                 classes=classes,
                 window=window,
                 windows=windows,
             )
-            world, fleet = "emulated", read_fleet(named, Task.CLASSIFY)
+            world, fleet = "emulated", read_fleet(named)
             chosen = schedulers or (FULL_SCHEDULERS if full else SCHEDULERS)
             summaries = _emulated(fleet, tuple(chosen.split(",")), seed, emulated, runs)
         fleet = with_classes(fleet)

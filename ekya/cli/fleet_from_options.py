@@ -26,14 +26,13 @@ _OF_VIDEOS = {"golden": "golden", "student": "edge", "task": "edge"}
 """Options that make the fleet of videos and cameras, with the keys of a fleet file that do the same."""
 
 
-def read_fleet(config: object, task: Task = Task.DETECT) -> FleetConfig:
+def read_fleet(config: object) -> FleetConfig:
     """Reads the fleet that a command's options name: that of a file, of videos or of cameras.
 
     Args:
         config: dataclass with options of the command. Those about the fleet, by field, are ``fleet``,
             ``video``, ``camera``, ``golden``, ``student``, ``task``, ``classes``, ``speed``, ``loop`` and
             those in ``_KEYS``.
-        task: of the models of videos and cameras, unless an option names it.
 
     Raises:
         UserError: the options contradict each other, or the fleet file is invalid.
@@ -46,7 +45,7 @@ def read_fleet(config: object, task: Task = Task.DETECT) -> FleetConfig:
         classes = given["classes"]
         changes = {"classes": classes if classes == "auto" else classes.split(","), **changes}
     if "video" in given or "camera" in given:
-        fleet = _fleet_of({"task": task, **given}, changes)
+        fleet = _fleet_of({"task": Task.DETECT, **given}, changes)
     else:
         for option, key in _OF_VIDEOS.items():
             if option in given:

@@ -15,7 +15,6 @@ from ekya.cli.output import Output, bars_of, ctrl_c_remembered, require_new
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
-from ekya.models.edge.cuts import Task
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -31,6 +30,8 @@ class ProfileConfig:
     fleet: opt.FleetFile = None
     video: opt.Videos = None
     golden: opt.Golden = None
+    student: opt.Student = None
+    task: opt.EdgeTask = None
     classes: opt.Classes = None
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers, as of a run.")] = 0
     window: opt.Window = None
@@ -54,11 +55,12 @@ class ProfileConfig:
     ProfileConfig,
     "ekya profile --out profiles.parquet",
     "ekya profile --families 1 --windows 3 --streams cam-1,cam-2 --out quick.parquet",
-    "ekya profile --video north.mp4 --golden FastestDet.onnx --window 16 --out north.parquet",
+    "ekya profile --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx --out north.parquet",
+    "ekya profile --video north.mp4 --golden FastestDet.onnx --task classify --window 16 --out north.parquet",
     "ekya profile --out profiles.parquet --resume",
 )
 def profile(config: ProfileConfig, output: Output) -> None:
-    """Record a trace: run every retraining configuration to its end, on the crops that a run would see.
+    """Record a trace: run every retraining configuration to its end, on what a run would see.
 
     The trace is written after each stream; what was finished before Ctrl-C is a trace of fewer streams.
     """
@@ -69,7 +71,7 @@ def profile(config: ProfileConfig, output: Output) -> None:
 
     require_new(config.out, config.resume)
     before = read_trace(config.out) if config.out.exists() else None
-    fleet = read_fleet(config, Task.CLASSIFY)
+    fleet = read_fleet(config)
     card = load_card(config.card)
     require_recorded(fleet, "by ekya profile")
     _require_no_tricks(fleet)

@@ -1,5 +1,6 @@
 """``ekya simulate``: simulates schedulers on a trace, on virtual time, without training."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -139,6 +140,9 @@ def simulate(config: SimulateConfig, output: Output) -> None:
         f"{len(trace.streams)} streams, {trace.windows} windows, {len(trace.retrain_configs)} retraining "
         f"configurations; means over {played} seed{'' if played == 1 else 's'}"
     )
+    late = _why_labels_late(trace, replace(conditions, gpus=max(gpus)))
+    if late is not None:
+        output.say(late)
     if stopped:
         raise KeyboardInterrupt
 
@@ -270,6 +274,24 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "retrain_configs": len(trace.retrain_configs),
         "inference_configs": len(trace.inference_configs),
     }
+
+
+def _why_labels_late(trace: Trace, conditions: "Conditions") -> str | None:
+    """Returns a note if labels are not made in the time for preparation: cameras without do not retrain."""
+    options = conditions.loop_options(trace)
+    by_window: dict[int, float] = {}
+    for stream in trace.streams:
+        for window in stream.windows:
+            by_window[window.window] = by_window.get(window.window, 0.0) + window.labelling_gpu_s
+    speed = trace.training_speed.speed(options.preparation_share_milli)
+    took_s, has_s = max(by_window.values()) / speed, us_to_seconds(options.preparation_us)
+    if took_s <= has_s:
+        return None
+    return (
+        f"Labels of a window take up to {took_s:.3g} s, and its preparation ends after {has_s:.3g} s, so "
+        "some or all cameras are not retrained; "
+        f"--window {math.ceil(took_s / conditions.preparation_fraction)} leaves time for them"
+    )
 
 
 def _mean(runs: Sequence[dict[str, Any]], scheduler: str, gpus: float) -> float | None:

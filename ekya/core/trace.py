@@ -14,7 +14,8 @@ serve would take as many trainings as there are plans. A trace therefore holds
   begins to serve during it (`Standing.by_part`).
 
 Approximation: a training from another model is assumed to end where the one from the nearest recorded model
-ends, nearest by ``Origin.distance``. Each λ is assumed to lose the same part of every model's accuracy.
+ends, nearest by ``Origin.distance``. Each λ is assumed to lose the same part of every model's accuracy; that
+of a λ of the golden detector does not depend on the model.
 ``start_of``, ``best_training`` and ``standing_in`` implement these rules.
 
 A trace may be sparse: that of a single run contains only what was tried.

@@ -132,7 +132,11 @@ class ServingDetector:
 
 def judged_by(model: Serving, examples: Examples) -> Judged:
     """Returns how right a model is on labelled images, at their own size."""
-    answer = model.predict(examples.images, examples.side)
+    return judged(model.predict(examples.images, examples.side), examples)
+
+
+def judged(answer: Any, examples: Examples) -> Judged:
+    """Returns how right the ``FleetAnswer`` to labelled images is."""
     match examples:
         case LabelledFrames():
             return judged_frames(answer, examples.objects)

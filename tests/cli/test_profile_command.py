@@ -11,6 +11,7 @@ from ekya.core.profile import Family
 from ekya.core.trace import BASE, Epoch, Standing, Start, StreamTrace, StreamWindow, Training
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
+from ekya.models.edge.cuts import Task
 from ekya.results.storage.trace_file import read_trace
 from ekya.simulation.emulated.record_trace import Extent, with_stream
 
@@ -46,10 +47,12 @@ def recorder(monkeypatch):
     class Recorder:
         asked = None
         before = None
+        fleet = None
         interrupted_after = None
 
         def __call__(self, fleet, seed, extent, before, keep, progress, card):
             self.asked, self.before = (fleet.name, fleet.windows, seed, extent), before
+            self.fleet = fleet
             trace = before or EMPTY
             for name in ("cam-2", "cam-1"):
                 if name in {stream.stream for stream in trace.streams}:
@@ -85,6 +88,26 @@ def test_profile_passes_its_options_and_reports_counts(recorder, tmp_path, capfd
         "profiling_gpu_s": 2.0,
     }
     assert read_trace(file).streams == (stream_of("cam-1"), stream_of("cam-2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "weights"),
+    [
+        (["--student", "small.safetensors"], Task.DETECT, "small.safetensors"),
+        (["--task", "classify"], Task.CLASSIFY, None),
+        ([], Task.DETECT, None),
+    ],
+)
+def test_profile_of_videos_takes_student_and_task(recorder, tmp_path, monkeypatch, options, task, weights):
+    monkeypatch.setattr("ekya.pipeline.costs.fitted_by_card", lambda fleet, card: (fleet, ()))
+    monkeypatch.chdir(tmp_path)
+    for name in ("north.mp4", "large.onnx", "small.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    arguments = ["profile", "--video", "north.mp4", "--golden", "large.onnx", "--out", "p.parquet"]
+    assert cli.main([*arguments, *options]) == 0
+    edge = recorder.fleet.edge
+    assert edge.task is task
+    assert weights is None or edge.weights.name == weights
 
 
 def test_profile_after_ctrl_c_leaves_a_trace_to_resume(recorder, tmp_path, capfd):

@@ -162,3 +162,14 @@ def test_simulate_after_ctrl_c_reports_finished_runs(capfd, trace, tmp_path, mon
     assert code == cli.STOPPED
     assert [run["scheduler"] for run in json.loads(result.read_text())["runs"]] == ["no-retrain"]
     assert "no-retrain" in out
+
+
+def test_simulate_says_that_labels_come_too_late(capfd, tmp_path):
+    path = tmp_path / "slow.parquet"
+    write_trace(path, generate_trace(3, 3, 2, replace(QUICK, labelling_gpu_s=2.0)))
+    late = "Labels of a window take up to 12 s, and its preparation ends after 9 s"
+    _, out, _ = said(capfd, path, "--scheduler", "ekya", "--gpus", 1)
+    assert late in out
+    assert "--window 80 leaves time for them" in out
+    _, out, _ = said(capfd, path, "--scheduler", "ekya", "--gpus", 1, "--window", 80)
+    assert "Labels of a window" not in out

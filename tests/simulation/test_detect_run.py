@@ -8,16 +8,24 @@ import numpy as np
 import pytest
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.commands import StartRetraining
 from ekya.core.configs import GOLDEN_RESOLUTION
-from ekya.core.events import LabelsReady, ModelSwapped
+from ekya.core.errors import UserError
+from ekya.core.events import InferenceProfiled, LabelsReady, ModelSwapped, ProfileReady, RetrainProgress
+from ekya.core.trace import BASE
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.golden.detections import Detector
 from ekya.models.golden.onnx_detector import OnnxDetector
 from ekya.pipeline.collector import BURST_FRAMES
 from ekya.pipeline.costs import load_card
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
+from ekya.results.storage.trace_file import read_trace, write_trace
+from ekya.simulation.emulated.record_trace import Extent, record_fleet
 from ekya.simulation.emulated.run import emulate
+from ekya.simulation.trace.simulate import Conditions, simulate
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
 
@@ -74,6 +82,40 @@ def ran(fleet, asked, tmp_path_factory):
         patched.setattr(OnnxDetector, "detect", counted)
         summary = emulate(folder, fleet, "ekya", SEED, lambda batch, step: None)
     return folder, summary
+
+
+class Quiet:
+    """Progress of a recording that is not shown."""
+
+    def expect(self, stream, trainings):
+        pass
+
+    def trained(self, what):
+        pass
+
+
+@pytest.fixture(scope="module")
+def brief(fleet):
+    """The same fleet with enough time to try every γ, and with shorter ones."""
+    preparation = fleet.preparation.model_copy(update={"fraction": 0.4})
+    retraining = fleet.retraining.model_copy(update={"epochs": (3, 6)})
+    return fleet.model_copy(update={"preparation": preparation, "retraining": retraining})
+
+
+@pytest.fixture(scope="module")
+def briefly_ran(brief, ran, tmp_path_factory):
+    """Folder and summary of a run of it; its reference is that of the first run."""
+    folder = RunFolder.create(tmp_path_factory.mktemp("brief"), "motorway")
+    shutil.copyfile(ran[0].reference("camera"), folder.reference("camera"))
+    return folder, emulate(folder, brief, "ekya", SEED, lambda batch, step: None)
+
+
+@pytest.fixture(scope="module")
+def traced(brief, tmp_path_factory):
+    """Its trace, as it is read from its file."""
+    file = tmp_path_factory.mktemp("traced") / "profiles.parquet"
+    record_fleet(brief, SEED, Extent(), None, lambda trace: write_trace(file, trace), Quiet())
+    return read_trace(file)
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +199,58 @@ def test_boxes_of_answers_are_inside_the_frame(ran):
     assert (answers.boxes[:, [1, 3]] <= 540).all()
     assert ((answers.classes >= 0) & (answers.classes < 4)).all()
     assert set(answers.resolution.tolist()) <= {352, 224}
+
+
+def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
+    """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
+    (stream,) = traced.streams
+    window = stream.windows[1]
+    steps, started, seen = read_journal(briefly_ran[0].journal)[2], {}, set()
+    for step in steps:
+        for event in step.events:
+            match event:
+                case LabelsReady():
+                    assert (event.training_crops, event.validation_crops, event.gpu_s) == (
+                        window.training_crops,
+                        window.validation_crops,
+                        window.labelling_gpu_s,
+                    )
+                    assert event.serving_accuracy == window.start_of(BASE).validation_accuracy
+                case InferenceProfiled():
+                    assert (event.options, event.gpu_s) == (window.inference_profiled, window.inference_gpu_s)
+                case ProfileReady():
+                    trials = {trial.family: trial for trial in window.trials}
+                    assert event.curve == trials[event.curve.family].curve
+                case RetrainProgress():
+                    training = window.best_training(started[event.job], BASE)
+                    epoch = training.epochs[event.epoch - 1]
+                    assert epoch.gpu_s == pytest.approx(event.gpu_s)
+                    assert epoch.standings[0].validation_accuracy == event.validation_accuracy
+                case _:
+                    continue
+            seen.add(type(event))
+        started |= {
+            command.job: command.config for command in step.commands if isinstance(command, StartRetraining)
+        }
+    assert seen == {LabelsReady, InferenceProfiled, ProfileReady, RetrainProgress}
+
+
+def test_simulated_schedulers_reach_what_the_run_reached(brief, briefly_ran, traced):
+    _, summary = briefly_ran
+    conditions = Conditions(
+        gpus=brief.capacity_milli / FULL_GPU_MILLI,
+        preparation_fraction=brief.preparation.fraction,
+        preparation_share_milli=brief.preparation.share_milli,
+    )
+    played = {name: simulate(traced, make_scheduler(name), conditions) for name in ("ekya", "no-retrain")}
+    assert played["ekya"].mean_accuracy > played["no-retrain"].mean_accuracy + 0.01
+    assert played["ekya"].mean_accuracy == pytest.approx(summary["mean_accuracy"], abs=0.05)
+    base = summary["streams"]["camera"]["without_retraining"]
+    assert played["no-retrain"].mean_accuracy == pytest.approx(base, abs=0.05)
+
+
+def test_recording_lambda_with_flow_is_refused(fleet):
+    lists = fleet.inference.model_copy(update={"flow": True})
+    following = fleet.model_copy(update={"inference": lists})
+    with pytest.raises(UserError, match=r"key 'inference.flow': a trace is recorded with the edge models'"):
+        record_fleet(following, SEED, Extent(), None, lambda trace: None, Quiet())

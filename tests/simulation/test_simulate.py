@@ -10,17 +10,21 @@ import pytest
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.plan import Assignment, Phase, Plan
+from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE_WINDOW, Origin
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.core.view import Objective, WindowView
+from ekya.core.view import InferenceOption, Objective, WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
 from ekya.results.metrics.run_history import summarize
+from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
 from ekya.simulation.trace.simulate import Conditions, family_costs, simulate, summary_of
+from ekya.simulation.trace.stream import TraceStream
 
 SMALL = GeneratorParameters(
     epochs=(2, 6), data_fractions=(0.5, 1.0), window_s=60.0, dearest_gpu_s=(20.0, 40.0)
@@ -236,3 +240,17 @@ def test_simulate_summary_equals_golden_bytes():
     again = summary_of(simulate(TRACE, HalfAndHalf(), Conditions(gpus=1.5)))
     assert json.dumps(again, indent=1, ensure_ascii=False) + "\n" == said
     assert said == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_accuracy_by_the_golden_detector_is_that_of_lambda_alone(tmp_path):
+    golden = InferenceOption(InferenceConfig(5, GOLDEN_RESOLUTION), 0.875, 400)
+    stream = TRACE.streams[0]
+    windows = tuple(replace(of, inference=(*of.inference, golden)) for of in stream.windows)
+    write_trace(tmp_path / "t.parquet", replace(TRACE, streams=(replace(stream, windows=windows),)))
+    (read,) = read_trace(tmp_path / "t.parquet").streams
+    played = TraceStream(read, TRACE.window_us, LINEAR)
+    for window, share_milli in enumerate((400, 200)):
+        played.configure(golden.config, share_milli, window * TRACE.window_us)
+    played.advance(2 * TRACE.window_us)
+    assert played.mean_accuracy(0) == pytest.approx(0.875)
+    assert played.mean_accuracy(1) == pytest.approx(0.875 / 2)

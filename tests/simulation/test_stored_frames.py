@@ -7,14 +7,22 @@ from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, class_at, frames
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
+from ekya.simulation.emulated.sights import CropSight
 from ekya.simulation.emulated.stored_frames import watch
 
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 5)
+SIGHT = CropSight(SIDE)
 
 
 def watched(count, windows=None):
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    return list(watch(frames(count), GivenBoxes(), collector, None, SIDE, WINDOW_US, windows))
+    return list(watch(frames(count), GivenBoxes(), collector, None, SIGHT, WINDOW_US, windows))
+
+
+def score(window, classes, *sampling):
+    """Scores the answers that give each box of a window one of these classes."""
+    answers = SIGHT.answers(window, (classes, np.ones(len(classes), np.float32)))
+    return window.score(answers, len(NAMES), *sampling)
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +42,11 @@ def test_watch_yields_whole_windows_in_order():
 def test_watch_window_without_frames_is_empty():
     there = [one for one in frames(5 * FRAMES) if one[0].index // FRAMES not in {0, 2, 3}]
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    seen = list(watch(iter(there), GivenBoxes(), collector, None, SIDE, WINDOW_US, 4))
+    seen = list(watch(iter(there), GivenBoxes(), collector, None, SIGHT, WINDOW_US, 4))
     assert [of.frames.window for of in seen] == [of.material.window for of in seen] == [0, 1, 2, 3]
     assert [len(of.frames.frame) for of in seen] == [0, FRAMES, 0, 0]
     assert [bool(of.material.sample) for of in seen] == [False, True, False, False]
-    assert seen[0].frames.crops.shape == (0, SIDE, SIDE, 3)
+    assert seen[0].frames.images[SIDE].shape == (0, SIDE, SIDE, 3)
 
 
 @pytest.mark.parametrize(
@@ -53,19 +61,19 @@ def test_watch_last_window_ends_with_the_stream(more, part):
 
 def test_seen_score_right_answers_one_wrong_zero(window):
     truth = window.reference.classes.astype(np.int64)
-    assert window.score(truth, len(NAMES))[0].accuracy == 1.0
-    assert window.score((truth + 1) % 3, len(NAMES))[0].accuracy == 0.0
+    assert score(window, truth)[0].accuracy == 1.0
+    assert score(window, (truth + 1) % 3)[0].accuracy == 0.0
     half = np.where(np.arange(len(truth)) % 2, truth, (truth + 1) % 3)
-    score, series = window.score(half, len(NAMES))
-    assert score.accuracy == pytest.approx(0.5, abs=0.01)
-    assert series.counted.sum() == score.counted == len(truth)
-    assert series.correct.sum() == score.correct
+    scored, series = score(window, half)
+    assert scored.accuracy == pytest.approx(0.5, abs=0.01)
+    assert series.counted.sum() == scored.counted == len(truth)
+    assert series.correct.sum() == scored.correct
 
 
 def test_seen_score_leaves_out_tracks(window):
     truth = window.reference.classes.astype(np.int64)
     one = window.reference.tracks[0]
-    counted = window.without(np.array([one])).score(truth, len(NAMES))[0].counted
+    counted = score(window.without(np.array([one])), truth)[0].counted
     assert counted == len(truth) - np.count_nonzero(window.reference.tracks == one) < len(truth)
 
 
@@ -73,7 +81,7 @@ def test_seen_score_skipped_frames_use_last_analysed_answer(window):
     """Objects stand for a few frames: an old answer is right as long as the same class is there."""
     truth = window.reference.classes.astype(np.int64)
     for every in (2, 5):
-        score, _ = window.score(truth, len(NAMES), every)
+        scored, _ = score(window, truth, every)
         right = counted = 0
         first = -(-FRAMES // every) * every
         for index in range(first, 2 * FRAMES):
@@ -82,20 +90,20 @@ def test_seen_score_skipped_frames_use_last_analysed_answer(window):
                 if index % 4 != 3:
                     counted += 1
                     right += answering % 4 != 3 and class_at(place, index) == class_at(place, answering)
-        assert (score.counted, score.correct) == (counted, right)
-        assert window.score(truth, len(NAMES), 1, every)[0].counted == counted
+        assert (scored.counted, scored.correct) == (counted, right)
+        assert score(window, truth, 1, every)[0].counted == counted
 
 
 def test_seen_thinned_keeps_every_kth_frame(window):
     thin = window.thinned(3)
     assert thin.frame.tolist() == [index for index in range(FRAMES, 2 * FRAMES) if index % 3 == 0]
-    assert len(thin.boxes) == len(thin.crops) == len(thin.reference.classes)
+    assert len(thin.boxes) == len(thin.images[SIDE]) == len(thin.reference.classes)
     np.testing.assert_array_equal(thin.boxes, thin.reference.boxes)
-    np.testing.assert_array_equal(thin.crops, window.crops[window.rows_of_every(3)])
+    np.testing.assert_array_equal(thin.images[SIDE], window.images[SIDE][window.rows_of_every(3)])
     assert thin.mean_objects == pytest.approx(len(thin.boxes) / len(thin.frame))
 
 
 def test_seen_score_empty_window_counts_nothing(window):
     nothing = window.thinned(10_000)
     assert nothing.mean_objects == 0.0
-    assert nothing.score(np.zeros(0, np.int64), len(NAMES))[0].accuracy is None
+    assert nothing.score(nothing.unanswered(), len(NAMES))[0].accuracy is None

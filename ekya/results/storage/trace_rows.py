@@ -50,7 +50,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "training_crops": _WHOLE,
     "validation_crops": _WHOLE,
     "every": _POSITIVE,
-    "resolution": _POSITIVE,
+    "resolution": _WHOLE,
     "share_needed_milli": _WHOLE,
     "age_us": _MICROSECONDS,
     "curve": _NUMBERS,

@@ -63,6 +63,11 @@ class Common:
     on_training: Callable[[str], None]
 
     @property
+    def offers_golden(self) -> bool:
+        """Whether a λ is of the golden detector."""
+        return any(config.by_golden for config in self.inference_configs)
+
+    @property
     def courses(self) -> tuple[Course, ...]:
         """Trainings that Γ takes."""
         return courses_of(self.retrain_configs)

@@ -15,7 +15,6 @@ from ekya.core.profile import family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import StreamTrace, Trace
 from ekya.core.units import StreamId, seconds_to_us
-from ekya.models.edge.cuts import Task
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes, with_classes
@@ -26,6 +25,7 @@ from ekya.pipeline.student import warn_of_teacher
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
 from ekya.simulation.emulated.courses import Common
+from ekya.simulation.emulated.sights import sight_of
 from ekya.simulation.emulated.stored_frames import SeenWindow, watch
 from ekya.simulation.emulated.trace_recorder import StreamRecorder
 from ekya.streams.ingest.process import SourceProcess
@@ -81,14 +81,10 @@ def record_fleet(
         card: costs of the work; None takes the shipped cost card.
 
     Raises:
-        UserError: a stream is unknown or shorter than two windows, ``before`` is of another fleet, or its
-            models detect: how detectors do under every γ cannot be recorded yet.
+        UserError: a stream is unknown or shorter than two windows, ``before`` is of another fleet, or a
+            λ cannot be recorded.
     """
-    if fleet.edge.task is Task.DETECT:
-        raise UserError(
-            "key 'edge.task': a trace is recorded of models that classify only; write classify, or use `ekya "
-            "compare`, which runs detectors under several schedulers."
-        )
+    _require_recordable(fleet)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     fleet = with_classes(fleet)
@@ -98,7 +94,7 @@ def record_fleet(
     if before is not None:
         _require_same(before, trace)
         trace = before
-    golden = open_golden(fleet.golden, fleet_classes(fleet))
+    golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
     common = Common(
         retrain_configs=trace.retrain_configs,
         inference_configs=trace.inference_configs,
@@ -152,9 +148,10 @@ def _recorder(
                 proposer,
                 setup.collector(),
                 None if stream.source.gives_truth else Referee(golden, stream.id),
-                setup.settings.side,
+                sight_of(setup.settings, common.inference_configs),
                 setup.window_us,
                 fleet.windows,
+                fleet.inference.golden_every,
             )
         windows = with_objects(tuple(seen))
     if first is None or len(windows) < 2:
@@ -164,6 +161,21 @@ def _recorder(
         )
     operations = proposer.operations(first[0].image.shape)
     return StreamRecorder(stream.id, setup.settings, windows, operations, common)
+
+
+def _require_recordable(fleet: FleetConfig) -> None:
+    """Refuses λ of which a recording does not know what they would answer."""
+    if fleet.inference.flow:
+        raise UserError(
+            "key 'inference.flow': a trace is recorded with the edge models' boxes in place between analysed "
+            "frames; remove it, or use `ekya compare`, which follows them."
+        )
+    known = [stream.id for stream in fleet.streams if stream.source.gives_truth]
+    if fleet.inference.golden_every and known:
+        raise UserError(
+            "key 'inference.golden_every': a trace has λ of the golden detector where that is the reference, "
+            f"and the objects of {known[0]} are known; remove it."
+        )
 
 
 def _empty(fleet: FleetConfig, seed: int, extent: Extent, card: CostCard) -> Trace:

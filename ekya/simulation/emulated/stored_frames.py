@@ -1,20 +1,26 @@
 """Stores all frames of a stream, so that many models can be scored on the same objects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.configs import InferenceConfig
-from ekya.core.records import NO_LABELS, FrameReference, PredictionColumns, ReferenceColumns
-from ekya.models.golden.detections import Proposals
+from ekya.core.records import (
+    NO_LABELS,
+    FrameReference,
+    LabelledBoxes,
+    PredictionColumns,
+    ReferenceColumns,
+)
 from ekya.models.proposer import Proposer
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.reference import Referee
-from ekya.results.metrics.accuracy import ScoreSeries, WindowScore, score_stream
-from ekya.streams.ingest.crops import crop_objects
+from ekya.planning.profiling.inference_profile import ALL
+from ekya.results.metrics.accuracy import ScoreSeries, StreamScore, WindowScore
+from ekya.simulation.emulated.answers import Answers, FollowedGolden
 from ekya.streams.ingest.frame import Frame, Truth
 
 WHOLE = 0.9
@@ -26,17 +32,49 @@ NO_CLASS = -1
 _NO_IMAGE = np.zeros((0, 0, 3), np.uint8)
 
 
+class Scoring(Protocol):
+    """Scores predictions of a task, as ``score_stream`` and ``score_detections`` do."""
+
+    def __call__(
+        self,
+        predictions: PredictionColumns,
+        reference: ReferenceColumns,
+        labelled: LabelledBoxes,
+        *,
+        decoded: int,
+        class_count: int,
+    ) -> StreamScore:
+        """Scores one stream."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """What a model sees of one frame.
+
+    Attributes:
+        boxes: (N, 4) float32, in pixels: those of the objects to classify; for a detector one, the whole
+            frame.
+        images: (N, S, S, 3) uint8 RGB of these boxes, by their side S.
+    """
+
+    boxes: NDArray[np.float32]
+    images: Mapping[int, NDArray[np.uint8]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenFrames:
-    """Frames in order with the M proposed boxes of all of them, and the reference labels.
+    """Frames in order with what models see of them, M images in total, and the reference labels.
 
     Attributes:
         window: in which they arrived.
         frame, t_us: (F,) int64.
-        offsets: (F + 1,) int64, start of each frame's boxes.
-        boxes: (M, 4) float32.
-        crops: (M, S, S, 3) uint8 RGB.
+        offsets: (F + 1,) int64, start of each frame's images.
+        boxes: (M, 4) float32, as in ``Shown``.
+        images: (M, S, S, 3) uint8 RGB, by their side S.
         reference: of these frames.
+        scoring: of answers to them.
+        golden: the golden detector's answers where it analyses every k-th frame and its boxes are followed in
+            between, by k.
     """
 
     window: int
@@ -44,8 +82,10 @@ class SeenFrames:
     t_us: NDArray[np.int64]
     offsets: NDArray[np.int64]
     boxes: NDArray[np.float32]
-    crops: NDArray[np.uint8]
+    images: Mapping[int, NDArray[np.uint8]]
     reference: ReferenceColumns
+    scoring: Scoring
+    golden: Mapping[int, Answers] = field(default_factory=dict)
 
     @property
     def mean_objects(self) -> float:
@@ -57,16 +97,17 @@ class SeenFrames:
         return np.flatnonzero(np.repeat(self._every(step), np.diff(self.offsets)))
 
     def thinned(self, step: int) -> "SeenFrames":
-        """Returns every ``step``-th frame only."""
+        """Returns every ``step``-th frame only, without the golden detector's answers."""
         wanted, rows = self._every(step), self.rows_of_every(step)
-        return SeenFrames(
-            window=self.window,
+        return replace(
+            self,
             frame=self.frame[wanted],
             t_us=self.t_us[wanted],
             offsets=np.concatenate([[0], np.cumsum(np.diff(self.offsets)[wanted])]),
             boxes=self.boxes[rows],
-            crops=self.crops[rows],
+            images={side: images[rows] for side, images in self.images.items()},
             reference=self.reference.only(self.frame[wanted]),
+            golden={},
         )
 
     def without(self, tracks: NDArray[np.int64]) -> "SeenFrames":
@@ -75,27 +116,39 @@ class SeenFrames:
         classes = np.where(np.isin(reference.tracks, tracks), NO_CLASS, reference.classes)
         return replace(self, reference=replace(reference, classes=classes.astype(np.int16)))
 
+    def without_frames(self, frames: NDArray[np.int64]) -> "SeenFrames":
+        """Returns the same frames, where those with these indices do not count."""
+        reference = self.reference
+        return replace(self, reference=reference.only(np.setdiff1d(reference.frame, frames)))
+
+    def unanswered(self) -> Answers:
+        """Returns answers without a box."""
+        offsets = np.zeros(len(self.offsets), np.int64)
+        return Answers(offsets, self.boxes[:0], np.zeros(0, np.int64), np.zeros(0, np.float32))
+
     def score(
         self,
-        answers: NDArray[np.int64],
+        answers: Answers,
         class_count: int,
         every: int = 1,
         from_first_of: int = 1,
+        held: int = ALL,
     ) -> tuple[WindowScore, ScoreSeries]:
         """Scores answers if every k-th frame is analysed.
 
         Args:
-            answers: (M,) class of every box, an index into the fleet's.
+            answers: to these frames.
             class_count: number of classes of the fleet.
             every: k, for indices of frames in the stream.
             from_first_of: frames count from the first whose index both this and k divide: the answer to
                 earlier ones lies in the previous window.
+            held: number of frames after an analysed one to which its answer holds; those after them have
+                answers of their own.
         """
         divides = self.frame % np.lcm(every, from_first_of) == 0
         first = int(np.argmax(divides)) if np.any(divides) else len(self.frame)
-        predictions = self._predictions(answers, InferenceConfig(every, self.crops.shape[1]), first)
-        scored = score_stream(
-            predictions,
+        scored = self.scoring(
+            self._predictions(answers, every, first, held),
             self.reference.only(self.frame[first:]),
             NO_LABELS,
             decoded=0,
@@ -108,13 +161,11 @@ class SeenFrames:
         every: NDArray[np.bool_] = self.frame % step == 0
         return every
 
-    def _predictions(
-        self, answers: NDArray[np.int64], config: InferenceConfig, first: int
-    ) -> PredictionColumns:
-        frame = self.frame[first:]
-        analysed = frame % config.every == 0
-        counts = np.where(analysed, np.diff(self.offsets)[first:], 0)
-        answered = np.repeat(np.concatenate([np.zeros(first, np.bool_), analysed]), np.diff(self.offsets))
+    def _predictions(self, answers: Answers, every: int, first: int, held: int) -> PredictionColumns:
+        frame, each = self.frame[first:], np.diff(answers.offsets)
+        analysed = (frame % every == 0) | (frame % every > held)
+        counts = np.where(analysed, each[first:], 0)
+        answered = np.repeat(np.concatenate([np.zeros(first, np.bool_), analysed]), each)
         same = partial(np.full, len(frame))
         return PredictionColumns(
             frame=frame,
@@ -123,13 +174,34 @@ class SeenFrames:
             analysed=analysed,
             answered_by=np.maximum.accumulate(np.where(analysed, frame, -1)),
             model_version=same(0, np.int32),
-            every=same(config.every, np.int16),
-            resolution=same(config.resolution, np.int16),
+            every=same(every, np.int16),
+            resolution=same(max(self.images), np.int16),
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            boxes=self.boxes[answered],
-            classes=answers[answered].astype(np.int16),
-            confidence=np.ones(int(answered.sum()), np.float32),
+            boxes=answers.boxes[answered],
+            classes=answers.classes[answered].astype(np.int16),
+            confidence=answers.confidence[answered],
         )
+
+
+class Sight(Protocol):
+    """Interface of what models of a task see of frames, and of how their answers count."""
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Sides of the images that are stored."""
+
+    @property
+    def scoring(self) -> Scoring:
+        """Scores answers."""
+
+    def shown(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> Shown:
+        """Returns what a model sees of an (H, W, 3) uint8 BGR frame with these boxes of objects."""
+
+    def answers(self, frames: SeenFrames, answer: Any) -> Answers:
+        """Returns the ``FleetAnswer`` to all images of frames, frame by frame."""
+
+    def counting(self, windows: Sequence[SeenFrames], labelled: LabelledBoxes) -> list[SeenFrames]:
+        """Returns the frames of all windows of a stream, where what was labelled does not count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,9 +222,10 @@ def watch(
     proposer: Proposer,
     collector: WindowCollector,
     referee: Referee | None,
-    side: int,
+    sight: Sight,
     window_us: int,
     windows: int | None,
+    golden_every: tuple[int, ...] = (),
 ) -> Iterator[SeenWindow]:
     """Yields a stream's windows; the last may be cut short by its end. A window without frames is empty.
 
@@ -161,22 +234,22 @@ def watch(
         proposer: proposes objects.
         collector: keeps frames for the golden model, as in a run that analyses every frame.
         referee: makes reference labels if the source has no ground truth.
-        side: of the crops in pixels.
+        sight: what models see of a frame.
         window_us: length of a window.
         windows: number of windows; None continues until the stream ends.
+        golden_every: k of the λ of the golden detector, which is the referee.
     """
-    kept = _Kept(0, side)
+    kept = _Kept(0, sight, [FollowedGolden(every) for every in golden_every])
     for frame, truth in frames:
         window = frame.t_us // window_us
         while window > kept.window:
             yield SeenWindow(kept.frames(), collector.close(kept.window))
-            kept = _Kept(kept.window + 1, side)
+            kept = _Kept(kept.window + 1, sight, [FollowedGolden(every) for every in golden_every])
             if windows is not None and kept.window >= windows:
                 return
-        proposals = proposer.propose(frame) if frame.boxes is None else Proposals(frame.boxes)
+        proposals = proposer.propose(frame)
         collector.see(frame, proposals)
-        crops = crop_objects(frame.image, proposals.boxes, side)
-        kept.add(frame, proposals.boxes, crops, _reference_of(frame, truth, referee))
+        kept.add(frame, sight.shown(frame.image, proposals.boxes), _reference_of(frame, truth, referee))
     part = kept.part_of(window_us)
     if part > 0.0:
         yield SeenWindow(kept.frames(), collector.close(kept.window), 1.0 if part >= WHOLE else part)
@@ -187,21 +260,18 @@ class _Kept:
     """Frames of the current window so far."""
 
     window: int
-    side: int
-    seen: list[tuple[Frame, NDArray[np.float32], NDArray[np.uint8]]] = field(default_factory=list)
+    sight: Sight
+    golden: Sequence[FollowedGolden]
+    seen: list[tuple[Frame, Shown]] = field(default_factory=list)
     truths: list[FrameReference] = field(default_factory=list)
 
-    def add(
-        self,
-        frame: Frame,
-        boxes: NDArray[np.float32],
-        crops: NDArray[np.uint8],
-        truth: FrameReference | None,
-    ) -> None:
+    def add(self, frame: Frame, shown: Shown, truth: FrameReference | None) -> None:
         """Adds the next frame without its image, which is no longer needed."""
-        self.seen.append((replace(frame, image=_NO_IMAGE), boxes, crops))
+        self.seen.append((replace(frame, image=_NO_IMAGE), shown))
         if truth is not None:
             self.truths.append(truth)
+            for followed in self.golden:
+                followed.add(frame, truth)
 
     def part_of(self, window_us: int) -> float:
         """Returns the part of the window that has passed at the last frame."""
@@ -209,18 +279,22 @@ class _Kept:
 
     def frames(self) -> SeenFrames:
         """Returns all frames of the window."""
+        counts = [len(shown.boxes) for _, shown in self.seen]
         return SeenFrames(
             window=self.window,
-            frame=np.array([frame.index for frame, _, _ in self.seen], np.int64),
-            t_us=np.array([frame.t_us for frame, _, _ in self.seen], np.int64),
-            offsets=np.concatenate([[0], np.cumsum([len(boxes) for _, boxes, _ in self.seen])]).astype(
-                np.int64
-            ),
-            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(boxes for _, boxes, _ in self.seen)]),
-            crops=np.concatenate(
-                [np.zeros((0, self.side, self.side, 3), np.uint8), *(crops for _, _, crops in self.seen)]
-            ),
+            frame=np.array([frame.index for frame, _ in self.seen], np.int64),
+            t_us=np.array([frame.t_us for frame, _ in self.seen], np.int64),
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(shown.boxes for _, shown in self.seen)]),
+            images={
+                side: np.concatenate(
+                    [np.zeros((0, side, side, 3), np.uint8), *(shown.images[side] for _, shown in self.seen)]
+                )
+                for side in self.sight.sides
+            },
             reference=ReferenceColumns.of(self.truths),
+            scoring=self.sight.scoring,
+            golden={followed.every: followed.answers() for followed in self.golden},
         )
 
 

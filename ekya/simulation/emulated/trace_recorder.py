@@ -1,16 +1,17 @@
-"""Records one stream of a trace: every γ trained to its end on the crops and labels that a run would see.
+"""Records one stream of a trace: every γ trained to its end on the images and labels that a run would see.
 
-An emulated run with the same fleet and seed cuts the same crops, labels and splits the same objects and
+An emulated run with the same fleet and seed cuts the same images, labels and splits the same objects and
 trains with the same seeds, so that simulated and emulated windows can be compared (paper §6.1).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import Family, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
@@ -29,33 +30,35 @@ from ekya.core.trace import (
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.models.edge.model import EdgeModel
-from ekya.models.edge.shared import SharedTrunk
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.models.training.exemplars import ExemplarMemory
+from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.models.training.operations import retraining_cost
-from ekya.pipeline.inference import Classifier
+from ekya.pipeline.golden_inference import TYPICAL_QUESTION
+from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
-from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
-from ekya.results.metrics.accuracy import labelled_tracks
+from ekya.simulation.emulated.asked import Asked, asked
 from ekya.simulation.emulated.courses import Common, Course
-from ekya.simulation.emulated.examining import Exam, in_fleet, true_options
+from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.preparing import (
     LabelledStream,
     golden_gpu_s,
     label_stream,
     profile_inference,
+    questioned,
 )
-from ekya.simulation.emulated.stored_frames import SeenFrames, SeenWindow
+from ekya.simulation.emulated.sights import sight_of
+from ekya.simulation.emulated.stored_frames import SeenFrames, SeenWindow, Sight
 from ekya.simulation.retraining import Checkpoint
 
 SCORED_PER_S = 4.0
-"""Frames per second on whose objects models with retrained blocks are scored; heads alone: all frames."""
+"""Frames per second on which retrained models are scored; classifiers' heads alone: all frames."""
 
 _JUDGES = 2
 """Number of newest models that measure the accuracy that λ keeps."""
@@ -118,13 +121,18 @@ class StreamRecorder:
     also_labelled: LabelledBoxes = NO_LABELS
     _candidates: list[_Candidate] = field(init=False, default_factory=list)
 
+    @property
+    def _sight(self) -> Sight:
+        return sight_of(self.settings, self.common.inference_configs)
+
     def record(self) -> StreamTrace:
         """Records the stream over all its windows."""
         labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
-        excluded = self._excluded(left_out)
-        exams = [self._exams(seen, of, excluded) for seen, of in zip(self.windows, labelled, strict=True)]
-        self._candidates = [_Candidate(BASE, self.common.base, ExemplarMemory(), needed=True)]
+        counting = self._sight.counting([seen.frames for seen in self.windows], left_out)
+        exams = [self._exams(frames, of) for frames, of in zip(counting, labelled, strict=True)]
+        memory = ExemplarMemory(MOST_EXEMPLARS[self.settings.task])
+        self._candidates = [_Candidate(BASE, self.common.base, memory, needed=True)]
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
         return StreamTrace(
             self.stream,
@@ -228,7 +236,7 @@ class StreamRecorder:
                     known.window, start.model, start.origin, start.memory.size, labels, passed
                 )
             of_blocks = [exam.sampled for exam in exams]
-            of_heads = [exam.whole.of_heads(start.model) for exam in exams]
+            of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
             for family in self._families(start):
                 runs = []
@@ -305,54 +313,58 @@ class StreamRecorder:
         return _Run(training, best.validation_accuracy, best.model)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
-        common, classes = self.common, self.settings.classes
-        answers, frame_gpu_s = {}, {}
-        for resolution in sorted({config.resolution for config in common.inference_configs}):
-            trunk = self._trunk(frames.crops, resolution)
-            answers[resolution] = tuple(in_fleet(trunk.predict(model), model, classes) for model in models)
-            frame_gpu_s[resolution] = common.card.frame_gpu_s(
-                frames.mean_objects, resolution, self.proposer_operations
-            )
+        configs, sight, answers = self.common.inference_configs, self._sight, {}
+        for resolution in sides_of(configs):
+            images = self._asked(frames.images, resolution)
+            answers[resolution] = tuple(sight.answers(frames, images.answer(model)) for model in models)
+        objects = sum(self._histogram(frames.window)) / max(len(frames.frame), 1)
         return true_options(
-            common.inference_configs,
+            configs,
             frames,
             answers,
-            len(classes),
-            frame_gpu_s,
+            len(self.settings.classes),
+            self._frame_gpu_s(frames.mean_objects),
             self.settings.fps,
+            self._following_gpu_s(objects),
         )
-
-    def _excluded(self, labelled: LabelledBoxes) -> NDArray[np.int64]:
-        """Returns the tracks of labelled objects, which count in no window."""
-        found = [labelled_tracks(labelled, seen.frames.reference) for seen in self.windows]
-        return np.unique(np.concatenate(found))
 
     def _guessed_options(self) -> tuple[InferenceOption, ...]:
         """Returns Λ before anything is profiled, as at the start of a run."""
-        configs = self.common.inference_configs
-        frame_gpu_s = {
-            config.resolution: self.common.card.frame_gpu_s(
-                TYPICAL_OBJECTS, config.resolution, self.proposer_operations
-            )
-            for config in configs
-        }
-        return inference_options(configs, (), frame_gpu_s, self.settings.fps)
+        return inference_options(
+            self.common.inference_configs,
+            (),
+            self._frame_gpu_s(TYPICAL_OBJECTS),
+            self.settings.fps,
+            following_gpu_s=self._following_gpu_s(TYPICAL_OBJECTS),
+        )
+
+    def _frame_gpu_s(self, objects: float) -> dict[int, float]:
+        """Returns the GPU-seconds to analyse a frame with this number of boxes, by resolution."""
+        common, operations = self.common, self.proposer_operations
+        sides = sides_of(common.inference_configs)
+        costs = {side: common.card.frame_gpu_s(objects, side, operations) for side in sides}
+        if common.offers_golden:
+            costs[GOLDEN_RESOLUTION] = golden_gpu_s(common.golden, common.card, [TYPICAL_QUESTION])
+        return costs
+
+    def _following_gpu_s(self, objects: float) -> dict[int, float]:
+        """Returns the GPU-seconds to follow this number of boxes, by resolution where they are followed."""
+        card = self.common.card
+        return {GOLDEN_RESOLUTION: card.following_gpu_s(objects)} if self.common.offers_golden else {}
 
     def _histogram(self, window: int) -> tuple[int, ...]:
         seen = self.windows[window].frames.reference.classes
         count = len(self.settings.classes)
         return tuple(np.bincount(seen[(seen >= 0) & (seen < count)], minlength=count).tolist())
 
-    def _exams(
-        self, seen: SeenWindow, labelled: LabelledStream | None, excluded: NDArray[np.int64]
-    ) -> _Exams:
-        frames, side = seen.frames.without(excluded), self.settings.side
-        validation = None
+    def _exams(self, frames: SeenFrames, labelled: LabelledStream | None) -> _Exams:
+        side, validation = self.settings.side, None
         if labelled is not None and len(labelled.labels.validation.examples):
-            validation = self._trunk(labelled.labels.validation.examples.images, side)
+            validation = self._asked({side: labelled.labels.validation.examples.images}, side)
         whole = Exam(
             frames=frames,
-            trunk=self._trunk(frames.crops, side),
+            sight=self._sight,
+            asked=self._asked(frames.images, side),
             labels=labelled.labels if labelled else None,
             validation=validation,
             classes=self.settings.classes,
@@ -362,20 +374,22 @@ class StreamRecorder:
 
     def _label(self, window: int) -> LabelledStream:
         """Makes the labels at the window's opening; the choice of objects depends on no model."""
-        return label_stream(self._preparation(window, self.common.base), self.common.card)
+        made = label_stream(self._preparation(window, self.common.base), self.common.card)
+        return questioned(made, self.stream, self.common.card) if window == 1 else made
 
     def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
         return StreamPreparation(
             self.settings,
             self.windows[window - 1].material,
-            Classifier(model, self.settings.classes),
+            serving(model, self.settings.classes),
             self.common.golden,
             golden_gpu_s=partial(golden_gpu_s, self.common.golden, self.common.card),
             crop_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
         )
 
-    def _trunk(self, crops: NDArray[np.uint8], resolution: int) -> SharedTrunk:
-        return SharedTrunk.of(self.common.base, self.common.blocks_left, crops, resolution)
+    def _asked(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> Asked:
+        common = self.common
+        return asked(common.base, common.blocks_left, images, resolution, self.settings.classes)
 
 
 def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:

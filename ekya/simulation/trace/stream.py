@@ -18,6 +18,7 @@ from ekya.core.trace import (
     Training,
 )
 from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.core.view import InferenceOption
 from ekya.core.weights import CachedModel
 from ekya.planning.schedulers.objective import analysed_part
 from ekya.simulation.retraining import EpochEnd, TrainingStep
@@ -129,7 +130,7 @@ class TraceStream:
         self._share_milli = 0
         self._since_us = 0
         self._accuracy = [0.0] * len(trace.windows)
-        self._kept: dict[int, float] = {}
+        self._kept: dict[int, tuple[InferenceOption, float]] = {}
 
     @property
     def origin(self) -> Origin:
@@ -176,8 +177,9 @@ class TraceStream:
         here = self.trace.windows[window]
         if window not in self._kept:
             option = next(option for option in here.inference if option.config == self._inference)
-            self._kept[window] = analysed_part(option, self._share_milli, self._speed)
-        return self.standing(window).served_in(part, len(here.weights)) * self._kept[window]
+            self._kept[window] = option, analysed_part(option, self._share_milli, self._speed)
+        option, kept = self._kept[window]
+        return option.full_accuracy(self.standing(window).served_in(part, len(here.weights))) * kept
 
 
 def cached_model(stream: StreamTrace, window: int) -> CachedModel | None:

@@ -5,8 +5,9 @@ validation part; one that counts is that on all objects, times the part that λ 
 
     A(t) = accuracy of the serving model in this window · ρ · min(1, speed(I) / speed(n))
 
-as in the schedulers' objective, with the same function (`planning/schedulers/objective.py`). Labelling and
-profiling hold the preparation's share for the recorded GPU-seconds, in the order of all worlds
+as in the schedulers' objective, with the same function (`planning/schedulers/objective.py`), and with 1 in
+place of the model's accuracy where λ is of the golden detector. Labelling and profiling hold the
+preparation's share for the recorded GPU-seconds, in the order of all worlds
 (`planning/profiling/preparation_steps.py`).
 """
 
