@@ -88,10 +88,11 @@ def pairs_of(
     """Returns all pairs of cameras, except where the labels show too few objects to conclude anything."""
     pairs = []
     for camera, (labels, test) in parts.items():
-        if distinct_objects(labels) < LEAST_OBJECTS:
+        objects = distinct_objects(labels)
+        if objects < LEAST_OBJECTS:
             log.info("%s: too few objects", camera)
             continue
-        old, before, objects = f1_of(base, labels), f1_of(base, test), int(labels.objects_in_each().sum())
+        old, before = f1_of(base, labels), f1_of(base, test)
         for of, model in models.items():
             if of != camera:
                 compared = Compared(f1_of(model, labels), old, objects)

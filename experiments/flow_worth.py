@@ -29,7 +29,7 @@ from rich.table import Table
 from ekya.cli.options import numbers
 from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.records import NO_LABELS, FramePrediction, PredictionColumns, ReferenceColumns
 from ekya.core.units import BASE_VERSION
 from ekya.models.edge.detection.suppress import Found
@@ -46,16 +46,13 @@ from ekya.streams.ingest.crops import whole_frame
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.video import VideoSpec
 
-GOLDEN_SIDE = 0
-"""Side that stands for the golden detector at its own."""
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """Result of one λ on one video.
 
     Attributes:
-        side: of the student's input in pixels; 0 for the golden detector.
+        side: of the student's input in pixels; ``GOLDEN_RESOLUTION`` for the golden detector.
         f1: against the golden detector on every frame; None without objects.
         gpu_s: for a second of video.
     """
@@ -117,16 +114,16 @@ def rows_of(
     reference = ReferenceColumns.of([row for row in judged if row is not None])
     seconds = len(frames) * (frames[-1].t_us - frames[0].t_us) / (len(frames) - 1) / 1e6
     model = serving(base_model(fleet, 0), CLASSES)
-    for side in (*sides, GOLDEN_SIDE):
+    for side in (*sides, GOLDEN_RESOLUTION):
         found: list[Found] = []
         for frame in frames:
-            if side == GOLDEN_SIDE:
+            if side == GOLDEN_RESOLUTION:
                 objects = golden.find(frame.image)
                 assert objects is not None
                 found.append(_as_found(objects, frame))
                 continue
             found += model.predict(whole_frame(frame.image, side), side)
-        if side == GOLDEN_SIDE:
+        if side == GOLDEN_RESOLUTION:
             counted = golden.operations([Question(np.zeros((0, 4), np.float32), frames[0].image)])
             one_s = card.proposing_gpu_s(counted)
         else:
@@ -171,7 +168,7 @@ def _table(rows: Sequence[Row]) -> Table:
         if row.flow:
             continue
         other = flowing.get((row.video, row.side, row.every), row)
-        name = "golden" if row.side == GOLDEN_SIDE else f"{row.side} px"
+        name = "golden" if row.side == GOLDEN_RESOLUTION else f"{row.side} px"
         table.add_row(
             *(row.video, name, str(row.every), _percent(row.f1), _percent(other.f1)),
             *(f"{row.gpu_s:.3f}", f"{other.gpu_s:.3f}"),

@@ -93,7 +93,8 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
         case cmd.AdoptModel():
             # They are about to serve, and the next plan must know it.
             stream = state.stream(command.stream)
-            return state.with_stream(replace(stream, accuracy=command.validation_accuracy))
+            accuracy = command.validation_accuracy
+            return state.with_stream(replace(stream, accuracy=accuracy, adopting_over=stream.accuracy))
         case cmd.StartRetraining():
             stream = state.stream(command.stream)
             job = RetrainJob(

@@ -22,7 +22,7 @@ from ekya.core.plan import Phase, Plan
 from ekya.core.profile import Family, family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState, apply
-from ekya.core.units import BASE_VERSION, StreamId, us_to_seconds
+from ekya.core.units import StreamId, us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_adopted, why_back, why_not
 from ekya.planning.profiling.history import Observation
@@ -280,7 +280,7 @@ def _answers(
 def _has_only_its_base(stream: StreamState) -> bool:
     """Returns whether a stream serves the base model, which no retraining is about to change."""
     untouched = stream.job is None and stream.finished is None
-    return stream.version == BASE_VERSION and untouched and stream.status not in OVER
+    return stream.serves_base and untouched and stream.status not in OVER
 
 
 def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:

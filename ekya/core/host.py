@@ -17,12 +17,12 @@ class StreamCosts:
     Attributes:
         fps: frames per second of the camera.
         frame_gpu_s: seconds of a whole GPU (on a CPU machine: of one core) to analyse one typical frame,
-            object detection included, per λ resolution in pixels, that of the golden detector among them if
-            a λ is of it.
+            object detection included, per λ resolution in pixels; also per ``GOLDEN_RESOLUTION`` where λ of
+            the golden detector are offered.
         finding_gpu_s: part of each for object detection, independent of the number of objects.
         per_object: whether the rest is for objects one by one; otherwise for frames, whatever they show.
-        following_gpu_s: to follow the boxes of a typical frame into the next, per resolution; those of one
-            that is missing stay in place.
+        following_gpu_s: to follow the boxes of a typical frame into the next, per resolution; boxes of a
+            resolution that is not listed stay in place.
     """
 
     fps: float

@@ -10,7 +10,15 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
-from ekya.core.units import BASE_VERSION, FIRST_JOB, JobId, ModelVersion, StreamId, us_to_seconds
+from ekya.core.units import (
+    BASE_VERSION,
+    FIRST_JOB,
+    ONLY_BASE,
+    JobId,
+    ModelVersion,
+    StreamId,
+    us_to_seconds,
+)
 from ekya.core.view import InferenceOption, RetrainOption
 from ekya.core.weights import CachedModel, Elsewhere
 
@@ -114,7 +122,9 @@ class StreamState:
         stream, added_in: its id, and the window in which it was added.
         faults: of its camera and workers.
         version: of the serving model.
+        base_versions: those under which the base model has served.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
+        adopting_over: the same of the base model, while another stream's weights are about to replace it.
         cached: its cached models.
         inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
@@ -133,7 +143,9 @@ class StreamState:
     added_in: int = 0
     faults: Faults = NO_FAULTS
     version: ModelVersion = BASE_VERSION
+    base_versions: frozenset[ModelVersion] = ONLY_BASE
     accuracy: float | None = None
+    adopting_over: float | None = None
     cached: tuple[CachedModel, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
@@ -147,6 +159,11 @@ class StreamState:
     inference_profiled_in: int | None = None
 
     @property
+    def serves_base(self) -> bool:
+        """True if the base model serves, also again after a roll-back."""
+        return self.version in self.base_versions
+
+    @property
     def status(self) -> Status:
         """Current status."""
         return self.faults.status[0]
@@ -155,6 +172,17 @@ class StreamState:
     def reason(self) -> str:
         """Reason for not serving; empty while the stream serves."""
         return self.faults.status[1]
+
+    @property
+    def answering_accuracy(self) -> float | None:
+        """Estimated accuracy of what answers: the serving model, or λ of the golden detector.
+
+        None before it is known.
+        """
+        if self.inference is None or not self.inference.by_golden:
+            return self.accuracy
+        options = (option for option in self.inference_options if option.config == self.inference)
+        return next((option.accuracy(0.0) for option in options), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +280,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             )
             # Without validation crops there is no new accuracy of the model.
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
-            return replace(stream, labels=labels, accuracy=accuracy)
+            return replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
@@ -264,9 +292,11 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.ModelCached():
             return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped() | ev.ModelAdopted():
-            return replace(stream, version=event.version, accuracy=event.validation_accuracy)
+            accuracy = event.validation_accuracy
+            return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None)
         case ev.RolledBack():
-            return replace(stream, version=event.version)
+            base_versions = with_roll_back(stream.base_versions, event)
+            return replace(stream, version=event.version, base_versions=base_versions)
         case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
@@ -321,7 +351,16 @@ def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
     return (Pace(job.job, job.held_milli, us_to_seconds(now_us - job.epoch_since_us)),)
 
 
+def with_roll_back(base_versions: frozenset[ModelVersion], event: ev.RolledBack) -> frozenset[ModelVersion]:
+    """Returns the versions under which a stream's base model has served, after a roll-back."""
+    return base_versions | {event.version} if event.of in base_versions else base_versions
+
+
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
+    if event.role is ev.Role.INFERENCE and stream.adopting_over is not None:
+        # The weights died with it: the base model goes on, and the profiles are not of it.
+        base = stream.adopting_over
+        stream = replace(stream, accuracy=base, adopting_over=None, profiles=WindowProfiles())
     stream = replace(stream, faults=stream.faults.after_death(event))
     if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)

@@ -42,7 +42,8 @@ class Compared:
             they are offered.
         old: accuracy of the weights that served when labels were taken before; of the base model beside an
             offer.
-        objects: number of distinct objects, one crop of each.
+        objects: number of distinct objects. In crops there is one of each; in frames, boxes that stay in
+            place from one to the next are one object.
     """
 
     new: float

@@ -17,6 +17,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.server import ServerTerms
+from ekya.models.edge.cuts import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
 
 DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
@@ -177,6 +178,11 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
     if server.streams is not None:
         raw["streams"] = _chosen(raw.get("streams"), server.streams, f"{key}.streams")
     fleet = parse_fleet(raw, f"{key} with {file}", (file.parent, path.parent, shipped_root()))
+    if fleet.edge.task is Task.DETECT:
+        raise UserError(
+            f"{key} with {file}: edge.task: several servers train classifiers only; write `edge: {{task: "
+            "classify}}`, or give this fleet file to ekya run"
+        )
     terms = ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
     return Server(terms, fleet)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.weights import Compared
 from ekya.models.golden.detections import Question
 from ekya.models.training.label_weights import few_of_each
 from ekya.models.training.labelled import Examples, LabelledCrops
@@ -100,17 +101,26 @@ class CropLabelling:
             for at, (frame, truth) in enumerate(labelled)
         ]
 
-    def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
-        """Returns the newest crop of each object; None if there are too few."""
+    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
+        """Returns the newest crop of each object, and their number; None if there are too few."""
+        labelled = labels.examples
         assert isinstance(labelled, LabelledCrops)
         objects = labelled.take(np.flatnonzero(labelled.classes != prepared.golden.background))
         if len(objects) < LEAST_OBJECTS:
             return None
         newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
-        return newest if len(newest) >= LEAST_OBJECTS else None
+        return (newest, len(newest)) if len(newest) >= LEAST_OBJECTS else None
 
-    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
-        """Returns None: a classifier finds no objects that the golden model could miss."""
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of compared crops: one of each object."""
+        return compared.objects
+
+    def images_to_doubt(self, labels: StreamLabels) -> int:
+        """Returns 0: a classifier finds no objects that the golden model could miss."""
+        return 0
+
+    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+        """Returns None, as ``images_to_doubt`` says."""
         return None
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
+from ekya.core.weights import Compared
 from ekya.models.edge.detection.suppress import Found
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import Labels
@@ -128,12 +129,21 @@ class FrameLabelling:
             for at, (_, of) in enumerate(labelled)
         ]
 
-    def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
-        """Returns all labelled frames; None if they show too few objects."""
-        assert isinstance(labelled, LabelledFrames)
-        return labelled if distinct_objects(labelled) >= LEAST_OBJECTS else None
+    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
+        """Returns all labelled frames, and the number of distinct objects; None if there are too few."""
+        labelled = _frames_of(labels)
+        objects = distinct_objects(labelled)
+        return (labelled, objects) if objects >= LEAST_OBJECTS else None
 
-    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of compared frames: all."""
+        return labels.count
+
+    def images_to_doubt(self, labels: StreamLabels) -> int:
+        """Returns the number of frames that ``doubt`` analyses: all."""
+        return labels.count
+
+    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
         """Returns a warning if the student surely finds what the golden detector misses, and more of it.
 
         Nobody knows the truth. So only what a good teacher hardly ever shows counts: of the objects that the
@@ -141,7 +151,7 @@ class FrameLabelling:
         golden detector finds in all. Boxes that stay in place count once: one that is wrong may be there in
         every frame.
         """
-        assert isinstance(labelled, LabelledFrames)
+        labelled = _frames_of(labels)
         answers = prepared.serving.predict(labelled.images, labelled.side)
         missed = tuple(_missed(*of) for of in zip(answers, labelled.objects, strict=True))
         alone, taught = distinct_objects(replace(labelled, objects=missed)), distinct_objects(labelled)
@@ -164,6 +174,13 @@ def objects_of(frame: CollectedFrame, found: GoldenObjects) -> FrameObjects:
     """Returns what was found in a frame, as fractions of it."""
     scale = np.tile(np.array(frame.size, np.float32), 2)
     return FrameObjects(found.boxes / scale, found.classes, found.doubtful / scale)
+
+
+def _frames_of(labels: StreamLabels) -> LabelledFrames:
+    """Returns the frames of both parts, in order of time: the youngest validate."""
+    labelled = labels.examples
+    assert isinstance(labelled, LabelledFrames)
+    return labelled
 
 
 def _found(golden: Labels, frame: CollectedFrame) -> GoldenObjects | None:

@@ -1,6 +1,8 @@
 """The golden detector in inference, where λ of it are offered."""
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +11,10 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.models.golden.detections import GoldenObjects, Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.costs import TYPICAL_FRAME
 
-_NO_BOXES = np.zeros((0, 4), np.float32)
-_BLANK = np.zeros((360, 640, 3), np.uint8)
+TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
+"""A frame, to count the golden detector's operations on it, and to warm it up."""
 
 
 class GoldenInference:
@@ -19,32 +22,42 @@ class GoldenInference:
 
     Args:
         fleet: with open classes found.
+        scope: context of each analysis; may block before and after it until its share lets it run.
     """
 
-    def __init__(self, fleet: FleetConfig) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, fleet: FleetConfig, scope: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self._fleet, self._scope = fleet, scope
         self._golden: GoldenModel | None = None
         self._lock = threading.Lock()
 
     def find(self, image: NDArray[np.uint8]) -> GoldenObjects:
         """Returns the objects of an (H, W, 3) uint8 BGR frame."""
-        golden = self._opened()
         with self._lock:
-            found = golden.find(image)
+            golden = self._opened()
+            # Inside the lock: who waits for another stream's frame has no batch under way.
+            with self._scope():
+                found = golden.find(image)
         assert found is not None, "a fleet file with λ of it names a detector"
         return found
 
     def operations(self) -> int:
         """Returns the multiplications and additions for a frame; to count them first takes seconds."""
-        return self._opened().operations([Question(_NO_BOXES, _BLANK)])
+        with self._lock:
+            return self._opened().operations([TYPICAL_QUESTION])
 
     def warm_up(self) -> None:
-        """Opens the detector, and runs the first forward pass, which is slow."""
-        self.find(_BLANK)
+        """Opens the detector and runs the first forward pass, which is slow, unless it is already open.
 
-    def _opened(self) -> GoldenModel:
+        Before a run there is no share, so it waits for none.
+        """
         with self._lock:
             if self._golden is None:
-                fleet = self._fleet
-                self._golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
-            return self._golden
+                self._opened().find(TYPICAL_QUESTION.picture)
+
+    def _opened(self) -> GoldenModel:
+        if self._golden is None:
+            fleet = self._fleet
+            self._golden = open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        return self._golden

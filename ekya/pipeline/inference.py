@@ -153,7 +153,7 @@ class FrameSteps:
         collector: keeps some frames for the golden model.
         task: of the model.
         follows: whether optical flow follows the model's boxes into frames that λ skips.
-        golden: analyses the frames where λ is of it; not used by others.
+        golden: golden detector, for frames under a λ of it; None where no such λ is offered.
 
     Attributes:
         propose: finds the objects of a frame.

@@ -15,6 +15,7 @@ from ekya.models.training.labelled import (
     VALIDATION_FRACTION,
     Examples,
     LabelledCrops,
+    concatenate,
     no_crops,
     split_by_track_and_time,
 )
@@ -73,6 +74,16 @@ class StreamLabels:
     window: int
     training: LabelledPart
     validation: LabelledPart
+
+    @property
+    def examples(self) -> Examples:
+        """The examples of both parts, copied together."""
+        return concatenate([self.training.examples, self.validation.examples])
+
+    @property
+    def count(self) -> int:
+        """Number of examples in both parts."""
+        return len(self.training.examples) + len(self.validation.examples)
 
     @property
     def can_train(self) -> bool:

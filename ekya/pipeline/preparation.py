@@ -21,7 +21,7 @@ from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
-from ekya.models.training.labelled import E, Examples, LabelledCrops, concatenate
+from ekya.models.training.labelled import E, Examples, LabelledCrops
 from ekya.models.training.microprofile import MicroProfile, way_to_try
 from ekya.models.training.trainer import Compute
 from ekya.pipeline.collector import WindowMaterial
@@ -67,10 +67,16 @@ class Labelling(Protocol):
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
 
-    def to_compare(self, prepared: "StreamPreparation", labelled: Examples) -> Examples | None:
-        """Returns the labels on which two models are compared; None if they show too few objects."""
+    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
+        """Returns labels on which models are compared, and their distinct objects; None if these are few."""
 
-    def doubt(self, prepared: "StreamPreparation", labelled: Examples) -> str | None:
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of images that each model analysed for a comparison on these labels."""
+
+    def images_to_doubt(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``doubt`` analyses; 0 if these labels can raise none."""
+
+    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
         """Returns a warning if the golden model seems to be worse than the serving one."""
 
 
@@ -155,11 +161,13 @@ class StreamPreparation:
         """Labels a sample of the window: ``asked``, or what ``select`` returns."""
         return self._labelling.label(self, asked or self.select())
 
+    def images_to_doubt(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``doubt`` analyses; 0 if these labels can raise none."""
+        return self._labelling.images_to_doubt(labels)
+
     def doubt(self, labels: StreamLabels) -> str | None:
         """Returns a warning if the golden model seems to be worse than the serving one; one pass of it."""
-        return self._labelling.doubt(
-            self, concatenate([labels.training.examples, labels.validation.examples])
-        )
+        return self._labelling.doubt(self, labels)
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of ``burst`` to the golden model."""
@@ -177,14 +185,15 @@ class StreamPreparation:
         """
         if self.earlier is None or self.settings.roll_back_margin >= NEVER_BACK:
             return None
-        labelled = concatenate([labels.training.examples, labels.validation.examples])
-        newest = self._labelling.to_compare(self, labelled)
-        if newest is None:
+        shown = self._labelling.to_compare(self, labels)
+        if shown is None:
             return None
-        now, before = (
-            judged_by(of, newest).accuracy(np.ones(len(newest))) for of in (self.serving, self.earlier)
-        )
-        return Compared(now, before, int(newest.objects_in_each().sum()))
+        newest, objects = shown
+        return Compared(_right(self.serving, newest), _right(self.earlier, newest), objects)
+
+    def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
+        """Returns the number of images that each model analysed for what ``compare`` returned."""
+        return self._labelling.compared_images(labels, compared)
 
     def settled(self, compared: Compared | None) -> "StreamPreparation":
         """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""
@@ -194,19 +203,15 @@ class StreamPreparation:
 
     def offer(self, labels: StreamLabels, others: Sequence[OtherModel]) -> Offer | None:
         """Returns the other stream's model that does best on the labels; None without evidence."""
-        labelled = concatenate([labels.training.examples, labels.validation.examples])
-        shown = self._labelling.to_compare(self, labelled) if others and labels.can_train else None
+        shown = self._labelling.to_compare(self, labels) if others and labels.can_train else None
         if shown is None:
             return None
-
-        def right(of: Serving) -> float:
-            return judged_by(of, shown).accuracy(np.ones(len(shown)))
-
-        accuracies = [right(other.serving) for other in others]
+        newest, objects = shown
+        accuracies = [_right(other.serving, newest) for other in others]
         best = int(np.argmax(accuracies))
-        compared = Compared(accuracies[best], right(self.serving), int(shown.objects_in_each().sum()))
+        compared = Compared(accuracies[best], _right(self.serving, newest), objects)
         accuracy = replace(self, serving=others[best].serving).serving_accuracy(labels)
-        return Offer(others[best], compared, accuracy, len(shown), len(others) + 1)
+        return Offer(others[best], compared, accuracy, len(newest), len(others) + 1)
 
     def adopting(self, offer: Offer | None) -> "StreamPreparation":
         """Returns the preparation with the offered model if it is to serve, else unchanged."""
@@ -282,6 +287,11 @@ class StreamPreparation:
             compute=Compute(self.settings.device, scope, training_precision(self.settings.device, scope)),
             passed=self.passed,
         )
+
+
+def _right(of: Serving, examples: Examples) -> float:
+    """Returns a model's accuracy on examples that all count equally."""
+    return judged_by(of, examples).accuracy(np.ones(len(examples)))
 
 
 def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -> tuple[str, ...]:

@@ -89,17 +89,48 @@ class ModelRecord:
             )
         )
 
-    def serve_again(
-        self, version: ModelVersion, of: ModelVersion, served_from_us: int, of_stream: StreamId | None = None
-    ) -> None:
-        """Records that weights of version ``of`` serve as ``version``; their file exists already.
+    def serve_again(self, version: ModelVersion, of: ModelVersion, served_from_us: int) -> None:
+        """Records that this stream's weights of version ``of`` serve as ``version``; their file exists.
 
-        They are this stream's, or those of ``of_stream``.
+        Raises:
+            LookupError: they are not recorded.
         """
-        for row in self._store.models(of_stream or self.stream):
-            if row.version == of:
-                again = replace(row, stream=self.stream, version=version, served_from_us=served_from_us)
-                self._store.put_model(again)
+        before = self._recorded(self.stream, of)
+        self._store.put_model(replace(before, version=version, served_from_us=served_from_us))
+
+    def adopt(
+        self,
+        version: ModelVersion,
+        of: StreamId,
+        of_version: ModelVersion,
+        validation_accuracy: float,
+        served_from_us: int,
+    ) -> None:
+        """Records that another stream's weights serve as ``version``; their file exists.
+
+        Args:
+            version: number of the weights here.
+            of, of_version: the other stream, and their number there.
+            validation_accuracy: of these weights on the labels here.
+            served_from_us: run time.
+
+        Raises:
+            LookupError: they are not recorded.
+        """
+        adopted = replace(
+            self._recorded(of, of_version),
+            stream=self.stream,
+            version=version,
+            validation_accuracy=validation_accuracy,
+            served_from_us=served_from_us,
+        )
+        self._store.put_model(adopted)
+
+    def _recorded(self, stream: StreamId, version: ModelVersion) -> ModelRow:
+        for row in self._store.models(stream):
+            if row.version == version:
+                return row
+        raise LookupError(f"weights {version} of {stream} are not recorded")
 
 
 def merge_frames(folder: RunFolder, streams: Iterable[StreamId]) -> None:

@@ -40,7 +40,7 @@ class ProgressObserver:
         passed_us = max(batch.now_us - self._shown_us, 1)
         self._shown_us = batch.now_us
         for stream in fleet.streams:
-            accuracy = _accuracy(stream)
+            accuracy = stream.answering_accuracy
             if accuracy is not None:
                 self._accuracy_us[stream.stream] += accuracy * passed_us
                 self._known_us[stream.stream] += passed_us
@@ -70,7 +70,7 @@ class ProgressObserver:
         return ScreenRow(
             stream=stream.stream,
             status=status,
-            accuracy_now=_accuracy(stream),
+            accuracy_now=stream.answering_accuracy,
             accuracy_mean=self._accuracy_us[stream.stream] / known_us if known_us else None,
             training=None if job is None else job.config,
             training_progress=None if job is None else len(job.accuracies) / job.config.epochs,
@@ -79,14 +79,6 @@ class ProgressObserver:
             inference_share_milli=stream.inference_share_milli,
             health=health,
         )
-
-
-def _accuracy(stream: StreamState) -> float | None:
-    """Returns the estimated accuracy of what serves: the edge model, or the golden detector by its λ."""
-    if stream.inference is None or not stream.inference.by_golden:
-        return stream.accuracy
-    options = (option for option in stream.inference_options if option.config == stream.inference)
-    return next((option.accuracy(0.0) for option in options), None)
 
 
 class WarningLogger:

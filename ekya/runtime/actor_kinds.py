@@ -110,7 +110,7 @@ class LentWeights:
     """Weights of a stream that another one may adopt.
 
     Attributes:
-        stream, version: whose they are, and their version there.
+        stream, version: the stream that serves them, and their version there.
         fetch: fetches their bytes.
     """
 

@@ -158,7 +158,7 @@ class InferenceActor:
                 models = MultiModelPredictor(common.device, common.way)
                 batcher = ModelBatcher(handle.scope, fleet_classes(common.fleet), models)
                 share, use = VersionedShare(handle), SharedUse(handle)
-                golden = GoldenInference(common.fleet)
+                golden = GoldenInference(common.fleet, handle.scope)
                 self.shared = InferenceProcess(handle, share, use, batcher, self._mailbox, golden)
             return self.shared
 

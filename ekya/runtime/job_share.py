@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -213,7 +213,7 @@ class SharedUse:
     def __init__(self, handle: ShareHandle) -> None:
         self._handle = handle
         self._lock = threading.Lock()
-        self._pictures: Counter[Hashable] = Counter()
+        self._pictures: defaultdict[Hashable, float] = defaultdict(float)
         self._open_us = 0.0
         self._used_us: dict[Hashable, float] = {}
         self._wall_us = 0
@@ -232,8 +232,8 @@ class SharedUse:
             self._used_us.pop(owner, None)
             self._reported_at_us.pop(owner, None)
 
-    def count(self, owner: Hashable, pictures: int) -> None:
-        """Counts pictures that were analysed for an owner."""
+    def count(self, owner: Hashable, pictures: float) -> None:
+        """Counts pictures that were analysed for an owner, or other work that costs as much as these."""
         with self._lock:
             if owner in self._used_us:
                 self._pictures[owner] += pictures
@@ -255,7 +255,7 @@ class SharedUse:
         whole = self._handle.measured()
         self._wall_us += whole.wall_us
         self._open_us += whole.used_us
-        pictures = self._pictures.total()
+        pictures = sum(self._pictures.values())
         if pictures:
             for owner, count in self._pictures.items():
                 self._used_us[owner] += self._open_us * count / pictures

@@ -36,7 +36,11 @@ class RunMetrics:
     """Gauges and counters that are updated after each step of the loop."""
 
     def __init__(self) -> None:
-        self._accuracy = Gauge("ekya_accuracy", "Estimated accuracy of the model that serves.", _STREAM)
+        self._accuracy = Gauge(
+            "ekya_accuracy",
+            "Estimated accuracy of what answers: the model that serves, or the golden detector.",
+            _STREAM,
+        )
         self._inference = Gauge("ekya_inference_share_milli", "Inference share, as granted.", _STREAM)
         self._retraining = Gauge("ekya_retraining_share_milli", "Retraining share, as granted.", _STREAM)
         self._measured = Gauge("ekya_measured_share_milli", "Share that was really used.", (*_STREAM, "role"))
@@ -95,8 +99,8 @@ class RunMetrics:
 
     def _follow(self, stream: StreamState) -> None:
         tags: dict[str, str] = {"stream": stream.stream}
-        if stream.accuracy is not None:
-            self._accuracy.set(stream.accuracy, tags)
+        if stream.answering_accuracy is not None:
+            self._accuracy.set(stream.answering_accuracy, tags)
         self._inference.set(stream.inference_share_milli, tags)
         self._retraining.set(0 if stream.job is None else stream.job.share_milli, tags)
 
@@ -120,7 +124,8 @@ class ModelKeeper:
             if isinstance(event, ev.RolledBack):
                 record.serve_again(event.version, event.of, event.t_us)
             elif isinstance(event, ev.ModelAdopted):
-                record.serve_again(event.version, event.of_version, event.t_us, of_stream=event.of)
+                accuracy = event.validation_accuracy
+                record.adopt(event.version, event.of, event.of_version, accuracy, event.t_us)
             elif started := self._started.get(event.job):
                 accuracy = event.validation_accuracy
                 record.add_model(event.version, None, started.window, started.config, accuracy, event.t_us)

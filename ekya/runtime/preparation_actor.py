@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 
@@ -15,7 +15,6 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
-from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
@@ -24,10 +23,9 @@ from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.preparation import OtherModel, StreamPreparation
+from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import PREPARATION_GPU
@@ -40,6 +38,7 @@ from ekya.planning.profiling.preparation_steps import (
 )
 from ekya.runtime.actor_kinds import ActorConfig, LentWeights
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
+from ekya.runtime.known_models import KnownModels
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
 from ekya.system.memory import give_back_freed
@@ -127,9 +126,7 @@ class PreparationActor:
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._preparations: NewestJob[_Preparation] = NewestJob()
-        self._known: dict[StreamId, Weights] = {}
-        self._predictors = Predictors(config.device, config.way)
-        self._loading = threading.Lock()
+        self._models = KnownModels(Predictors(config.device, config.way))
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
@@ -168,11 +165,7 @@ class PreparationActor:
         self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
     ) -> None:
         """Loads the model that a stream serves from now on, before its next window is prepared."""
-        with self._loading:
-            known = self._known.get(stream)
-            if known is None or version > known.version:
-                model = serving(from_bytes(weights), settings.classes, self._predictors)
-                self._known[stream] = Weights(model, version)
+        self._models.know(stream, settings, version, weights)
 
     def hand_in(
         self,
@@ -201,7 +194,7 @@ class PreparationActor:
         preparation = self._preparations.wait(window)
         if preparation is None:
             return
-        known = self._newest(stream, settings, version, weights)
+        known = self._models.newest(stream, settings, version, weights)
         before, self._evaluated[stream] = self._evaluated.get(stream), known
         serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
@@ -226,24 +219,6 @@ class PreparationActor:
         preparation = self._preparations.wait(window)
         if preparation is not None:
             preparation.drop(stream)
-
-    def _newest(
-        self,
-        stream: StreamId,
-        settings: PreparationSettings,
-        version: ModelVersion,
-        weights: Callable[[], bytes],
-    ) -> Weights:
-        """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
-        known = self._known.get(stream)
-        if known is None or known.version < version:
-            try:
-                self.know(stream, settings, version, weights())
-            except Exception as error:
-                if known is None:
-                    raise
-                _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
-        return self._known[stream]
 
     def end(self, window: int) -> Resized:
         """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
@@ -304,6 +279,10 @@ class PreparationActor:
                 match step:
                     case LabelStep():
                         labelled[step.stream] = self._label(preparation, step.stream)
+                        self._question(preparation, step.stream)
+                        accuracy = self._try_others(preparation, step.stream)
+                        if accuracy is not None:
+                            labelled[step.stream] = replace(labelled[step.stream], accuracy=accuracy)
                     case InferenceStep():
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
@@ -325,7 +304,6 @@ class PreparationActor:
         calls_before = self._golden.calls
         with preparation.share.batch():
             labels = prepared.label()
-            self._question(prepared, stream, labels)
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
             accuracy = prepared.serving_accuracy(labels)
@@ -349,47 +327,34 @@ class PreparationActor:
                 objects=labels.objects_in_frames,
             )
         )
-        adopted = self._try_others(preparation, stream, labels)
-        return Labelled(accuracy if adopted is None else adopted, labels.can_train)
+        return Labelled(accuracy, labels.can_train)
 
-    def _try_others(self, preparation: _Preparation, stream: StreamId, labels: StreamLabels) -> float | None:
+    def _question(self, preparation: _Preparation, stream: StreamId) -> None:
+        """Logs a doubt about the golden model from a stream's first labels."""
+        prepared, labels = preparation.streams[stream], preparation.labels[stream]
+        if stream in self._questioned or not prepared.images_to_doubt(labels):
+            return
+        self._questioned.add(stream)
+        with preparation.share.batch():
+            doubt = prepared.doubt(labels)
+        if doubt is not None:
+            _LOG.warning("%s: %s", stream, doubt)
+
+    def _try_others(self, preparation: _Preparation, stream: StreamId) -> float | None:
         """Tries other streams' models on new labels, and prepares the best instead if it is to serve.
 
         Returns:
             Its accuracy in that case, else None.
         """
         prepared, window = preparation.streams[stream], preparation.command.window
-        others = [
-            known
-            for lent in preparation.others[stream]
-            if (known := self._other(lent, prepared.settings)) is not None
-        ]
+        others = self._models.lent(preparation.others[stream], prepared.settings)
         with preparation.share.batch():
-            offer = prepared.offer(labels, others)
+            offer = prepared.offer(preparation.labels[stream], others)
         if offer is None:
             return None
         preparation.streams[stream] = prepared.adopting(offer)
         self._mailbox.put(offer.event(self._clock.now_us(), stream, window, preparation.used_s))
         return None if preparation.streams[stream] is prepared else offer.accuracy
-
-    def _other(self, lent: LentWeights, settings: PreparationSettings) -> OtherModel | None:
-        """Returns another stream's model; None if it cannot be fetched."""
-        try:
-            known = self._newest(lent.stream, settings, lent.version, lent.fetch)
-        except Exception as error:
-            _LOG.warning("%s: its model cannot be tried for other streams (%s)", lent.stream, error)
-            return None
-        same = known.version == lent.version
-        return OtherModel(lent.stream, lent.version, known.model) if same else None
-
-    def _question(self, prepared: StreamPreparation, stream: StreamId, labels: StreamLabels) -> None:
-        """Logs a doubt about the golden model from a stream's first labels."""
-        if stream in self._questioned:
-            return
-        self._questioned.add(stream)
-        doubt = prepared.doubt(labels)
-        if doubt is not None:
-            _LOG.warning("%s: %s", stream, doubt)
 
     def _profile_inference(
         self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]

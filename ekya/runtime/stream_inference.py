@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.host import StreamCosts
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareHandle
@@ -19,12 +20,11 @@ from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
 from ekya.pipeline.collector import WindowMaterial
-from ekya.pipeline.frame_costs import FrameCosts, FrameTally
+from ekya.pipeline.frame_costs import FrameCosts
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.run_writer import FrameRecord
 from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
-from ekya.results.metrics.health import FrameCount
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
@@ -32,6 +32,7 @@ from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import ModelBatcher
+from ekya.runtime.stream_reports import StreamReports
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
@@ -116,11 +117,10 @@ class StreamInference:
         self._record = FrameRecord(common.folder, self._stream.id)
         self._control = _Control()
         self._ipc: CudaIpc | None = None
-        self._costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
-        self._tally = FrameTally()
+        costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
+        self._reports = StreamReports(self._stream, feed, process.mailbox, costs)
         self._arrived = 0
         self._last_analysed = -1
-        self._reported_lost: bool | None = False
         self._thread: threading.Thread | None = None
 
     def ready(self) -> Ready:
@@ -135,10 +135,7 @@ class StreamInference:
         """Starts the stream. A replacement of a dead worker resumes where its record of answers ends."""
         done = read_predictions(self._config.common.folder.predictions(self._stream.id)).frame
         self._arrived = int(done[-1]) + 1 if len(done) else 0
-        self._clock = RunClock(started_monotonic_ns)
-        if self._clock.now_us() > 0:
-            # A replacement: what was reported of the camera came from its predecessor.
-            self._reported_lost = None
+        self._reports.begin(RunClock(started_monotonic_ns))
         self._feed.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()
@@ -243,9 +240,8 @@ class StreamInference:
             end_process_if_gpu_is_lost(error)
             self._release()
             reason = f"{type(error).__name__}: {error}"
-            self._report(
-                ev.WorkerDied(max(self._clock.now_us(), 0), self._stream.id, ev.Role.INFERENCE, reason)
-            )
+            now_us = max(self._reports.clock.now_us(), 0)
+            self._reports.report(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
 
     def _release(self) -> None:
         self._process.share.leave(self._part)
@@ -257,19 +253,21 @@ class StreamInference:
         measured_s = flushed_s = time.monotonic()
         while not self._stopped():
             decoded = self._feed.poll(_POLL_S)
-            self._report_camera(bool(decoded))
+            self._reports.camera(bool(decoded))
             for arrived in decoded:
                 self._answer(arrived)
             now_s = time.monotonic()
             if now_s - measured_s >= MEASURE_EVERY_S:
                 measured_s = now_s
-                self._report_share()
+                used = self._process.use.measured(self._part)
+                self._reports.share(used, self._process.share.holds_milli)
             if now_s - flushed_s >= _FLUSH_EVERY_S:
                 flushed_s = now_s
                 self._record.flush()
             self._process.models.hot_swap(self._stream.id)
             if self._feed.ended:
-                self._report_end()
+                self._record.flush()
+                self._reports.end()
                 return
 
     def _answer_rest(self, horizon_us: int) -> None:
@@ -303,8 +301,7 @@ class StreamInference:
         row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._version)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])
-        self._costs.add(row)
-        self._report_frames(self._tally.add(row))
+        self._reports.frame(row)
 
     def _analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
@@ -315,7 +312,7 @@ class StreamInference:
         self._steps.collect(frame, proposals)
         if not is_due or self._stopped():
             if not self._steps.proposes_free:
-                self._costs.count_found()
+                self._reports.costs.count_found()
             follows = self._steps.follows(config) and not is_due and not self._stopped()
             return self._follow(frame, config) if follows else None
         self._last_analysed = frame.index
@@ -330,19 +327,26 @@ class StreamInference:
         return row
 
     def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
-        with self._process.handle.scope():
-            row = self._steps.ask_golden(frame, config, self._version)
-        # The use of the process is divided among its streams by pictures of the edge model.
-        costs = self._config.common.costs[self._stream.id]
-        pictures = costs.frame_gpu_s[GOLDEN_RESOLUTION] / costs.object_gpu_s
-        self._process.use.count(self._part, max(round(pictures), 1))
+        row = self._steps.ask_golden(frame, config, self._version)
+        self._count_use(self._stream_costs.frame_gpu_s[GOLDEN_RESOLUTION])
         return row
 
     def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Follows boxes into a frame that λ skips; None if there are none to follow."""
         with self._process.handle.scope():
             followed = self._steps.follow(frame, config, self._version)
-        return None if followed is None else followed[0]
+        if followed is None:
+            return None
+        self._count_use(self._stream_costs.following_gpu_s[config.resolution])
+        return followed[0]
+
+    @property
+    def _stream_costs(self) -> StreamCosts:
+        return self._config.common.costs[self._stream.id]
+
+    def _count_use(self, gpu_s: float) -> None:
+        """Counts work beside the edge model: the process's use is divided by pictures of that model."""
+        self._process.use.count(self._part, gpu_s / self._stream_costs.object_gpu_s)
 
     def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
         """Proposes the objects of a frame that is analysed or collected."""
@@ -357,45 +361,7 @@ class StreamInference:
 
     def _report_swap(self, event: ev.Swapped, stall_us: int) -> None:
         self._version = event.version
-        self._report(replace(event, t_us=self._clock.now_us(), stall_us=stall_us))
-
-    def _report_share(self) -> None:
-        now_us, used = self._clock.now_us(), self._process.use.measured(self._part)
-        self._report(ev.ShareMeasured(now_us, self._stream.id, ev.Role.INFERENCE, used.share_milli))
-        needed = self._costs.measure(used.used_us, self._process.share.holds_milli)
-        if needed is not None:
-            self._report(ev.NeedMeasured(now_us, self._stream.id, *needed))
-        self._report_frames(self._tally.take())
-
-    def _report_frames(self, counted: tuple[int, FrameCount] | None) -> None:
-        if counted is not None:
-            window, frames = counted
-            now_us = max(self._clock.now_us(), 0)
-            self._report(ev.FramesCounted(now_us, self._stream.id, window, frames.due, frames.analysed))
-
-    def _report_camera(self, frames_came: bool) -> None:
-        """Reports once each when a live camera, or one with scripted outages, is lost and when it is back."""
-        lost = self._feed.lost
-        may_be_lost = self._stream.source.live or bool(self._stream.play.outages_us)
-        if not may_be_lost or (lost is not None) == self._reported_lost:
-            return
-        if lost is not None:
-            self._reported_lost = True
-            self._report(ev.StreamLost(max(0, self._clock.now_us()), self._stream.id, lost))
-        elif frames_came:
-            self._reported_lost = False
-            self._report(ev.StreamBack(self._clock.now_us(), self._stream.id))
-
-    def _report_end(self) -> None:
-        """Reports the end of a recording; first the reason as a loss, if its decoder died."""
-        self._record.flush()
-        now_us, died = self._clock.now_us(), self._feed.died
-        if died is not None:
-            self._report(ev.StreamLost(now_us, self._stream.id, died))
-        self._report(ev.StreamEnded(now_us, self._stream.id))
-
-    def _report(self, event: ev.Event) -> None:
-        self._process.mailbox.put(event)
+        self._reports.report(replace(event, t_us=self._reports.clock.now_us(), stall_us=stall_us))
 
     def _stopped(self) -> bool:
         with self._control.lock:

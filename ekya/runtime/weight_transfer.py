@@ -10,7 +10,8 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.state import with_roll_back
+from ekya.core.units import ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.planning.profiling.gate import tried_by
 from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.fleet_actors import StreamActors
@@ -61,10 +62,10 @@ class WeightTransfer:
                weights, and a roll-back or a resume needs them too. The object store has it and all before
                it → served; its trainer dies first → rejected.
     served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
-               New labels are taken (``evaluate``) → evaluated.
+               Other streams that serve the base model may try it (``lend``), and get it as a version of
+               theirs (``adopt``). New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
-               ``roll_back`` sends them again, as a new version (→ pending). Other streams that still
-               serve the base model may try it (``lend``) and get it as a version of theirs (``adopt``).
+               ``roll_back`` sends them again, as a new version (→ pending).
     rejected   Never reported, and never used again.
     =========  ==========================================================================================
 
@@ -87,6 +88,9 @@ class WeightTransfer:
     ) -> None:
         self._streams, self._calls, self._emit, self._over_ipc = streams, calls, emit, over_ipc
         self._transfers: dict[StreamId, list[_Transfer]] = {stream: [] for stream in streams}
+        # The last one serves.
+        self._served_versions = {stream: [own.version] for stream, own in streams.items()}
+        self._base_versions = dict.fromkeys(streams, ONLY_BASE)
         self._evaluated: dict[StreamId, _Evaluated] = {}
         self._earlier: dict[StreamId, _Evaluated] = {}
         self._lent: dict[tuple[StreamId, ModelVersion], Any] = {}
@@ -132,11 +136,22 @@ class WeightTransfer:
         return True
 
     def lend(self, stream: StreamId, window: int) -> tuple[LentWeights, ...]:
-        """Returns other streams' weights that a stream tries on a window's labels, and may adopt."""
-        versions = {one: own.version for one, own in self._streams.items()}
-        lent = {(one, versions[one]): self._streams[one] for one in tried_by(stream, versions, window)}
-        self._lent |= {which: own.newest_weights for which, own in lent.items()}
-        return tuple(LentWeights(*which, partial(ray.get, own.newest_weights)) for which, own in lent.items())
+        """Returns other streams' weights that a stream tries on a window's labels, and may adopt.
+
+        They serve, and are in the object store: what is pending there may never serve, and fetching it would
+        wait for its trainer.
+        """
+        serving = {one: versions[-1] for one, versions in self._served_versions.items()}
+        with_base = {one for one, version in serving.items() if version in self._base_versions[one]}
+        own = self._streams[stream]
+        if own.newest_weights is not own.weights:
+            return ()
+        lent = {
+            (one, serving[one]): self._streams[one].weights
+            for one in tried_by(stream, serving, with_base, window)
+        }
+        self._lent |= lent
+        return tuple(LentWeights(*which, partial(ray.get, weights)) for which, weights in lent.items())
 
     def adopt(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
         """Sends weights that were lent in this window to a stream's inference; False if they were not."""
@@ -184,6 +199,9 @@ class WeightTransfer:
             first = line.pop(0)
             if first.is_stored and first.event is not None:
                 self._streams[stream].weights = first.weights
+                self._served_versions[stream].append(first.version)
+                if isinstance(first.event, ev.RolledBack):
+                    self._base_versions[stream] = with_roll_back(self._base_versions[stream], first.event)
                 events.append(first.event)
                 continue
             _LOG.error(
@@ -198,7 +216,7 @@ class WeightTransfer:
         """Records that a stream's newest weights are evaluated on new labels.
 
         Returns:
-            Version of the weights that were evaluated before; None if they are the same.
+            Version of the weights that were evaluated before; None if they are the same, or never served.
         """
         own = self._streams[stream]
         before, self._evaluated[stream] = (
@@ -207,10 +225,15 @@ class WeightTransfer:
         )
         self._profiled[stream] = own.newest_weights
         self._earlier.pop(stream, None)
-        if before is None or before.version == own.version:
+        if before is None or before.version == own.version or not self._has_served(stream, before.version):
             return None
         self._earlier[stream] = before
         return before.version
+
+    def _has_served(self, stream: StreamId, version: ModelVersion) -> bool:
+        """Returns whether a version has answered frames; that of one that was rejected is not recorded."""
+        withheld = [one.version for one in self._transfers[stream] if one.event is not None]
+        return version in (*self._served_versions[stream], *withheld)
 
     def begin_window(self) -> None:
         """Forgets lent weights and the activations of the last window, also those still to arrive."""

@@ -445,6 +445,37 @@ def test_step_adopts_clearly_better_weights_and_plans_with_them():
     assert again.commands == (), "only a stream with the base model adopts"
 
 
+def test_step_adopts_again_after_a_roll_back_to_the_base():
+    hand = opened_1()
+    for adopted, back, of in ((1, 2, 0), (3, 4, 2)):
+        assert only(cmd.AdoptModel, hand.give(105 * S, offered(105 * S, 0.8, 0.5)))
+        serves = ev.ModelAdopted(106 * S, A, ModelVersion(adopted), B, ModelVersion(2), 0.77, 200)
+        hand.give(106 * S, serves)
+        assert not hand.stream().serves_base
+        hand.give(107 * S, ev.RolledBack(107 * S, A, ModelVersion(back), ModelVersion(of), 200))
+        assert hand.stream().serves_base
+
+
+def test_step_knows_the_base_model_again_where_adopted_weights_die_with_inference():
+    hand = opened_1()
+    hand.give(104 * S, labels(104 * S, A, accuracy=0.5))
+    hand.give(105 * S, offered(105 * S, 0.8, 0.5))
+    hand.give(106 * S, ev.ProfileReady(106 * S, A, 1, FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5), 0.1))
+    hand.give(107 * S, ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"))
+    assert hand.stream().accuracy == 0.5
+    assert hand.stream().profiles.curves == (), "they are of the adopted weights"
+    assert hand.stream().serves_base
+
+
+def test_step_keeps_adopted_accuracy_where_inference_dies_later():
+    hand = opened_1()
+    hand.give(104 * S, labels(104 * S, A, accuracy=0.5))
+    hand.give(105 * S, offered(105 * S, 0.8, 0.5))
+    hand.give(106 * S, ev.ModelAdopted(106 * S, A, ModelVersion(1), B, ModelVersion(2), 0.77, 200))
+    hand.give(107 * S, ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"))
+    assert hand.stream().accuracy == 0.77
+
+
 def test_step_keeps_base_model_without_clear_gain_or_for_old_labels():
     assert opened_1().give(105 * S, offered(105 * S, 0.6, 0.5)).commands == ()
     assert opened_1().give(105 * S, offered(105 * S, 0.9, 0.1, window=0)).commands == ()

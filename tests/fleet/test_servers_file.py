@@ -82,3 +82,16 @@ def test_what_is_wrong_is_said_in_one_sentence_with_its_key(changes, said, tmp_p
         load_servers(file_of(tmp_path, **changes))
     assert said in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_detectors_are_refused_in_one_sentence(tmp_path) -> None:
+    streams = [{"id": "cam-1", "source": {"kind": "video", "files": ["a.mp4"]}}]
+    golden = {"model": "onnx", "weights": "golden.safetensors"}
+    fleet = {"golden": golden, "edge": {"task": "detect"}, "streams": streams}
+    for name in ("golden.safetensors", "a.mp4"):
+        (tmp_path / name).touch()
+    (tmp_path / "detectors.yaml").write_text(yaml.safe_dump(fleet))
+    path = file_of(tmp_path, fleet="detectors.yaml", servers=[{"site": "north"}])
+    with pytest.raises(UserError, match=r"north .* edge\.task: several servers train classifiers") as refused:
+        load_servers(path)
+    assert "\n" not in str(refused.value)

@@ -266,6 +266,28 @@ def test_compare_needs_different_objects():
     assert parked.compare(parked.label()) is None, f"one object, and not {LEAST_OBJECTS}"
 
 
+def test_objects_that_stay_in_place_are_compared_as_one():
+    """Of 24 frames with four parked cars, which are replaced twice, twelve cars are seen."""
+    sample = [
+        kept(
+            2 * at,
+            *(
+                (30 * lane, 5 + 25 * (at // 8), 30 * lane + 20, 20 + 25 * (at // 8), "car", 0.9)
+                for lane in range(4)
+            ),
+        )
+        for at in range(24)
+    ]
+    one = prepared(sample, serving=serving_detector(()), earlier=serving_detector())
+    labels = one.label()
+    assert labels.objects_in_frames == 96
+    compared = one.compare(labels)
+    assert compared.objects == 12
+    assert one.compared_images(labels, compared) == 24
+    offer = one.offer(labels, [other(serving_detector())])
+    assert (offer.compared.objects, offer.images) == (12, 24)
+
+
 def test_outputs_of_a_detector_stay():
     one = prepared(street(24, CAR, PERSON))
     assert one.outputs(one.label()) == one.model.classes

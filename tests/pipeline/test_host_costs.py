@@ -1,26 +1,31 @@
 """Tests of measuring a fleet's costs on its own sources, models and γ."""
 
+import cv2
 import numpy as np
 import pytest
 
+import ekya.pipeline.host_costs
+import ekya.streams.ingest.box_flow
 from ekya.core.configs import RetrainConfig
 from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.units import StreamId
 from ekya.models.edge.model import build_edge_model
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.detections import Proposals
-from ekya.pipeline.detector_work import random_images
+from ekya.pipeline.detector_work import random_frames, random_images
 from ekya.pipeline.host_costs import (
     SampledSource,
     Timer,
     family_costs,
     finding_gpu_s,
+    following_gpu_s,
     frame_label_gpu_s,
     label_gpu_s,
     of_all_streams,
     passing_gpu_s,
     sample_sources,
 )
+from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.synthetic.source import CitySpec
 
@@ -67,6 +72,46 @@ def test_finding_cost_is_spread_over_every_nth_frame():
 
     assert finding_gpu_s(SampledSource(10.0, frames), Finds(), 4, timer) == 1.0
     assert timer.longest_s == 4.0
+
+
+@pytest.fixture
+def followed(monkeypatch):
+    """Clock whose optical flow takes a second a start, and one a box that is followed."""
+    timer = Clock()
+
+    class Flow(BoxFlow):
+        def start(self, image, boxes):
+            timer.calls += 1
+            super().start(image, boxes)
+
+        def follow(self, image):
+            timer.calls += len(self.rows)
+            return super().follow(image)
+
+    monkeypatch.setattr(ekya.pipeline.host_costs, "BoxFlow", Flow)
+    return timer
+
+
+TYPICAL = len(random_frames(1, 8, ("object",)).objects[0].boxes)
+
+
+def noise(height, width, shift=0):
+    image = np.random.default_rng(7).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return np.roll(cv2.blur(image, (5, 5)), shift, axis=1)
+
+
+def sampled(*images):
+    return SampledSource(10.0, tuple(Frame(at, at, image, None) for at, image in enumerate(images)))
+
+
+@pytest.mark.parametrize("heights", [(48, 60, 60), (48, 60, 48), (48,)])
+def test_following_cost_of_a_camera_that_changes_its_size_is_measured(followed, heights):
+    assert following_gpu_s(sampled(*(noise(height, 64) for height in heights)), followed) == TYPICAL
+
+
+def test_following_cost_is_of_all_boxes_where_they_leave_the_picture(followed, monkeypatch):
+    monkeypatch.setattr(ekya.streams.ingest.box_flow, "_LEAST_VISIBLE", 2.0)  # every box leaves
+    assert following_gpu_s(sampled(noise(48, 64), noise(48, 64, shift=3)), followed) == TYPICAL
 
 
 def test_unmeasured_streams_cost_as_much_as_the_most_expensive():

@@ -12,12 +12,14 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.planning.profiling.inference_profile import (
     HEADROOM,
+    KEEPS_UP_PART,
     PRIOR_OBJECTS,
     BurstFrame,
     at_measured_use,
     held_frames,
     inference_options,
     measured_relative_accuracy,
+    period_gpu_s,
     prior_relative_accuracy,
     used_milli,
 )
@@ -196,6 +198,19 @@ def test_measured_use_scales_every_lambda():
     ]
 
 
+def test_measured_use_scales_only_lambdas_of_its_detector():
+    """Costs of the two detectors are measured separately."""
+    fifth, ninth = every(5, GOLDEN_RESOLUTION), every(9, GOLDEN_RESOLUTION)
+    options = inference_options((every(1), fifth, ninth), (), COSTS | {GOLDEN_RESOLUTION: 0.1}, FPS)
+    model, *golden = at_measured_use(options, fifth, 2 * options[1].share_needed_milli)
+    assert model == options[0]
+    for got, before in zip(golden, options[1:], strict=True):
+        assert got.share_needed_milli == pytest.approx(2 * before.share_needed_milli * KEEPS_UP_PART, abs=2)
+    model, *golden = at_measured_use(options, every(1), 75)
+    assert model.share_needed_milli < options[0].share_needed_milli
+    assert golden == list(options[1:])
+
+
 def test_measured_use_of_unknown_lambda_changes_nothing():
     options = inference_options((every(1),), (), COSTS, FPS)
     assert at_measured_use(options, every(5), 900) is options
@@ -242,7 +257,8 @@ def test_followed_boxes_need_a_share_and_promise_more():
         for gpu_s in ({}, {32: 0.002})
     )
     assert followed[0] == held[0]
-    assert followed[1].share_needed_milli == ceil((0.01 + 4 * 0.002) * FPS / 5 * HEADROOM * 1000)
+    # A frame arrives while one is analysed at the share for all four, and boxes are followed into three.
+    assert followed[1].share_needed_milli == ceil((0.01 + 3 * 0.002) * FPS / 5 * HEADROOM * 1000)
     assert followed[1].relative_accuracy > held[1].relative_accuracy + 0.2
 
 
@@ -256,7 +272,8 @@ def test_golden_detector_is_right_where_it_runs_and_its_boxes_are_followed():
         FPS,
         following_gpu_s={GOLDEN_RESOLUTION: 0.002},
     )
-    assert golden.share_needed_milli == ceil((0.1 + 4 * 0.002) * FPS / 5 * HEADROOM * 1000)
+    # Three of four frames arrive while one is analysed, and boxes are not followed into these.
+    assert golden.share_needed_milli == ceil((0.1 + 1 * 0.002) * FPS / 5 * HEADROOM * 1000)
     assert golden.accuracy(0.1) == golden.accuracy(0.9) == golden.relative_accuracy > 0.8
     assert model.accuracy(0.1) == pytest.approx(0.1 * model.relative_accuracy)
 
@@ -267,3 +284,12 @@ def test_frames_that_arrive_during_an_analysis_are_not_followed():
     assert held_frames(1000, 0.15, FPS) == 0
     late, soon = (prior_relative_accuracy(every(5), 32, held) for held in (2, 0))
     assert prior_relative_accuracy(every(5), 32) < late < soon
+
+
+def test_period_charges_no_frame_into_which_boxes_are_not_followed():
+    golden = {GOLDEN_RESOLUTION: 0.1}, {GOLDEN_RESOLUTION: 0.002}
+    fifth = every(5, GOLDEN_RESOLUTION)
+    assert period_gpu_s(fifth, *golden, FPS) == pytest.approx(0.1 + 0.002)
+    assert period_gpu_s(fifth, *golden, 1.0) == pytest.approx(0.1 + 0.002), "at a fifth of the share"
+    assert period_gpu_s(fifth, {GOLDEN_RESOLUTION: 9.0}, golden[1], FPS) == 9.0, "beyond one GPU: none is"
+    assert period_gpu_s(fifth, golden[0], {}, FPS) == 0.1

@@ -213,4 +213,4 @@ def test_fit_sizes_add_up_or_name_what_is_given_up(
 def test_floor_is_that_of_the_cheapest_lambda_of_either_detector():
     of = StreamCosts(10.0, {96: 0.05, GOLDEN_RESOLUTION: 0.1}, following_gpu_s={GOLDEN_RESOLUTION: 0.001})
     assert floor_milli(of, (1,), (96,)) == math.ceil(0.05 * 10 * HEADROOM * 1000)
-    assert floor_milli(of, (1,), (96,), golden_every=(5, 20)) == math.ceil(0.104 * 10 / 5 * HEADROOM * 1000)
+    assert floor_milli(of, (1,), (96,), golden_every=(5, 20)) == math.ceil(0.101 * 10 / 5 * HEADROOM * 1000)

@@ -362,3 +362,20 @@ def test_summarize_adoption_is_a_swap_with_its_delay_and_cost():
     assert told.adopted == {A: B}
     assert told.profiling_gpu_s == 0.25
     assert told.served == frozenset()
+
+
+def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
+    def adopted(at_s, version, stream=A):
+        return turn(
+            at_s, ev.ModelAdopted(at_s * S, stream, ModelVersion(version), B, ModelVersion(1), 0.8, 9)
+        )
+
+    def back(at_s, version, of, stream=A):
+        return turn(at_s, ev.RolledBack(at_s * S, stream, ModelVersion(version), ModelVersion(of), 9))
+
+    once = [turn(0, ev.StreamAdded(0, A, ())), adopted(2, 1), back(3, 2, 0)]
+    assert summarize(once).adopted == {}
+    again = [*once, adopted(4, 3)]
+    assert summarize(again).adopted == {A: B}
+    assert summarize([*again, back(6, 4, 2)]).adopted == {}, "version 2 is the base model"
+    assert summarize([*again, back(6, 4, 1)]).adopted == {A: B}, "version 1 is the adopted one"

@@ -231,12 +231,30 @@ def test_roll_back_twice_or_after_other_labels_does_nothing(executor, actors):
 
 
 @pytest.fixture
-def beside(monkeypatch):
-    """Actors of two streams, of which ``cam`` has been retrained and ``new`` serves the base model."""
+def pending(monkeypatch):
+    """Actors of two streams with the base model; retrained weights of ``cam`` are about to serve."""
     actors = FakeActors(("cam", "new")).install(monkeypatch)
     made = make_executor(actors)
     made.execute([start_retraining(), serve()])
     return made, actors
+
+
+@pytest.fixture
+def beside(pending):
+    """Actors of two streams, of which ``cam`` serves retrained weights and ``new`` the base model."""
+    made, actors = pending
+    actors.emit(actors.streams["cam"].inference, swapped(1))
+    events_of(made, actors)
+    return made, actors
+
+
+def lent_to(actors):
+    """Returns what was lent to each stream in the last preparation: other stream, version, weights."""
+    last = {arguments[1]: arguments[-1] for arguments in actors.arguments("hand_in")}
+    return {
+        stream: [(one.stream, one.version, one.fetch.args[0]) for one in lent]
+        for stream, lent in last.items()
+    }
 
 
 def prepare_both(window):
@@ -247,11 +265,56 @@ def prepare_both(window):
 def test_retrained_weights_are_lent_to_a_stream_with_the_base_model(beside):
     executor, actors = beside
     executor.execute([prepare_both(1)])
-    of_cam, of_new = (arguments[-1] for arguments in actors.arguments("hand_in"))
-    assert of_cam == (), "it has weights of its own"
-    (lent,) = of_new
-    assert (lent.stream, lent.version) == ("cam", 1)
-    assert lent.fetch.args == (actors.streams["cam"].newest_weights,)
+    own = actors.streams["cam"].newest_weights
+    assert lent_to(actors) == {"cam": [], "new": [("cam", 1, own)]}, "cam has weights of its own"
+
+
+def test_pending_weights_are_not_lent(pending):
+    """They may never serve, and fetching them waits for their trainer."""
+    executor, actors = pending
+    executor.execute([prepare_both(1)])
+    assert lent_to(actors) == {"cam": [], "new": []}
+    executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "unknown")])
+    assert actors.calls("adopt") == []
+
+
+def test_serving_weights_are_lent_while_newer_ones_are_pending(beside):
+    executor, actors = beside
+    served = actors.streams["cam"].weights
+    executor.execute([serve(epoch=5), prepare_both(1)])
+    assert actors.streams["cam"].newest_weights is not served
+    assert lent_to(actors)["new"] == [("cam", 1, served)]
+
+
+def test_base_model_that_serves_again_is_not_lent_and_tries_others(beside):
+    executor, actors = beside
+    new, lent = actors.streams["new"], actors.streams["cam"].weights
+    back = [ModelVersion(2), BASE_VERSION]
+    executor.execute([prepare_both(1), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
+    for window in (2, 4):
+        adopted = ev.ModelAdopted(0, "new", new.version, "cam", ModelVersion(1), 0.8, 5)
+        actors.emit(new.inference, adopted)
+        events_of(executor, actors)
+        executor.execute([prepare_both(window)])
+        assert lent_to(actors) == {"cam": [], "new": []}
+        executor.execute([cmd.RollBack("new", "worse")])
+        actors.emit(new.inference, ev.RolledBack(0, "new", *back, 5))
+        events_of(executor, actors)
+        assert (new.version, new.weights) == (back[0], "base")
+        executor.execute([prepare_both(window + 1)])
+        assert lent_to(actors) == {"cam": [], "new": [("cam", 1, lent)]}
+        executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better again")])
+        back = [ModelVersion(4), ModelVersion(2)]
+
+
+def test_weights_that_never_served_are_not_rolled_back_to(executor, actors, own):
+    """No file of theirs is recorded: a resumed run could not serve them."""
+    executor.execute([prepare(1), serve(), prepare(2), serve(5)])
+    actors.emit(own.inference, swapped(2))
+    events_of(executor, actors)
+    executor.execute([prepare(3), cmd.RollBack(CAM, "worse")])
+    assert earlier_versions(actors) == [None, BASE_VERSION, None]
+    assert actors.calls("roll_back") == []
 
 
 def test_adopted_weights_serve_and_are_retrained(beside):
@@ -326,9 +389,12 @@ def test_hot_swap_to_lost_weights_is_never_reported(on_the_gpu, actors, own, cap
 
 def test_hot_swaps_are_reported_in_order_although_stored_in_another(on_the_gpu, actors, own):
     """Otherwise a worker that dies would be restarted with the older weights."""
-    on_the_gpu.execute([prepare(2), serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
+    on_the_gpu.execute([prepare(2)])
+    actors.emit(own.inference, swapped(1))
+    assert events_of(on_the_gpu, actors) == (), "withheld until it is stored"
+    on_the_gpu.execute([serve(5), prepare(3), cmd.RollBack(CAM, "worse")])
     rolled_back = ev.RolledBack(0, CAM, ModelVersion(3), ModelVersion(1), 5)
-    actors.emit(own.inference, swapped(1), swapped(2), rolled_back)
+    actors.emit(own.inference, swapped(2), rolled_back)
     first, second = actors.calls("send")
     events_of(on_the_gpu, actors)
     second.reply()

@@ -1,8 +1,10 @@
 """Tests of the inference actor as a plain object whose frames are fed by hand."""
 
 import gc
+import threading
 import time
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +13,12 @@ import torch
 from bars import FPS, NAMES, SIDE, WINDOW_US, knowing, standing, turned_around
 from fake_ipc import FakeGpu
 
+import ekya.pipeline.golden_inference
 import ekya.runtime.inference_actor
 import ekya.runtime.stream_inference
 from ekya.core import events as ev
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.host import StreamCosts
 from ekya.core.speed import LINEAR
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion, StreamId
 from ekya.gpu.backends.token_bucket import TokenBucket
@@ -23,6 +27,7 @@ from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.edge.flat import DamagedWeightsError
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.multi_model import MultiModelPredictor
+from ekya.models.golden.detections import GoldenObjects
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
@@ -30,6 +35,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.cuda_ipc_transfer import share
 from ekya.runtime.inference_actor import InferenceActor
+from ekya.runtime.job_share import SharedUse
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.process import Arrived
@@ -383,6 +389,124 @@ def test_need_is_measured_of_each_stream_separately(two, monkeypatch):
     ((stream, config, share_milli),) = [(one.stream, one.config, one.share_milli) for one in measured]
     assert (stream, config) == (CAM, EVERY)
     assert share_milli > 0
+
+
+class Golden:
+    """Golden detector that finds two objects in every picture.
+
+    Attributes:
+        asked: shapes of the pictures.
+        goes_on: cleared to let it wait within a picture.
+    """
+
+    BOXES = np.array([[4, 2, 30, 14], [40, 0, 70, 16]], np.float32)
+
+    def __init__(self):
+        self.asked = []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def find(self, image):
+        self.asked.append(image.shape)
+        self.goes_on.wait(5.0)
+        return GoldenObjects(self.BOXES, np.array([2, 0]), np.zeros((0, 4), np.float32))
+
+
+THIRD = InferenceConfig(3, GOLDEN_RESOLUTION)
+
+
+@pytest.fixture
+def golden(common, monkeypatch):
+    """Golden detector, of which λ are offered; a frame of it costs 5 of the model's pictures."""
+    made, module = Golden(), ekya.pipeline.golden_inference
+    monkeypatch.setattr(module, "open_golden", lambda *_: made)
+    monkeypatch.setattr(module, "fleet_classes", lambda _: NAMES)
+    common.fleet.golden, common.fleet.edge = None, SimpleNamespace(task=None)
+    common.fleet.inference.golden_every = (3,)
+    costs = StreamCosts(
+        FPS,
+        {SIDE: 0.02, GOLDEN_RESOLUTION: 0.1},
+        per_object=False,
+        following_gpu_s={GOLDEN_RESOLUTION: 0.005},
+    )
+    common.costs = {CAM: costs, OTHER: costs}
+    return made
+
+
+@pytest.fixture
+def both_golden(golden, two):
+    """Actor of two streams that the golden detector answers."""
+    golden.asked.clear()
+    for serial, one in enumerate(two.streams.values(), 1):
+        one.configure(THIRD, 500, serial)
+    return two
+
+
+def test_golden_detector_is_warmed_up_once_for_all_streams(golden, two):
+    assert len(golden.asked) == 1
+
+
+def test_golden_detector_answers_every_third_frame_and_its_boxes_are_followed(both_golden, common, golden):
+    for index in range(4):
+        show_and_wait(CAM, index)
+    both_golden.end(10**9)
+    rows = read_predictions(common.folder.predictions(CAM))
+    assert rows.analysed.tolist() == [True, False, False, True]
+    assert rows.answered_by.tolist() == [0, 1, 2, 3]
+    assert set(rows.resolution.tolist()) == {GOLDEN_RESOLUTION}
+    assert rows.classes.tolist() == [2, 0] * 4
+    assert rows.boxes == pytest.approx(np.tile(golden.BOXES, (4, 1)), abs=0.5), "nothing moves"
+    assert len(golden.asked) == 2
+
+
+def test_use_of_golden_and_followed_frames_is_counted_in_the_models_pictures(both_golden, monkeypatch):
+    counted = []
+    monkeypatch.setattr(SharedUse, "count", lambda _self, _owner, pictures: counted.append(pictures))
+    for index in range(4):
+        show_and_wait(CAM, index)
+    assert counted == pytest.approx([5.0, 0.25, 0.25, 5.0])
+
+
+def test_frame_of_another_size_is_answered_by_the_frame_before(both_golden, common, monkeypatch):
+    counted = []
+    show_and_wait(CAM, 0)
+    monkeypatch.setattr(SharedUse, "count", lambda *_: counted.append(1))
+    polls = FEEDS[CAM].polls
+    show(CAM, 1, Frame(1, 100_000, np.zeros((20, 30, 3), np.uint8), np.zeros((0, 4), np.float32)))
+    wait_for(lambda: FEEDS[CAM].polls > polls + 1)
+    both_golden.end(10**9)
+    rows = read_predictions(common.folder.predictions(CAM))
+    assert (rows.analysed.tolist(), rows.answered_by.tolist()) == ([True, False], [0, 0])
+    assert counted == []
+
+
+def test_stream_that_waits_for_the_golden_detector_has_no_batch_under_way(golden, common, good):
+    """A change of shares waits for batches under way, and would wait for each of these."""
+    under_way, scope = [], common.bucket.scope
+
+    @contextmanager
+    def counted():
+        under_way.append(1)
+        with scope():
+            yield
+        under_way.pop()
+
+    common.bucket.scope = counted
+    made = actor_of(common, CAM, OTHER)
+    made.load((0, 0), to_bytes(good))
+    made.begin(time.monotonic_ns())
+    for serial, one in enumerate(made.streams.values(), 1):
+        one.configure(THIRD, 500, serial)
+    golden.goes_on.clear()
+    show(CAM, 0)
+    wait_for(lambda: len(golden.asked) == 2)  # the first one was to warm it up
+    show(OTHER, 0)
+    wait_for(lambda: not FEEDS[OTHER].coming)
+    time.sleep(0.05)
+    assert len(under_way) == 1
+    golden.goes_on.set()
+    made.end(10**9)
+    assert len(golden.asked) == 3
 
 
 def test_stream_that_loses_the_gpu_ends_its_process(two, monkeypatch):

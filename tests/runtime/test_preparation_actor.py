@@ -17,7 +17,9 @@ from bars import (
     standing,
     turned_around,
 )
+from bright import FLEET, BrightDetector, kept, serving_detector
 
+import ekya.runtime.known_models
 import ekya.runtime.preparation_actor
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
@@ -28,10 +30,13 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.edge.cuts import Task
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.spec import EdgeSpec
-from ekya.models.golden.detections import Proposals
-from ekya.pipeline.collector import WindowCollector
+from ekya.models.golden.detections import Proposals, no_detections
+from ekya.models.golden.golden_from_detector import detector_model
+from ekya.pipeline.collector import WindowCollector, WindowMaterial
+from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.preparation_actor import PreparationActor
@@ -72,18 +77,23 @@ def materials():
     return kept
 
 
-@pytest.fixture
-def unbegun(monkeypatch):
-    """Actor before a run begins."""
+def made_actor(monkeypatch, golden, classes):
+    """Makes an actor with a golden model."""
     monkeypatch.setattr(ekya.runtime.preparation_actor, "lower_priority", lambda: None)
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: Golden())
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: NAMES)
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: golden)
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: classes)
     fleet = SimpleNamespace(
         golden=SimpleNamespace(gpu_s_per_window=None), edge=EdgeSpec(), inference=InferencesConfig()
     )
     costs = dict.fromkeys((CAM, LATE), StreamCosts(10.0, {SIDE: 0.001}))
     shares = SimpleNamespace(attach=lambda _: Handle())
     return PreparationActor(SimpleNamespace(fleet=fleet, shares=shares, costs=costs, device="cpu", way=PLAIN))
+
+
+@pytest.fixture
+def unbegun(monkeypatch):
+    """Actor before a run begins."""
+    return made_actor(monkeypatch, Golden(), NAMES)
 
 
 @pytest.fixture
@@ -245,3 +255,59 @@ def test_weights_of_another_stream_that_are_lost_are_left_out(actor, good, mater
     assert ev.ModelOffered not in told
     assert ev.ProfileReady in told
     assert "late: its model cannot be tried for other streams (their trainer died)" in caplog.text
+
+
+def test_lent_weights_are_tried_although_newer_ones_of_their_stream_are_loaded(actor, good, materials):
+    """They serve; the newer ones may never do."""
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.know(LATE, SETTINGS, ModelVersion(3), to_bytes(turned_around(good)))
+    offer = told_with_others(actor, materials, [lent(good)])[ev.ModelOffered]
+    assert (offer.version, offer.compared.new > 0.5) == (2, True)
+
+
+class Blind(BrightDetector):
+    """Golden detector that finds nothing."""
+
+    def detect(self, image):
+        return no_detections()
+
+
+PASSING = tuple(kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car", 0.9)) for at in range(24))
+
+
+@pytest.fixture
+def detecting(monkeypatch):
+    """Actor of a student that finds the passing cars, and of a golden detector that finds none."""
+    made = made_actor(monkeypatch, detector_model(FLEET, Blind(), 0.4, names_boxes=False), FLEET)
+    monkeypatch.setattr(ekya.runtime.known_models, "from_bytes", lambda weights: weights)
+    monkeypatch.setattr(ekya.runtime.known_models, "serving", lambda *_: serving_detector())
+    made.begin_run(0)
+    return made
+
+
+def told_of_frames(actor, window, frames):
+    """Returns the types of the events of a window with these frames."""
+    settings = PreparationSettings(FLEET, 96, 10.0, 96, 3, task=Task.DETECT)
+    actor.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), window)
+    material = WindowMaterial(window - 1, frames, ())
+    actor.hand_in(window, CAM, settings, material, BASE_VERSION, lambda: b"", None)
+    return [type(event) for event in told_until_the_end(actor)]
+
+
+def test_doubt_about_the_golden_detector_is_logged_once_from_the_first_labelled_frames(detecting, caplog):
+    told_of_frames(detecting, 1, ())
+    assert "golden.model" not in caplog.text, "without frames there is nothing to ask"
+    told_of_frames(detecting, 2, PASSING)
+    assert caplog.text.count("cam: golden.model: in the first 24 labelled frames") == 1
+    told_of_frames(detecting, 3, PASSING)
+    assert caplog.text.count("golden.model") == 1
+
+
+def test_doubt_that_fails_leaves_the_labels(detecting, monkeypatch, caplog):
+    def fail(*_):
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(StreamPreparation, "doubt", fail)
+    assert told_of_frames(detecting, 1, PASSING) == [ev.LabelsReady, ev.PreparationEnded]
+    assert len(detecting.labels(1, CAM).training.examples) == 24
+    assert "no such luck" in caplog.text

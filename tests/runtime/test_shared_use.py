@@ -58,6 +58,14 @@ def test_use_is_divided_by_pictures(handle, use):
     assert use.measured("a") == Measured(0, 1000)
 
 
+def test_use_is_divided_by_parts_of_pictures(handle, use):
+    """Boxes that are followed into a frame cost less than a picture."""
+    use.count("a", 0.25)
+    use.count("b", 1)
+    pass_time(handle, 1000, 500)
+    assert [use.measured(owner).used_us for owner in "ab"] == [100, 400]
+
+
 def test_use_measured_late_is_charged_to_the_next_pictures(handle, use):
     """Use without pictures since the last report is charged to the next stream that counts some."""
     use.count("a", 4)

@@ -129,11 +129,35 @@ def test_camera_that_starts_from_the_base_model_tries_no_other(tmp_path, good):
         assert (ev.ModelOffered, NEW) not in world.prepared(1, NEW)
 
 
-def test_model_that_no_longer_serves_its_camera_is_not_adopted(tmp_path, good):
+def test_offered_model_is_adopted_although_its_camera_has_swapped_since(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, turned_around(good), stack)
         world.serve(OLD, good)
         offer = world.prepared(1, NEW)[ev.ModelOffered, NEW]
         world.serve(OLD, turned_around(good))
-        assert world.adopt(offer, 1) is None
-        assert world.cameras[NEW].version == BASE_VERSION
+        adopted = world.adopt(offer, 1)
+        assert (adopted.version, adopted.of_version) == (1, 1)
+        assert world.cameras[NEW].model is good
+        lent = world.store.models(NEW)[-1]
+        assert lent.path == world.store.models(OLD)[1].path
+        assert lent.validation_accuracy == offer.validation_accuracy != 0.9
+
+
+def test_camera_that_rolls_back_to_the_base_model_tries_others_again(tmp_path, good):
+    with ExitStack() as stack:
+        base = turned_around(good)
+        world = World(tmp_path, base, stack)
+        world.serve(OLD, good)
+        for window in (1, 3):
+            offer = world.prepared(window, NEW)[ev.ModelOffered, NEW]
+            assert world.adopt(offer, window).version == window
+            events = world.prepared(window + 1, NEW, OLD)
+            assert {stream for kind, stream in events if kind is ev.ModelOffered} == set()
+            assert events[ev.LabelsReady, NEW].compared is not None
+            world.executor.execute([cmd.RollBack(NEW, "worse"), cmd.EndPreparation(window + 1)])
+            assert world.cameras[NEW].model is base
+        rows = world.store.models(NEW)
+        assert [row.version for row in rows] == [0, 1, 2, 3, 4]
+        assert [row.path == rows[0].path for row in rows] == [True, False, True, False, True]
+        world.serve(OLD, base)
+        assert (ev.ModelOffered, OLD) not in world.prepared(5, OLD), "nobody has weights of its own to lend"

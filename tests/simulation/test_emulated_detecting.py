@@ -37,5 +37,5 @@ def card():
 def test_comparing_two_detectors_is_charged_by_frames(card):
     alone, both = (label_stream(prepared(earlier), card) for earlier in (None, serving_detector(["car"])))
     assert alone.compared is None
-    assert both.compared.objects == 8 * FRAMES
+    assert both.compared.objects == 8, "they stay in place"
     assert both.gpu_s - alone.gpu_s == pytest.approx(card.forward_gpu_s(2 * FRAMES, SIDE))

@@ -1,5 +1,6 @@
 """The doubt about a golden detector on virtual time: charged, logged, and reported as an event."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from bars import CARD
@@ -28,8 +29,8 @@ class Blind(BrightDetector):
         return no_detections()
 
 
-def events_of(golden, windows):
-    """Returns the events of preparing these windows of one camera, and its inputs."""
+def events_of(golden, windows, empty=()):
+    """Returns the events of preparing these windows of one camera, and its inputs; some have no frames."""
     prepared = StreamPreparation(
         SETTINGS,
         WindowMaterial(0, PASSING, ()),
@@ -45,7 +46,9 @@ def events_of(golden, windows):
         forget_material=lambda _: None,
     )
     preparing = PreparingWindows({CAM: camera}, prepared.golden, CARD, 0)
-    preparing.of = lambda *_: prepared
+    preparing.of = lambda _, window, __: (
+        replace(prepared, material=WindowMaterial(0, (), ())) if window in empty else prepared
+    )
     events = []
     for window in windows:
         steps = preparing.begin(cmd.BeginPreparation(window, 500, (cmd.PrepareStream(CAM, (), ()),)), 0)
@@ -64,6 +67,12 @@ def test_doubt_is_reported_once_and_charged_with_one_pass(caplog):
     alone = label_stream(prepared, CARD).gpu_s
     assert again.gpu_s == alone
     assert labels.gpu_s == alone + CARD.forward_gpu_s(24, 96)
+
+
+def test_doubt_waits_for_the_first_labelled_frames(caplog):
+    events, _ = events_of(Blind(), (1, 2), empty=(1,))
+    assert [type(event) for event in events] == [ev.LabelsReady, ev.LabelsReady, ev.Warned]
+    assert len(caplog.messages) == 1
 
 
 def test_golden_detector_that_sees_as_much_is_not_doubted(caplog):

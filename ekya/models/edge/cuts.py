@@ -22,7 +22,7 @@ class Task(StrEnum):
 
 
 class Start(StrEnum):
-    """Which models a stream may start from."""
+    """Models that a stream may start from."""
 
     BASE = "base"
     """The fleet's base model."""

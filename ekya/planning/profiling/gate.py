@@ -5,9 +5,9 @@ window in which its weights have served is labelled. A third time it decides whe
 serves the base model serves another stream's weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
-from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.units import StreamId
 from ekya.core.weights import Compared
 
 SERVE_MARGIN = 0.0
@@ -76,19 +76,20 @@ def why_adopted(compared: Compared) -> str | None:
 
 
 def tried_by(
-    stream: StreamId, versions: Mapping[StreamId, ModelVersion], window: int
+    stream: StreamId, streams: Collection[StreamId], with_base: Collection[StreamId], window: int
 ) -> tuple[StreamId, ...]:
     """Returns the streams whose weights a stream tries in a window, at most ``MOST_TRIED`` and in turn.
 
-    None if the stream itself no longer serves the base model.
+    Empty if the stream itself does not serve the base model.
 
     Args:
         stream: that may start from them.
-        versions: of the weights that serve, for all streams.
+        streams: all of them.
+        with_base: those that serve the base model, also again after a roll-back.
         window: index.
     """
-    if versions[stream] != BASE_VERSION:
+    if stream not in with_base:
         return ()
-    others = sorted(one for one, version in versions.items() if version != BASE_VERSION)
+    others = sorted(one for one in streams if one not in with_base)
     first = window * MOST_TRIED % len(others) if len(others) > MOST_TRIED else 0
     return tuple([*others[first:], *others[:first]][:MOST_TRIED])

@@ -126,15 +126,15 @@ def inference_options(
         fps: frames a second of the camera.
         speed: of inference at a share.
         following_gpu_s: GPU-seconds to follow the boxes of an analysed frame into another one, per
-            resolution; those of a resolution that is missing stay in place.
+            resolution; boxes of a resolution that is not listed stay in place.
     """
     finest = max(config.resolution for config in configs)
     objects = sum(len(frame.labels) for frame in burst) / len(burst) if burst else 0.0
     weight = objects / (objects + PRIOR_OBJECTS)
     options = []
     for config in configs:
-        needed = period_gpu_s(config, frame_gpu_s, following_gpu_s) * fps / config.every * HEADROOM
-        share_milli = speed.share_for(needed)
+        period_s = period_gpu_s(config, frame_gpu_s, following_gpu_s, fps, speed)
+        share_milli = speed.share_for(period_s * fps / config.every * HEADROOM)
         held = ALL
         if config.resolution in following_gpu_s:
             held = held_frames(share_milli, frame_gpu_s[config.resolution], fps, speed)
@@ -148,16 +148,27 @@ def inference_options(
 
 
 def period_gpu_s(
-    config: InferenceConfig, frame_gpu_s: Mapping[int, float], following_gpu_s: Mapping[int, float]
+    config: InferenceConfig,
+    frame_gpu_s: Mapping[int, float],
+    following_gpu_s: Mapping[int, float],
+    fps: float,
+    speed: SpeedCurve = LINEAR,
 ) -> float:
-    """Returns the GPU-seconds of a λ for ``every`` frames: one is analysed, boxes follow into the others.
+    """Returns the GPU-seconds of a λ for ``every`` frames.
+
+    One frame is analysed, and its boxes are followed into those of the others that do not arrive meanwhile,
+    at the share that is enough to follow them into all.
 
     Args:
         config: λ.
-        frame_gpu_s, following_gpu_s: as in ``inference_options``.
+        frame_gpu_s, following_gpu_s, fps, speed: as in ``inference_options``.
     """
-    following = following_gpu_s.get(config.resolution, 0.0)
-    return frame_gpu_s[config.resolution] + (config.every - 1) * following
+    analysing_s = frame_gpu_s[config.resolution]
+    following_s = following_gpu_s.get(config.resolution, 0.0)
+    all_s = analysing_s + (config.every - 1) * following_s
+    share_milli = speed.share_for(all_s * fps / config.every * HEADROOM)
+    held = held_frames(share_milli, analysing_s, fps, speed)
+    return analysing_s + max(config.every - 1 - held, 0) * following_s
 
 
 def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:
@@ -174,8 +185,9 @@ def at_measured_use(
     """Returns Λ with their needed shares, after one λ was measured to use another share than was profiled.
 
     The cause of its dearer or cheaper frames, jobs beside it or a fuller street, affects those of the other
-    λ equally. ``HEADROOM`` then only determines the ample share: a λ that misses a frame in twenty for want
-    of share is still better than one that leaves out every other.
+    λ of its detector equally. The cost of the other detector was measured separately, and stays as profiled.
+    ``HEADROOM`` then only determines the ample share: a λ that misses a frame in twenty for want of share is
+    still better than one that leaves out every other.
 
     Args:
         options: as profiled.
@@ -188,6 +200,8 @@ def at_measured_use(
     times = speed.speed_needed(share_milli) / speed.speed_needed(profiled)
 
     def seen(option: InferenceOption) -> InferenceOption:
+        if option.config.by_golden != config.by_golden:
+            return option
         used = speed.speed_needed(option.share_needed_milli) * times
         needed_milli = speed.share_for(used * KEEPS_UP_PART)
         return replace(option, share_needed_milli=needed_milli, ample_milli=speed.share_for(used * HEADROOM))

@@ -224,7 +224,7 @@ def floor_milli(
 
 def _needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
     """Returns the share with which a λ keeps up."""
-    gpu_s = period_gpu_s(config, of.frame_gpu_s, of.following_gpu_s)
+    gpu_s = period_gpu_s(config, of.frame_gpu_s, of.following_gpu_s, of.fps)
     return math.ceil(FULL_GPU_MILLI * gpu_s * of.fps / config.every * HEADROOM)
 
 

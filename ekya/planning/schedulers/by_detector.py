@@ -28,9 +28,8 @@ def split_by_detector(view: WindowView, phase: Phase) -> WindowView:
 
 
 def _of_one(stream: StreamView, by_golden: bool) -> StreamView:
-    of_model = tuple(option for option in stream.inference_options if not option.config.by_golden)
-    if of_model and not by_golden:
-        return replace(stream, inference_options=of_model)
-    options = tuple(option for option in stream.inference_options if option.config.by_golden)
-    full = options[0].full_accuracy(stream.accuracy)
-    return replace(stream, accuracy=full, inference_options=options, retrain_options=())
+    options = tuple(one for one in stream.inference_options if one.config.by_golden == by_golden)
+    if not by_golden:
+        return replace(stream, inference_options=options)
+    # The golden detector is right by definition.
+    return replace(stream, accuracy=1.0, inference_options=options, retrain_options=())

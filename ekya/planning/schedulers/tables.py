@@ -119,10 +119,13 @@ def training_speeds(view: WindowView) -> list[float]:
 
 
 def analysed_parts(view: WindowView) -> tuple[Floats, Floats]:
-    """Returns (S, L) twice: what the best λ leave of the full accuracy, at shares in quanta of δ.
+    """Returns the part of the full accuracy that the best λ reaches at each share.
 
-    The first are of the edge model, the second of the golden detector; 0 where ``pick_inference`` does not
-    take one of these. λ are tried from the worst on, so the last one that fits is the best.
+    λ are tried from the worst on, so the last one that fits is the best.
+
+    Returns:
+        Two (S, L) arrays, for streams and shares in quanta of δ. The first holds the parts of λ of the edge
+        model, the second those of the golden detector; 0 where ``pick_inference`` takes one of the other.
     """
     shares = np.arange(0, FULL_GPU_MILLI + 1, view.quantum_milli)
     ranked = [

@@ -1,6 +1,6 @@
 """Extracts the data of summary and figures from the control-loop steps in a run's journal."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -9,8 +9,9 @@ from typing import Any
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.state import with_roll_back
 from ekya.core.step_record import StepRecord
-from ekya.core.units import BASE_VERSION, JobId, StreamId
+from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.results.metrics.timeline import (
     PreparationSpan,
     RetrainRun,
@@ -48,7 +49,7 @@ class RunHistory:
         validation_accuracy: of the serving model by stream and window, on labels with a validation part.
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
-        adopted: by stream, the other stream whose model came into service there.
+        adopted: by stream, the other stream whose model it took over, unless the base model serves again.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -159,7 +160,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         labelled_frames=sum(
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
-        adopted={event.stream: event.of for event in events if isinstance(event, ev.ModelAdopted)},
+        adopted=_adopted(events),
     )
 
 
@@ -199,6 +200,20 @@ def profile_rows(history: RunHistory) -> list[dict[str, Any]]:
     ]
 
 
+def _adopted(events: Sequence[ev.Event]) -> dict[StreamId, StreamId]:
+    adopted: dict[StreamId, StreamId] = {}
+    base_versions: dict[StreamId, frozenset[ModelVersion]] = defaultdict(lambda: ONLY_BASE)
+    for event in events:
+        match event:
+            case ev.ModelAdopted():
+                adopted[event.stream] = event.of
+            case ev.RolledBack():
+                known = base_versions[event.stream] = with_roll_back(base_versions[event.stream], event)
+                if event.version in known:
+                    adopted.pop(event.stream, None)
+    return adopted
+
+
 def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:
     since_us: dict[StreamId, int] = {}
     for event in events:
@@ -230,8 +245,10 @@ def _preparations(steps: Sequence[StepRecord], end_us: int) -> Iterator[Preparat
 def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
     """Yields for each model that came into service the time since the command.
 
-    Every command to serve, to roll back or to adopt creates the stream's next version, so the version
-    identifies the command of a hot swap, even if a newer model overtook one that never served.
+    A command to serve, to roll back or to adopt creates the stream's next version, so the version identifies
+    the command of a hot swap, even if a newer model overtook one that never served. One that has nothing to
+    serve any more creates none, as where the micro-profiler was restarted; no delay is told of what follows
+    it in that stream, unless the commands are alike.
     """
     commanded: dict[StreamId, list[tuple[JobId | None, int]]] = {}
     for step in steps:

@@ -1,8 +1,9 @@
 """State of one stream of the emulated world."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ekya.core import events as ev
+from ekya.core.commands import AdoptModel
 from ekya.core.units import ModelVersion
 from ekya.core.view import InferenceOption
 from ekya.core.weights import CachedModel
@@ -35,6 +36,7 @@ class EmulatedCamera:
         misfortunes: losses and returns of its camera, reported at their time.
         judged: weights that served when labels were last taken.
         earlier: weights that served before ``judged``, if they were other ones.
+        base: the model that served first.
     """
 
     settings: PreparationSettings
@@ -53,6 +55,15 @@ class EmulatedCamera:
     end_reported: bool = False
     judged: Served | None = None
     earlier: Served | None = None
+    base: EdgeModel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.base = self.model
+
+    @property
+    def serves_base(self) -> bool:
+        """True if the base model serves, also again after a roll-back."""
+        return self.model is self.base
 
     def judge(self) -> None:
         """Records the serving weights before new labels are taken, and keeps the previously recorded ones."""
@@ -91,10 +102,11 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
-    def adopt(self, other: "EmulatedCamera", now_us: int) -> None:
-        """Serves the weights that another camera serves."""
-        self._serve(other.model, now_us)
-        self.models.serve_again(self.version, other.version, now_us, of_stream=other.models.stream)
+    def adopt(self, model: EdgeModel, command: AdoptModel, now_us: int) -> None:
+        """Serves the weights of another camera that the command names."""
+        self._serve(model, now_us)
+        accuracy = command.validation_accuracy
+        self.models.adopt(self.version, command.of, command.version, accuracy, now_us)
 
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""

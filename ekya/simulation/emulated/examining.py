@@ -159,7 +159,7 @@ def true_options(
 
     options = []
     for config in configs:
-        period_s = period_gpu_s(config, frame_gpu_s, following_gpu_s)
+        period_s = period_gpu_s(config, frame_gpu_s, following_gpu_s, fps)
         share_milli = math.ceil(period_s * fps / config.every * FULL_GPU_MILLI)
         age_us = oldest_result_us(config, share_milli, frame_gpu_s[config.resolution], fps)
         options.append(InferenceOption(config, relative(config, share_milli), share_milli, age_us))

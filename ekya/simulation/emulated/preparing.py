@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 
-import numpy as np
-
 from ekya.core.commands import BeginPreparation
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import (
@@ -23,13 +21,14 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
-from ekya.models.edge.cuts import Start, Task
+from ekya.models.edge.cuts import Start
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import Labels, calls_for
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.pipeline.costs import TYPICAL_FRAME, CostCard
+from ekya.pipeline.costs import CostCard
+from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
@@ -44,8 +43,6 @@ from ekya.planning.profiling.preparation_steps import (
 )
 from ekya.simulation.emulated.camera import EmulatedCamera
 
-TYPICAL_QUESTION = Question(np.zeros((0, 4), np.float32), np.zeros(TYPICAL_FRAME, np.uint8))
-"""A frame, to count the golden detector's operations on it."""
 _LOG = logging.getLogger(__name__)
 
 _PROFILER = "micro-profiler"
@@ -117,9 +114,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     gpu_s += card.forward_gpu_s(len(labels.validation.examples), side)
     compared = prepared.compare(labels)
     if compared is not None:
-        frames = len(labels.training.examples) + len(labels.validation.examples)
-        images = frames if prepared.settings.task is Task.DETECT else compared.objects
-        gpu_s += card.forward_gpu_s(2 * images, side)
+        gpu_s += card.forward_gpu_s(2 * prepared.compared_images(labels, compared), side)
     settled = replace(prepared.settled(compared), earlier=None)
     calls = calls_for(prepared.golden, selection.questions)
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
@@ -128,10 +123,7 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
 def questioned(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
     """Returns a stream's first labels with any doubt about the golden model, charged with a pass for it."""
     prepared, labels = made.prepared, made.labels
-    if prepared.settings.task is not Task.DETECT:
-        return made
-    frames = len(labels.training.examples) + len(labels.validation.examples)
-    gpu_s = made.gpu_s + card.forward_gpu_s(frames, prepared.settings.side)
+    gpu_s = made.gpu_s + card.forward_gpu_s(prepared.images_to_doubt(labels), prepared.settings.side)
     doubt = prepared.doubt(labels)
     if doubt is None:
         return replace(made, gpu_s=gpu_s)
@@ -190,11 +182,13 @@ class PreparingWindows:
         self._window = 0
         self._questioned: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
+        self._offered_models: dict[StreamId, EdgeModel] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
         self._window, self._prepared, self._passed = command.window, {}, {}
+        self._offered_models = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
             camera.labels = None
@@ -229,6 +223,10 @@ class PreparingWindows:
         camera.labels = labels
         camera.models.add_labels(labels)
 
+    def offered(self, stream: StreamId) -> EdgeModel:
+        """Returns another stream's model as it was offered to a stream in this window."""
+        return self._offered_models[stream]
+
     def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
         """Returns the micro-profiler's frozen-block outputs if they are of this same model object."""
         whose, passed = self._passed.get(stream, (None, None))
@@ -260,7 +258,7 @@ class PreparingWindows:
             # Loaded one at a time: a model for prediction is as large as one for training.
             prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
-        if stream not in self._questioned:
+        if stream not in self._questioned and made.prepared.images_to_doubt(made.labels):
             self._questioned.add(stream)
             made = questioned(made, stream, self._card)
         self._prepared[stream] = made.prepared
@@ -272,12 +270,15 @@ class PreparingWindows:
         prepared = self._prepared[stream]
         if prepared.settings.start is Start.BASE:
             return None
-        versions = {one: camera.version for one, camera in self._cameras.items()}
+        cameras = self._cameras
+        with_base = {one for one, camera in cameras.items() if camera.serves_base}
         others = [
-            OtherModel(one, versions[one], self._cameras[one].inference.serving)
-            for one in tried_by(stream, versions, self._window)
+            OtherModel(one, cameras[one].version, cameras[one].inference.serving)
+            for one in tried_by(stream, cameras, with_base, self._window)
         ]
         offer = prepared.offer(labels, others)
+        if offer is not None:
+            self._offered_models[stream] = offer.other.serving.model
         self._prepared[stream] = prepared.adopting(offer)
         return offer
 

@@ -33,6 +33,7 @@ from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.models.training.operations import retraining_cost
+from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation, counted_curve
@@ -46,7 +47,6 @@ from ekya.simulation.emulated.asked import Asked, asked
 from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.preparing import (
-    TYPICAL_QUESTION,
     LabelledStream,
     golden_gpu_s,
     label_stream,

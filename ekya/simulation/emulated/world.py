@@ -131,15 +131,12 @@ class EmulatedWorld:
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
     def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        """Serves another stream's weights, if that stream still serves them."""
-        camera, other = self._cameras[command.stream], self._cameras[command.of]
-        if other.version != command.version:
-            return []
-        camera.adopt(other, now_us)
-        accuracy = command.validation_accuracy
+        """Serves another stream's weights as they were offered, whatever that stream serves now."""
+        camera, accuracy = self._cameras[command.stream], command.validation_accuracy
+        camera.adopt(self._preparing.offered(command.stream), command, now_us)
         return [
             ev.ModelAdopted(
-                now_us, command.stream, camera.version, command.of, other.version, accuracy, stall_us=0
+                now_us, command.stream, camera.version, command.of, command.version, accuracy, stall_us=0
             )
         ]
 

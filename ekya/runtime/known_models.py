@@ -1,0 +1,80 @@
+"""Models of all streams that the micro-profiler has loaded, and those that it borrows for others."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from ekya.core.units import ModelVersion, StreamId
+from ekya.models.edge.checkpoints import from_bytes
+from ekya.models.edge.multi_model import Predictors
+from ekya.pipeline.inference import Serving, serving
+from ekya.pipeline.preparation import OtherModel
+from ekya.pipeline.settings import PreparationSettings
+from ekya.runtime.actor_kinds import LentWeights
+from ekya.runtime.model_batcher import Weights
+
+_LOG = logging.getLogger(__name__)
+
+
+class KnownModels:
+    """The newest loaded model of each stream. Methods may be called by several threads.
+
+    Args:
+        predictors: of models on the device.
+    """
+
+    def __init__(self, predictors: Predictors) -> None:
+        self._predictors = predictors
+        self._known: dict[StreamId, Weights] = {}
+        self._loading = threading.Lock()
+
+    def know(
+        self, stream: StreamId, settings: PreparationSettings, version: ModelVersion, weights: bytes
+    ) -> None:
+        """Loads a stream's model, unless a newer one is loaded."""
+        with self._loading:
+            known = self._known.get(stream)
+            if known is None or version > known.version:
+                self._known[stream] = Weights(self._loaded(weights, settings), version)
+
+    def newest(
+        self,
+        stream: StreamId,
+        settings: PreparationSettings,
+        version: ModelVersion,
+        weights: Callable[[], bytes],
+    ) -> Weights:
+        """Returns the serving model; the newest loaded one if the serving one cannot be fetched."""
+        known = self._known.get(stream)
+        if known is None or known.version < version:
+            try:
+                self.know(stream, settings, version, weights())
+            except Exception as error:
+                if known is None:
+                    raise
+                _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
+        return self._known[stream]
+
+    def lent(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
+        """Returns other streams' models, without those that cannot be fetched.
+
+        A model that its stream is about to replace may be known no more; it is loaded again for this use.
+        """
+        models = []
+        for one in lent:
+            known = self._known.get(one.stream)
+            try:
+                if known is not None and known.version == one.version:
+                    model = known.model
+                else:
+                    weights = one.fetch()
+                    with self._loading:
+                        model = self._loaded(weights, settings)
+            except Exception as error:
+                _LOG.warning("%s: its model cannot be tried for other streams (%s)", one.stream, error)
+                continue
+            models.append(OtherModel(one.stream, one.version, model))
+        return models
+
+    def _loaded(self, weights: bytes, settings: PreparationSettings) -> Serving:
+        return serving(from_bytes(weights), settings.classes, self._predictors)
