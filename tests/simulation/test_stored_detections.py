@@ -113,7 +113,7 @@ def test_true_lambda_of_the_golden_detector_has_followed_boxes(window):
         return of
 
     slow, fast = option(0.45), option(0.1)
-    assert (slow.share_needed_milli, fast.share_needed_milli) == (1700, 1000)
+    assert (slow.share_needed_milli, fast.share_needed_milli) == (1100, 1000)
     held, _ = window.score(window.golden[5], len(FLEET), 5, 5)
     assert held.accuracy < slow.relative_accuracy < fast.relative_accuracy <= 1.0
     assert np.diff(window.golden[5].offsets)[0] == 1

@@ -127,7 +127,7 @@ class StreamRecorder:
 
     def record(self) -> StreamTrace:
         """Records the stream over all its windows."""
-        labelled = [None, *(self._label(window) for window in range(1, len(self.windows)))]
+        labelled = [None, *self._labelled()]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
         counting = self._sight.counting([seen.frames for seen in self.windows], left_out)
         exams = [self._exams(frames, of) for frames, of in zip(counting, labelled, strict=True)]
@@ -372,10 +372,14 @@ class StreamRecorder:
         )
         return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
 
-    def _label(self, window: int) -> LabelledStream:
-        """Makes the labels at the window's opening; the choice of objects depends on no model."""
-        made = label_stream(self._preparation(window, self.common.base), self.common.card)
-        return questioned(made, self.stream, self.common.card) if window == 1 else made
+    def _labelled(self) -> list[LabelledStream]:
+        """Makes the labels at each window's opening; the choice of objects depends on no model."""
+        base, card = self.common.base, self.common.card
+        made = [label_stream(self._preparation(window, base), card) for window in range(1, len(self.windows))]
+        first = next((at for at, of in enumerate(made) if of.prepared.images_to_doubt(of.labels)), None)
+        if first is not None:
+            made[first] = questioned(made[first], self.stream, card)
+        return made
 
     def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
         return StreamPreparation(
