@@ -202,6 +202,7 @@ def test_boxes_of_answers_are_inside_the_frame(ran):
     assert set(answers.resolution.tolist()) <= {352, 224}
 
 
+@pytest.mark.long
 def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
     """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
     (stream,) = traced.streams
@@ -236,6 +237,7 @@ def test_recorded_trace_equals_events_of_a_run(briefly_ran, traced):
     assert seen == {LabelsReady, InferenceProfiled, ProfileReady, RetrainProgress}
 
 
+@pytest.mark.long
 def test_simulated_schedulers_reach_what_the_run_reached(brief, briefly_ran, traced):
     _, summary = briefly_ran
     conditions = Conditions(
