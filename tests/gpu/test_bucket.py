@@ -54,11 +54,31 @@ def test_bucket_two_jobs_get_their_shares_within_five_percent():
         assert handle.measured().used_us == 0
 
 
-def test_bucket_full_share_never_waits():
+@pytest.mark.parametrize("batch_ms", [40, BURST_US / 1000, 1500])
+def test_bucket_full_share_never_waits(batch_ms):
     clock = VirtualTime()
     bucket = TokenBucket(1000, clock.clocks)
-    assert run_for(bucket, clock, 5, 40) == 1000
+    assert run_for(bucket, clock, 5, batch_ms) == 1000
     assert clock.waits_s == []
+
+
+def test_bucket_batches_longer_than_burst_get_their_share():
+    for share_milli, batch_ms in ((900, 600), (500, 1000), (250, 400)):
+        clock = VirtualTime()
+        bucket = TokenBucket(share_milli, clock.clocks)
+        assert run_for(bucket, clock, 60, batch_ms) == pytest.approx(share_milli, rel=0.05)
+
+
+def test_bucket_question_during_long_batch_forfeits_nothing():
+    clock = VirtualTime()
+    bucket = TokenBucket(500, clock.clocks)
+    with bucket.scope():
+        clock.work(500)
+        bucket.charge(0)
+        bucket.resize(500)
+        clock.work(500)
+    # It used 1 s and earned half of it, but for the burst, which it had not saved yet.
+    assert clock.waits_s == [pytest.approx(1.0)]
 
 
 def test_bucket_resize_applies_from_next_batch():
@@ -100,7 +120,7 @@ def test_bucket_batch_ending_at_share_zero_defers_debt():
     clock.at_wait.append(lambda: bucket.resize(500))
     with bucket.scope():
         pass
-    assert clock.waits_s == [None, pytest.approx(0.2, rel=0.01)]
+    assert clock.waits_s == [None, pytest.approx(0.1, rel=0.01)]  # half of it was earned while it ran
 
 
 def test_bucket_share_removed_ends_wait_of_finished_batch():
@@ -153,7 +173,9 @@ def test_bucket_negative_share_raises():
 
 
 @given(
-    st.lists(st.tuples(st.integers(20, 1000), st.floats(0.1, 80), st.floats(0, 300)), min_size=1, max_size=30)
+    st.lists(
+        st.tuples(st.integers(20, 1000), st.floats(0.1, 800), st.floats(0, 300)), min_size=1, max_size=30
+    )
 )
 def test_bucket_use_exceeds_grant_by_at_most_burst_and_batch(steps):
     clock = VirtualTime()

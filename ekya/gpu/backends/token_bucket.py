@@ -49,6 +49,9 @@ class TokenBucket:
     waits instead. So over any interval a job uses at most share x time, plus the burst, plus one batch; a
     debt is never larger than the last batch, and is earned back at the *current* share.
 
+    Unused shares are limited to the burst when a batch begins and after it is charged, but not while it
+    runs: a batch longer than the burst would otherwise lose what it earns by running.
+
     Several threads of a job share one bucket: each is charged its own use, their sum is limited to the
     share, and each may overdraw by its own batch. Their order is unspecified. Threads that a library starts
     by itself are not counted: torch and OpenCV must run on one thread.
@@ -80,7 +83,6 @@ class TokenBucket:
         with self._changed:
             self._earn()
             self._share_milli = _valid(share_milli)
-            self._balance = min(self._balance, self._most())
             self._changed.notify_all()
             self._wait_for_boundary(share_milli, began_ns + round(ANSWER_WITHIN_S * 1e9))
             holds_milli = max(share_milli, self._under_way_milli())
@@ -117,13 +119,17 @@ class TokenBucket:
                 self._clocks.wait(self._changed, None)
                 self._earn()
             self._wait_out_debt()
+            self._limit()
 
     def charge(self, used_ns: int) -> None:
-        """Charges the use of a batch."""
+        """Charges the use of a batch; no use changes nothing, so a running batch keeps what it has earned."""
+        if not used_ns:
+            return
         with self._changed:
             self._used_ns += used_ns
             self._earn()
             self._balance -= used_ns * FULL_GPU_MILLI
+            self._limit()
 
     def measured(self) -> Measured:
         """Returns the use; a batch counts when it ends."""
@@ -177,11 +183,10 @@ class TokenBucket:
     def _earn(self) -> None:
         now_ns = self._clocks.wall_ns()
         self._balance += self._share_milli * (now_ns - self._earned_at_ns)
-        self._balance = min(self._balance, self._most())
         self._earned_at_ns = now_ns
 
-    def _most(self) -> int:
-        return self._share_milli * self._burst_us * 1000
+    def _limit(self) -> None:
+        self._balance = min(self._balance, self._share_milli * self._burst_us * 1000)
 
 
 def _valid(share_milli: int) -> int:
