@@ -27,9 +27,10 @@ model = build_edge_model(("a", "b", "c"), 0, 1)
 asks = [Predictor(model, "cpu", PLAIN), Predictor(model, "cpu", way)]
 crops = np.random.default_rng(1).integers(0, 256, (24, 32, 32, 3), np.uint8)
 ratios = {}
-for count, side in ((6, 32), (6, 24), (24, 32)):
+# Plain compared with itself would only show noise.
+for count, side in ((6, 32), (6, 24), (24, 32)) if way != PLAIN else ():
     took = [[], []]
-    for turn in range(2 + 5):
+    for turn in range(2 + 9):
         for ask, times in zip(asks, took):
             began = time.thread_time()
             ask.predict(crops[:count], side)
@@ -52,7 +53,7 @@ def test_choose_way_is_never_a_tenth_slower_than_plain(isa) -> None:
         [sys.executable, "-c", COMPARE], env=environment, capture_output=True, text=True, check=True
     )
     found = json.loads(told.stdout.splitlines()[-1])
-    assert max(found["ratios"].values()) <= 1.1, found
+    assert all(ratio <= 1.1 for ratio in found["ratios"].values()), found
 
 
 def test_choose_way_wrong_scores_are_refused(tiny_model, monkeypatch) -> None:
