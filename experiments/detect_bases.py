@@ -17,6 +17,7 @@ import numpy as np
 import typer
 from city_windows import one_thread
 from detect_clips import first_and_last, labelled_clip, retrained
+from detect_options import Every, Side
 from detect_scores import f1_of
 from rich.table import Table
 
@@ -81,8 +82,8 @@ def main(
     golden: Annotated[Path, typer.Option(help="ONNX file of the detector that labels.")],
     video: Annotated[list[Path], typer.Option(help="Clip; may be repeated.")],
     base: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="Weights; may be repeated.")],
-    side: Annotated[int, typer.Option(min=64, help="Of a frame, pixels; a multiple of 32.")] = 352,
-    every: Annotated[int, typer.Option(min=1, help="Take every k-th frame.")] = 8,
+    side: Side = 352,
+    every: Every = 8,
     labelled: Annotated[int, typer.Option(min=1, help="Frames to train on.")] = 25,
     blocks: Annotated[list[int] | None, typer.Option(help="Trained blocks; may be repeated.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Of a retraining.")] = 40,

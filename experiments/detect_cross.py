@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import typer
 from city_windows import one_thread
 from detect_clips import default_gamma, first_and_last, labelled_clip, retrained
+from detect_options import Every, Golden, Labelled, Side, Student
 from detect_scores import f1_of
 from recipe import run
 from rich.table import Table
@@ -111,11 +112,11 @@ def table_of(cells: Sequence[Cell]) -> Table:
 
 def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="One camera each.")],
-    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
-    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
-    side: Annotated[int, typer.Option(min=64, help="Of a frame, pixels; a multiple of 32.")] = 352,
-    every: Annotated[int, typer.Option(min=1, help="Take every k-th frame.")] = 6,
-    labelled: Annotated[int, typer.Option(min=1, help="Frames to train on; a window has 24.")] = 24,
+    student: Student,
+    golden: Golden,
+    side: Side = 352,
+    every: Every = 6,
+    labelled: Labelled = 24,
     seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds whose mean is taken.")] = "11,12,13",
     json_to: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")

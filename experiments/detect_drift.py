@@ -28,6 +28,7 @@ from city_windows import one_thread
 from detect_clips import labelled_clip
 from detect_fleet import CAMERA, each, fleet_of
 from detect_gains import Estimate
+from detect_options import Golden, Student
 from detect_scores import f1_of
 from recipe import run
 from rich.progress import Progress
@@ -225,8 +226,8 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Scenes, in order.")],
-    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
-    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
+    student: Student,
+    golden: Golden,
     seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds.")] = "11,12,13",
     scheduler: Annotated[str, typer.Option(help="Of the runs.")] = "ekya",
     window: Annotated[float, typer.Option(min=4.0, help="Seconds of a window.")] = 20.0,

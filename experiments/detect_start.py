@@ -21,6 +21,7 @@ import numpy as np
 import typer
 from city_windows import one_thread
 from detect_clips import default_gamma, first_and_last, labelled_clip, retrained
+from detect_options import Every, Golden, Labelled, Side, Student
 from detect_scores import f1_of
 from numpy.typing import NDArray
 from recipe import run
@@ -142,11 +143,11 @@ def table_of(adoptions: Sequence[Adoption]) -> Table:
 
 def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Two cameras each.")],
-    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
-    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
-    side: Annotated[int, typer.Option(min=64, help="Of a frame, pixels; a multiple of 32.")] = 352,
-    every: Annotated[int, typer.Option(min=1, help="Take every k-th frame.")] = 6,
-    labelled: Annotated[int, typer.Option(min=1, help="Frames to train on; a window has 24.")] = 24,
+    student: Student,
+    golden: Golden,
+    side: Side = 352,
+    every: Every = 6,
+    labelled: Labelled = 24,
     epochs: Annotated[int, typer.Option(min=1, help="Of a retraining.")] = 40,
     seed: Annotated[int, typer.Option(help="Of the retrainings.")] = 11,
     json_to: Annotated[

@@ -31,6 +31,7 @@ import numpy as np
 import typer
 from detect_fleet import CAMERA, CLASSES, duration_s, each, fleet_of
 from detect_gains import ADAPTED, FROZEN, Row, gain_table, gains, lower
+from detect_options import Golden, Student
 from numpy.typing import NDArray
 from recipe import run
 from rich.progress import Progress
@@ -260,8 +261,8 @@ def way_table(rows: Sequence[Row], price: str) -> Table:
 
 def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="One camera each.")],
-    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
-    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
+    student: Student,
+    golden: Golden,
     prices: Annotated[str, typer.Option(metavar="PRICE,...", help="real, or frames of the student.")] = REAL,
     seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds.")] = "0",
     schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers.")] = ",".join(SCHEDULERS),

@@ -22,6 +22,7 @@ import cv2
 import numpy as np
 import typer
 from detect_fleet import CLASSES, fleet_of
+from detect_options import Golden, Student
 from numpy.typing import NDArray
 from recipe import run
 from rich.table import Table
@@ -140,8 +141,8 @@ def rows_of(
 
 def main(
     videos: Annotated[list[Path], typer.Argument(exists=True, dir_okay=False, help="Recorded cameras.")],
-    student: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Weights of the student.")],
-    golden: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A detector's ONNX file.")],
+    student: Student,
+    golden: Golden,
     sides: Annotated[str, typer.Option(metavar="N,...", help="Sides of the student's input.")] = "352,224",
     every: Annotated[str, typer.Option(metavar="N,...", help="Analyse every n-th frame.")] = "1,2,3,5,10,15",
     frames: Annotated[int, typer.Option(min=2, help="Most frames of a video.")] = 600,
