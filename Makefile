@@ -29,7 +29,8 @@ DATA ?= $(or $(EKYA_DATA),../shared/data)
 VIDEOS := ahmetozlu_input_video.mp4 intel_one-by-one-person-detection.mp4
 demo-video: $(VENV)/.installed ## adapt a small detector to two recorded cameras (DATA=FOLDER)
 	$(BIN)/ekya run $(VIDEOS:%=--video $(DATA)/videos/%) --classes person,bicycle,car,motorcycle,bus,truck \
-	  --student $(DATA)/weights/FastestDet_coco.safetensors --golden $(DATA)/weights/deimv2_hgnetv2_femto_coco.onnx
+	  --student $(DATA)/weights/FastestDet_coco.safetensors --golden $(DATA)/weights/deimv2_hgnetv2_femto_coco.onnx \
+	  --speed 0.5 --windows 4
 
 experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--full in the papers' size
 	PYTHONUNBUFFERED=1 $(BIN)/python experiments/all.py $(ARGS)
@@ -67,7 +68,7 @@ long: $(VENV)/.installed-test rtsp-server ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
 
 # Live cameras are tested against GStreamer's RTSP server: Debian's packages, which belong to Debian's own Python.
-# Who may, installs them here; where nobody may, or they are not to be had, those tests are skipped.
+# They are installed here if permissions allow it; without them those tests are skipped.
 RTSP_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi
 RTSP_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0"); from gi.repository import GstRtspServer'
 APT := env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
