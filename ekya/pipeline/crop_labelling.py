@@ -115,12 +115,12 @@ class CropLabelling:
         """Returns the number of compared crops: one of each object."""
         return compared.objects
 
-    def images_to_doubt(self, labels: StreamLabels) -> int:
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
         """Returns 0: a classifier finds no objects that the golden model could miss."""
         return 0
 
-    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
-        """Returns None, as ``images_to_doubt`` says."""
+    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+        """Returns None, as ``images_to_check_teacher`` says."""
         return None
 
 

@@ -139,17 +139,17 @@ class FrameLabelling:
         """Returns the number of compared frames: all."""
         return labels.count
 
-    def images_to_doubt(self, labels: StreamLabels) -> int:
-        """Returns the number of frames that ``doubt`` analyses: all."""
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
+        """Returns the number of frames that ``check_teacher`` analyses: all."""
         return labels.count
 
-    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
         """Returns a warning if the student surely finds what the golden detector misses, and more of it.
 
-        Nobody knows the truth. So only what a good teacher hardly ever shows counts: of the objects that the
-        student is sure of, more have no box of the golden detector on them, not even a doubtful one, than the
-        golden detector finds in all. Boxes that stay in place count once: one that is wrong may be there in
-        every frame.
+        There is no truth to compare with. So only what a good teacher hardly ever shows counts: of the
+        objects that the student is sure of, more have no box of the golden detector on them, not even a
+        doubtful one, than the golden detector finds in all. Boxes that stay in place count once: one that is
+        wrong may be there in every frame.
         """
         labelled = _frames_of(labels)
         answers = prepared.serving.predict(labelled.images, labelled.side)

@@ -49,7 +49,7 @@ from ekya.pipeline.detector_work import random_frames, random_images
 from ekya.pipeline.probe import ProbedHost
 from ekya.pipeline.self_tests import SELF_TESTS, self_test_key
 from ekya.pipeline.setup import crop_side, proposer_for, typical_images
-from ekya.pipeline.student import doubts_about_teacher
+from ekya.pipeline.student import teacher_warnings
 from ekya.streams.ingest.box_flow import BoxFlow
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.feed import LiveSample
@@ -139,7 +139,7 @@ def probe_host(fleet: FleetConfig, device: str, cores: float, seed: int, *, agai
     sampled = sample_sources({stream.id: stream.source for stream in fleet.streams}, fleet_classes(fleet))
     tested = kept_self_test(fleet.edge.model, device, resolutions_to_measure(fleet), again=again)
     costs = _costs(fleet, device, cores, seed, tested, sampled)
-    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(doubts_about_teacher(fleet)))
+    return ProbedHost(fleet_classes(fleet), costs, tested, tuple(teacher_warnings(fleet)))
 
 
 def _costs(

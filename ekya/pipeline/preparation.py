@@ -73,10 +73,10 @@ class Labelling(Protocol):
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of images that each model analysed for a comparison on these labels."""
 
-    def images_to_doubt(self, labels: StreamLabels) -> int:
-        """Returns the number of images that ``doubt`` analyses; 0 if these labels can raise none."""
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``check_teacher`` analyses; 0 if these labels can raise none."""
 
-    def doubt(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
+    def check_teacher(self, prepared: "StreamPreparation", labels: StreamLabels) -> str | None:
         """Returns a warning if the golden model seems to be worse than the serving one."""
 
 
@@ -161,13 +161,13 @@ class StreamPreparation:
         """Labels a sample of the window: ``asked``, or what ``select`` returns."""
         return self._labelling.label(self, asked or self.select())
 
-    def images_to_doubt(self, labels: StreamLabels) -> int:
-        """Returns the number of images that ``doubt`` analyses; 0 if these labels can raise none."""
-        return self._labelling.images_to_doubt(labels)
+    def images_to_check_teacher(self, labels: StreamLabels) -> int:
+        """Returns the number of images that ``check_teacher`` analyses; 0 if these labels can raise none."""
+        return self._labelling.images_to_check_teacher(labels)
 
-    def doubt(self, labels: StreamLabels) -> str | None:
+    def check_teacher(self, labels: StreamLabels) -> str | None:
         """Returns a warning if the golden model seems to be worse than the serving one; one pass of it."""
-        return self._labelling.doubt(self, labels)
+        return self._labelling.check_teacher(self, labels)
 
     def burst_questions(self) -> list[Question]:
         """Returns the questions of ``burst`` to the golden model."""

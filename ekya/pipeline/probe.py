@@ -35,13 +35,13 @@ class ProbedHost:
         classes: the fleet's classes; those that occur, if the fleet leaves them open.
         costs: costs of the fleet's work.
         self_test: how forward passes are run here, and why.
-        doubts: about the fleet's golden model, in sentences.
+        teacher_warnings: about the fleet's golden model, in sentences.
     """
 
     classes: tuple[str, ...]
     costs: HostCosts
     self_test: SelfTest
-    doubts: tuple[str, ...] = ()
+    teacher_warnings: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, object]:
         """Returns JSON values for ``host`` in ``summary.json``."""

@@ -58,12 +58,12 @@ def detector_outputs(fleet: FleetConfig) -> tuple[str, ...]:
 
 
 def warn_of_teacher(fleet: FleetConfig) -> None:
-    """Logs what ``doubts_about_teacher`` yields."""
-    for doubt in doubts_about_teacher(fleet):
-        _LOG.warning("%s", doubt)
+    """Logs what ``teacher_warnings`` yields."""
+    for warning in teacher_warnings(fleet):
+        _LOG.warning("%s", warning)
 
 
-def doubts_about_teacher(fleet: FleetConfig) -> Iterator[str]:
+def teacher_warnings(fleet: FleetConfig) -> Iterator[str]:
     """Yields warnings: the student starts from the shipped base, or is the network that teaches it.
 
     Raises:

@@ -15,14 +15,17 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
+from ekya.models.edge.cuts import Task
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.operations import forward_operations
+from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
 from ekya.pipeline.preparation import StreamPreparation
@@ -126,11 +129,15 @@ class PreparationActor:
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._preparations: NewestJob[_Preparation] = NewestJob()
-        self._models = KnownModels(Predictors(config.device, config.way))
+        predictors = Predictors(config.device, config.way)
+        if config.fleet.edge.task is Task.DETECT:
+            # So does the first export of a detector: without this the first window has no labels.
+            serving(base_model(config.fleet, config.seed), fleet_classes(config.fleet), predictors)
+        self._models = KnownModels(predictors)
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
-        self._questioned: set[StreamId] = set()
+        self._teacher_checked: set[StreamId] = set()
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -279,7 +286,7 @@ class PreparationActor:
                 match step:
                     case LabelStep():
                         labelled[step.stream] = self._label(preparation, step.stream)
-                        self._question(preparation, step.stream)
+                        self._check_teacher(preparation, step.stream)
                         accuracy = self._try_others(preparation, step.stream)
                         if accuracy is not None:
                             labelled[step.stream] = replace(labelled[step.stream], accuracy=accuracy)
@@ -329,16 +336,16 @@ class PreparationActor:
         )
         return Labelled(accuracy, labels.can_train)
 
-    def _question(self, preparation: _Preparation, stream: StreamId) -> None:
-        """Logs a doubt about the golden model from a stream's first labels."""
+    def _check_teacher(self, preparation: _Preparation, stream: StreamId) -> None:
+        """Logs a warning if a stream's first labels say that the golden model is worse than its own."""
         prepared, labels = preparation.streams[stream], preparation.labels[stream]
-        if stream in self._questioned or not prepared.images_to_doubt(labels):
+        if stream in self._teacher_checked or not prepared.images_to_check_teacher(labels):
             return
-        self._questioned.add(stream)
+        self._teacher_checked.add(stream)
         with preparation.share.batch():
-            doubt = prepared.doubt(labels)
-        if doubt is not None:
-            _LOG.warning("%s: %s", stream, doubt)
+            warning = prepared.check_teacher(labels)
+        if warning is not None:
+            _LOG.warning("%s: %s", stream, warning)
 
     def _try_others(self, preparation: _Preparation, stream: StreamId) -> float | None:
         """Tries other streams' models on new labels, and prepares the best instead if it is to serve.

@@ -303,21 +303,21 @@ def blind_golden():
 
 def test_doubt_where_only_the_student_sees_names_both_counts(blind_golden):
     one = prepared(moving(24), golden=blind_golden)
-    doubt = one.doubt(one.label())
-    assert "first 24 labelled frames the golden detector finds 0 objects, and misses 24" in doubt
-    assert "\n" not in doubt
+    warning = one.check_teacher(one.label())
+    assert "first 24 labelled frames the golden detector finds 0 objects, and misses 24" in warning
+    assert "\n" not in warning
 
 
 def test_doubt_of_one_object_that_stays_is_none(blind_golden):
     """A box that is always there may be wrong in every frame."""
     one = prepared(street(24, CAR), golden=blind_golden)
-    assert one.doubt(one.label()) is None
+    assert one.check_teacher(one.label()) is None
 
 
 def test_doubt_of_an_unsure_student_is_none(blind_golden):
     sample = [kept(2 * at, (2 + 50 * (at % 2), 8, 40 + 50 * (at % 2), 40, "car", 0.55)) for at in range(24)]
     one = prepared(sample, golden=blind_golden)
-    assert one.doubt(one.label()) is None
+    assert one.check_teacher(one.label()) is None
 
 
 def test_doubt_of_doubtful_boxes_is_none():
@@ -325,15 +325,15 @@ def test_doubt_of_doubtful_boxes_is_none():
     hesitant = detector_model(FLEET, BrightDetector(), 0.95, names_boxes=False)
     one = prepared(moving(24), golden=hesitant)
     assert one.label().objects_in_frames == 0
-    assert one.doubt(one.label()) is None
+    assert one.check_teacher(one.label()) is None
 
 
 @pytest.mark.parametrize("sees", [(), ("car",), ("car", "person", "kite")])
 def test_doubt_of_a_golden_detector_that_sees_as_much_is_none(sees):
     one = prepared(moving(24), serving=serving_detector(sees))
-    assert one.doubt(one.label()) is None
+    assert one.check_teacher(one.label()) is None
     empty = prepared([])
-    assert empty.doubt(empty.label()) is None
+    assert empty.check_teacher(empty.label()) is None
 
 
 def other(serving, name="other", version=4):

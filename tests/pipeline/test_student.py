@@ -18,7 +18,7 @@ from ekya.models.proposer import NoProposals
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import with_classes
 from ekya.pipeline.setup import proposer_for, stream_setup
-from ekya.pipeline.student import doubts_about_teacher
+from ekya.pipeline.student import teacher_warnings
 from ekya.streams.ingest.frame import Frame
 
 KNOWN = ("person", "car", "kite")
@@ -144,7 +144,7 @@ def test_settings_of_a_detect_fleet_hold_its_task(tmp_path, own):
 
 def test_the_shipped_base_is_warned_of(tmp_path):
     golden = {"model": "fasterrcnn_mobilenet_v3_large_320_fpn"}
-    (warning,) = doubts_about_teacher(fleet_of(tmp_path, None, golden))
+    (warning,) = teacher_warnings(fleet_of(tmp_path, None, golden))
     assert "knows rendered frames only" in warning
     assert "--student" in warning
 
@@ -153,10 +153,10 @@ def test_the_shipped_base_is_warned_of(tmp_path):
 def test_a_golden_model_that_is_the_student_is_doubted(tmp_path, data_dir, student):
     weights = data_dir / "weights"
     own, other = ({"model": "onnx", "weights": weights / f"{name}.onnx"} for name in GOLDEN)
-    doubts = list(doubts_about_teacher(fleet_of(tmp_path, weights / student, own)))
-    assert len(doubts) == 1
-    assert "FastestDet.onnx is the network that edge.weights starts with" in doubts[0]
-    assert not list(doubts_about_teacher(fleet_of(tmp_path, weights / student, other)))
+    warnings = list(teacher_warnings(fleet_of(tmp_path, weights / student, own)))
+    assert len(warnings) == 1
+    assert "FastestDet.onnx is the network that edge.weights starts with" in warnings[0]
+    assert not list(teacher_warnings(fleet_of(tmp_path, weights / student, other)))
 
 
 def test_a_golden_model_of_the_same_shape_is_not_doubted(tmp_path, data_dir):
@@ -165,4 +165,4 @@ def test_a_golden_model_of_the_same_shape_is_not_doubted(tmp_path, data_dir):
     trained[name] = trained[name] * 1.1
     save_file(trained, tmp_path / "adapted.safetensors")
     golden = {"model": "onnx", "weights": data_dir / "weights" / "FastestDet.onnx"}
-    assert not list(doubts_about_teacher(fleet_of(tmp_path, tmp_path / "adapted.safetensors", golden)))
+    assert not list(teacher_warnings(fleet_of(tmp_path, tmp_path / "adapted.safetensors", golden)))

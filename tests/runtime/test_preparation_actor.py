@@ -307,7 +307,7 @@ def test_doubt_that_fails_leaves_the_labels(detecting, monkeypatch, caplog):
     def fail(*_):
         raise OSError("no such luck")
 
-    monkeypatch.setattr(StreamPreparation, "doubt", fail)
+    monkeypatch.setattr(StreamPreparation, "check_teacher", fail)
     assert told_of_frames(detecting, 1, PASSING) == [ev.LabelsReady, ev.PreparationEnded]
     assert len(detecting.labels(1, CAM).training.examples) == 24
     assert "no such luck" in caplog.text

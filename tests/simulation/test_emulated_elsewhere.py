@@ -20,7 +20,7 @@ from ekya.pipeline.inference import Classifier
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.sights import CropSight
+from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
 from ekya.simulation.emulated.training import KeptModels, training_steps
 from ekya.simulation.retraining import EpochEnd, TrainingStep, VirtualRetraining
@@ -42,7 +42,7 @@ def base():
 def labels(base):
     """Labels of windows 1 and 2."""
     collector = WindowCollector(SETTINGS, WINDOW_US)
-    seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, CropSight(SIDE), WINDOW_US, None))
+    seen = tuple(watch(frames(2 * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None))
     serving = Classifier(base, NAMES)
     return [StreamPreparation(SETTINGS, window.material, serving, Golden()).label() for window in seen]
 

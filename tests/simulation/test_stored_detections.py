@@ -15,7 +15,7 @@ from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.reference import Referee
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.examining import true_options
-from ekya.simulation.emulated.sights import sight_of
+from ekya.simulation.emulated.model_inputs import model_input_of
 from ekya.simulation.emulated.stored_frames import watch
 from ekya.streams.ingest.frame import Frame
 
@@ -23,7 +23,7 @@ SIDE, SMALL = 96, 64
 LAMBDAS = tuple(InferenceConfig(every, side) for every in (1, 5) for side in (SIDE, SMALL))
 BY_GOLDEN = InferenceConfig(5, GOLDEN_RESOLUTION)
 SETTINGS = PreparationSettings(FLEET, SIDE, FPS, 40, 5, task=Task.DETECT)
-SIGHT = sight_of(SETTINGS, LAMBDAS)
+SIGHT = model_input_of(SETTINGS, LAMBDAS)
 TEXTURE = np.random.default_rng(1).integers(150, 256, (30, 24), np.uint8)
 """Of the object that moves, for optical flow."""
 PARKED, HALF = (70, 50, 110, 75, "person", 0.9), (70, 5, 110, 30, "car", 0.3)

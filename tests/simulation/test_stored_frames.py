@@ -7,11 +7,11 @@ from bars import FPS, FRAMES, NAMES, SIDE, WINDOW_US, class_at, frames
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
-from ekya.simulation.emulated.sights import CropSight
+from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
 
 SETTINGS = PreparationSettings(NAMES, SIDE, FPS, 40, 5)
-SIGHT = CropSight(SIDE)
+SIGHT = CropInput(SIDE)
 
 
 def watched(count, windows=None):

@@ -27,7 +27,7 @@ from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.retrain_setup import retraining_of
 from ekya.pipeline.settings import PreparationSettings
 from ekya.simulation.emulated.courses import Common, Course, courses_of
-from ekya.simulation.emulated.sights import CropSight
+from ekya.simulation.emulated.model_inputs import CropInput
 from ekya.simulation.emulated.stored_frames import watch
 from ekya.simulation.emulated.trace_recorder import SCORED_PER_S, StreamRecorder
 from ekya.simulation.emulated.training import training_steps
@@ -54,7 +54,7 @@ class Recorded:
         self.base = build_edge_model(NAMES, 0, 3, "tiny")
         collector = WindowCollector(SETTINGS, WINDOW_US)
         self.windows = tuple(
-            watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, CropSight(SIDE), WINDOW_US, None)
+            watch(frames(WINDOWS * FRAMES), GivenBoxes(), collector, None, CropInput(SIDE), WINDOW_US, None)
         )
         self.told = []
         self.common = Common(
@@ -260,6 +260,6 @@ def test_recording_histograms_count_true_objects(recorded):
     for window, seen in zip(recorded.trace.windows, recorded.windows, strict=True):
         assert sum(window.class_histogram) == len(seen.frames.reference.classes)
         truth = seen.frames.reference.classes.astype(np.int64)
-        answers = CropSight(SIDE).answers(seen.frames, (truth, np.ones(len(truth), np.float32)))
+        answers = CropInput(SIDE).answers(seen.frames, (truth, np.ones(len(truth), np.float32)))
         everything = seen.frames.score(answers, len(NAMES))[0]
         assert window.class_histogram == everything.counted_by_class

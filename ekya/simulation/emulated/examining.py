@@ -22,8 +22,8 @@ from ekya.planning.profiling.inference_profile import (
 )
 from ekya.results.metrics.accuracy import ScoreSeries, WindowScore
 from ekya.simulation.emulated.answers import Answers
-from ekya.simulation.emulated.asked import Asked
-from ekya.simulation.emulated.stored_frames import SeenFrames, Sight
+from ekya.simulation.emulated.image_batches import ImageBatch
+from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames
 
 PARTS = 8
 """Number of equal parts of a window with separate accuracies: a retraining serves only from its middle on."""
@@ -35,8 +35,8 @@ class Exam:
 
     Attributes:
         frames: of the window; what was labelled does not count.
-        sight: what models see of them.
-        asked: images of these frames.
+        model_input: what models see of them.
+        batch: images of these frames.
         labels: of the previous window; None in window 0.
         validation: images of the labels' validation part; None without one.
         classes: the fleet's.
@@ -44,10 +44,10 @@ class Exam:
     """
 
     frames: SeenFrames
-    sight: Sight
-    asked: Asked
+    model_input: ModelInput
+    batch: ImageBatch
     labels: StreamLabels | None
-    validation: Asked | None
+    validation: ImageBatch | None
     classes: tuple[str, ...]
     window_us: int
 
@@ -58,23 +58,23 @@ class Exam:
 
     def of_heads(self, model: EdgeModel) -> "Exam | None":
         """Returns a faster exam for models that differ from this one in their heads only, if any."""
-        asked = self.asked.of_heads(model)
-        if asked is None:
+        batch = self.batch.of_heads(model)
+        if batch is None:
             return None
         validation = None if self.validation is None else self.validation.of_heads(model)
-        return replace(self, asked=asked, validation=validation)
+        return replace(self, batch=batch, validation=validation)
 
     def thinned(self, step: int) -> "Exam":
         """Returns the exam on every ``step``-th frame only: neighbouring frames show the same objects."""
-        asked = self.asked.take(self.frames.rows_of_every(step))
-        return replace(self, frames=self.frames.thinned(step), asked=asked)
+        batch = self.batch.take(self.frames.rows_of_every(step))
+        return replace(self, frames=self.frames.thinned(step), batch=batch)
 
     def standing(self, model: EdgeModel, validation_accuracy: float | None = None) -> Standing:
         """Scores a model. Runs it on the validation part unless ``validation_accuracy`` is given.
 
         Without a validation part, the accuracy on the frames stands for it, and vice versa; 0 without both.
         """
-        score, series = self._score(self.sight.answers(self.frames, self.asked.answer(model)))
+        score, series = self._score(self.model_input.answers(self.frames, self.batch.answer(model)))
         accuracy = score.accuracy
         if validation_accuracy is None:
             validation_accuracy = self._validate(model)

@@ -72,7 +72,7 @@ class LabelledStream:
         gpu_s, golden_gpu_s: cost, and the golden model's part of it.
         compared: what the shadow gate compared.
         golden_calls: pictures that the golden model analysed.
-        doubt: warning about the golden model, from the first labels of a stream.
+        warning: about the golden model, from the first labels of a stream.
     """
 
     prepared: StreamPreparation
@@ -82,7 +82,7 @@ class LabelledStream:
     golden_gpu_s: float
     compared: Compared | None
     golden_calls: int
-    doubt: str | None = None
+    warning: str | None = None
 
     def event(self, stream: StreamId, t_us: int) -> LabelsReady:
         """Returns the event of these labels."""
@@ -120,16 +120,16 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
 
 
-def questioned(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
-    """Returns a stream's first labels with any doubt about the golden model, charged with a pass for it."""
+def with_teacher_checked(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
+    """Returns a stream's first labels after a check of the golden model, with its cost and its warning."""
     prepared, labels = made.prepared, made.labels
-    gpu_s = made.gpu_s + card.forward_gpu_s(prepared.images_to_doubt(labels), prepared.settings.side)
-    doubt = prepared.doubt(labels)
-    if doubt is None:
+    gpu_s = made.gpu_s + card.forward_gpu_s(prepared.images_to_check_teacher(labels), prepared.settings.side)
+    warning = prepared.check_teacher(labels)
+    if warning is None:
         return replace(made, gpu_s=gpu_s)
-    text = f"{stream}: {doubt}"
+    text = f"{stream}: {warning}"
     _LOG.warning("%s", text)
-    return replace(made, gpu_s=gpu_s, doubt=text)
+    return replace(made, gpu_s=gpu_s, warning=text)
 
 
 def profile_inference(
@@ -180,7 +180,7 @@ class PreparingWindows:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
         self._window = 0
-        self._questioned: set[StreamId] = set()
+        self._teacher_checked: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._offered_models: dict[StreamId, EdgeModel] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
@@ -240,8 +240,8 @@ class PreparingWindows:
                     made = self._label(step.stream)
                     labelled[step.stream] = Labelled(made.accuracy, made.labels.can_train)
                     yield Step(made.gpu_s, partial(made.event, step.stream))
-                    if made.doubt is not None:
-                        yield Step(0.0, partial(Warned, source=_PROFILER, text=made.doubt))
+                    if made.warning is not None:
+                        yield Step(0.0, partial(Warned, source=_PROFILER, text=made.warning))
                     offer = self._offer(step.stream, made.labels)
                     if offer is not None:
                         if self._prepared[step.stream] is not made.prepared:
@@ -258,9 +258,9 @@ class PreparingWindows:
             # Loaded one at a time: a model for prediction is as large as one for training.
             prepared = replace(prepared, earlier=serving(earlier.model, prepared.settings.classes))
         made = label_stream(prepared, self._card)
-        if stream not in self._questioned and made.prepared.images_to_doubt(made.labels):
-            self._questioned.add(stream)
-            made = questioned(made, stream, self._card)
+        if stream not in self._teacher_checked and made.prepared.images_to_check_teacher(made.labels):
+            self._teacher_checked.add(stream)
+            made = with_teacher_checked(made, stream, self._card)
         self._prepared[stream] = made.prepared
         self.keep_labels(stream, made.labels)
         return made

@@ -25,7 +25,7 @@ from ekya.pipeline.student import warn_of_teacher
 from ekya.planning.profiling.history import ProfileHistory
 from ekya.planning.profiling.pruning import select
 from ekya.simulation.emulated.courses import Common
-from ekya.simulation.emulated.sights import sight_of
+from ekya.simulation.emulated.model_inputs import model_input_of
 from ekya.simulation.emulated.stored_frames import SeenWindow, watch
 from ekya.simulation.emulated.trace_recorder import StreamRecorder
 from ekya.streams.ingest.process import SourceProcess
@@ -148,7 +148,7 @@ def _recorder(
                 proposer,
                 setup.collector(),
                 None if stream.source.gives_truth else Referee(golden, stream.id),
-                sight_of(setup.settings, common.inference_configs),
+                model_input_of(setup.settings, common.inference_configs),
                 setup.window_us,
                 fleet.windows,
                 fleet.inference.golden_every,

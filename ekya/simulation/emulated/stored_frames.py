@@ -48,7 +48,7 @@ class Scoring(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
+class InputImages:
     """What a model sees of one frame.
 
     Attributes:
@@ -69,7 +69,7 @@ class SeenFrames:
         window: in which they arrived.
         frame, t_us: (F,) int64.
         offsets: (F + 1,) int64, start of each frame's images.
-        boxes: (M, 4) float32, as in ``Shown``.
+        boxes: (M, 4) float32, as in ``InputImages``.
         images: (M, S, S, 3) uint8 RGB, by their side S.
         reference: of these frames.
         scoring: of answers to them.
@@ -183,7 +183,7 @@ class SeenFrames:
         )
 
 
-class Sight(Protocol):
+class ModelInput(Protocol):
     """Interface of what models of a task see of frames, and of how their answers count."""
 
     @property
@@ -194,7 +194,7 @@ class Sight(Protocol):
     def scoring(self) -> Scoring:
         """Scores answers."""
 
-    def shown(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> Shown:
+    def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         """Returns what a model sees of an (H, W, 3) uint8 BGR frame with these boxes of objects."""
 
     def answers(self, frames: SeenFrames, answer: Any) -> Answers:
@@ -222,7 +222,7 @@ def watch(
     proposer: Proposer,
     collector: WindowCollector,
     referee: Referee | None,
-    sight: Sight,
+    model_input: ModelInput,
     window_us: int,
     windows: int | None,
     golden_every: tuple[int, ...] = (),
@@ -234,22 +234,24 @@ def watch(
         proposer: proposes objects.
         collector: keeps frames for the golden model, as in a run that analyses every frame.
         referee: makes reference labels if the source has no ground truth.
-        sight: what models see of a frame.
+        model_input: what models see of a frame.
         window_us: length of a window.
         windows: number of windows; None continues until the stream ends.
         golden_every: k of the λ of the golden detector, which is the referee.
     """
-    kept = _Kept(0, sight, [FollowedGolden(every) for every in golden_every])
+    kept = _Kept(0, model_input, [FollowedGolden(every) for every in golden_every])
     for frame, truth in frames:
         window = frame.t_us // window_us
         while window > kept.window:
             yield SeenWindow(kept.frames(), collector.close(kept.window))
-            kept = _Kept(kept.window + 1, sight, [FollowedGolden(every) for every in golden_every])
+            kept = _Kept(kept.window + 1, model_input, [FollowedGolden(every) for every in golden_every])
             if windows is not None and kept.window >= windows:
                 return
         proposals = proposer.propose(frame)
         collector.see(frame, proposals)
-        kept.add(frame, sight.shown(frame.image, proposals.boxes), _reference_of(frame, truth, referee))
+        kept.add(
+            frame, model_input.images_of(frame.image, proposals.boxes), _reference_of(frame, truth, referee)
+        )
     part = kept.part_of(window_us)
     if part > 0.0:
         yield SeenWindow(kept.frames(), collector.close(kept.window), 1.0 if part >= WHOLE else part)
@@ -260,12 +262,12 @@ class _Kept:
     """Frames of the current window so far."""
 
     window: int
-    sight: Sight
+    model_input: ModelInput
     golden: Sequence[FollowedGolden]
-    seen: list[tuple[Frame, Shown]] = field(default_factory=list)
+    seen: list[tuple[Frame, InputImages]] = field(default_factory=list)
     truths: list[FrameReference] = field(default_factory=list)
 
-    def add(self, frame: Frame, shown: Shown, truth: FrameReference | None) -> None:
+    def add(self, frame: Frame, shown: InputImages, truth: FrameReference | None) -> None:
         """Adds the next frame without its image, which is no longer needed."""
         self.seen.append((replace(frame, image=_NO_IMAGE), shown))
         if truth is not None:
@@ -290,10 +292,10 @@ class _Kept:
                 side: np.concatenate(
                     [np.zeros((0, side, side, 3), np.uint8), *(shown.images[side] for _, shown in self.seen)]
                 )
-                for side in self.sight.sides
+                for side in self.model_input.sides
             },
             reference=ReferenceColumns.of(self.truths),
-            scoring=self.sight.scoring,
+            scoring=self.model_input.scoring,
             golden={followed.every: followed.answers() for followed in self.golden},
         )
 

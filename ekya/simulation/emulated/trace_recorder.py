@@ -43,18 +43,18 @@ from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
-from ekya.simulation.emulated.asked import Asked, asked
 from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, true_options
+from ekya.simulation.emulated.image_batches import ImageBatch, image_batch
+from ekya.simulation.emulated.model_inputs import model_input_of
 from ekya.simulation.emulated.preparing import (
     LabelledStream,
     golden_gpu_s,
     label_stream,
     profile_inference,
-    questioned,
+    with_teacher_checked,
 )
-from ekya.simulation.emulated.sights import sight_of
-from ekya.simulation.emulated.stored_frames import SeenFrames, SeenWindow, Sight
+from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
 SCORED_PER_S = 4.0
@@ -122,14 +122,14 @@ class StreamRecorder:
     _candidates: list[_Candidate] = field(init=False, default_factory=list)
 
     @property
-    def _sight(self) -> Sight:
-        return sight_of(self.settings, self.common.inference_configs)
+    def _model_input(self) -> ModelInput:
+        return model_input_of(self.settings, self.common.inference_configs)
 
     def record(self) -> StreamTrace:
         """Records the stream over all its windows."""
         labelled = [None, *self._labelled()]
         left_out = LabelledBoxes.joined([_boxes_of(labelled), self.also_labelled])
-        counting = self._sight.counting([seen.frames for seen in self.windows], left_out)
+        counting = self._model_input.counting([seen.frames for seen in self.windows], left_out)
         exams = [self._exams(frames, of) for frames, of in zip(counting, labelled, strict=True)]
         memory = ExemplarMemory(MOST_EXEMPLARS[self.settings.task])
         self._candidates = [_Candidate(BASE, self.common.base, memory, needed=True)]
@@ -241,8 +241,8 @@ class StreamRecorder:
             for family in self._families(start):
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
-                    asked = of_blocks if course.config.trainable_blocks else of_heads
-                    runs.append(self._run(course, start, labels, asked, passed))
+                    exams_of = of_blocks if course.config.trainable_blocks else of_heads
+                    runs.append(self._run(course, start, labels, exams_of, passed))
                     self.common.on_training(f"{self.stream}, window {known.window}: {course.config.name}")
                 trainings += [run.training for run in runs]
                 # Validation parts are small and ties are frequent: prefer more data, as a plan does.
@@ -313,10 +313,10 @@ class StreamRecorder:
         return _Run(training, best.validation_accuracy, best.model)
 
     def _true_options(self, frames: SeenFrames, models: Sequence[EdgeModel]) -> tuple[InferenceOption, ...]:
-        configs, sight, answers = self.common.inference_configs, self._sight, {}
+        configs, model_input, answers = self.common.inference_configs, self._model_input, {}
         for resolution in sides_of(configs):
-            images = self._asked(frames.images, resolution)
-            answers[resolution] = tuple(sight.answers(frames, images.answer(model)) for model in models)
+            images = self._batch(frames.images, resolution)
+            answers[resolution] = tuple(model_input.answers(frames, images.answer(model)) for model in models)
         objects = sum(self._histogram(frames.window)) / max(len(frames.frame), 1)
         return true_options(
             configs,
@@ -360,11 +360,11 @@ class StreamRecorder:
     def _exams(self, frames: SeenFrames, labelled: LabelledStream | None) -> _Exams:
         side, validation = self.settings.side, None
         if labelled is not None and len(labelled.labels.validation.examples):
-            validation = self._asked({side: labelled.labels.validation.examples.images}, side)
+            validation = self._batch({side: labelled.labels.validation.examples.images}, side)
         whole = Exam(
             frames=frames,
-            sight=self._sight,
-            asked=self._asked(frames.images, side),
+            model_input=self._model_input,
+            batch=self._batch(frames.images, side),
             labels=labelled.labels if labelled else None,
             validation=validation,
             classes=self.settings.classes,
@@ -376,9 +376,11 @@ class StreamRecorder:
         """Makes the labels at each window's opening; the choice of objects depends on no model."""
         base, card = self.common.base, self.common.card
         made = [label_stream(self._preparation(window, base), card) for window in range(1, len(self.windows))]
-        first = next((at for at, of in enumerate(made) if of.prepared.images_to_doubt(of.labels)), None)
+        first = next(
+            (at for at, of in enumerate(made) if of.prepared.images_to_check_teacher(of.labels)), None
+        )
         if first is not None:
-            made[first] = questioned(made[first], self.stream, card)
+            made[first] = with_teacher_checked(made[first], self.stream, card)
         return made
 
     def _preparation(self, window: int, model: EdgeModel) -> StreamPreparation:
@@ -391,9 +393,9 @@ class StreamRecorder:
             crop_gpu_s=self.common.card.forward_gpu_s(1, self.settings.side),
         )
 
-    def _asked(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> Asked:
+    def _batch(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> ImageBatch:
         common = self.common
-        return asked(common.base, common.blocks_left, images, resolution, self.settings.classes)
+        return image_batch(common.base, common.blocks_left, images, resolution, self.settings.classes)
 
 
 def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:

@@ -14,26 +14,26 @@ from ekya.models.edge.shared import SharedTrunk
 from ekya.pipeline.inference import FleetAnswer, ServingDetector
 
 
-class Asked(Protocol):
+class ImageBatch(Protocol):
     """Interface of N images to which many models answer."""
 
     def answer(self, model: EdgeModel) -> FleetAnswer:
         """Returns a model's answer to all images, in the fleet's classes."""
 
-    def take(self, rows: NDArray[np.int64]) -> "Asked":
+    def take(self, rows: NDArray[np.int64]) -> "ImageBatch":
         """Returns these images, in this order."""
 
-    def of_heads(self, model: EdgeModel) -> "Asked | None":
+    def of_heads(self, model: EdgeModel) -> "ImageBatch | None":
         """Returns what models that differ from this one in their heads only answer much faster, if any."""
 
 
-def asked(
+def image_batch(
     base: EdgeModel,
     blocks_left: int,
     images: Mapping[int, NDArray[np.uint8]],
     resolution: int,
     classes: tuple[str, ...],
-) -> Asked:
+) -> ImageBatch:
     """Returns images at a resolution, to ask models that were trained from a base model.
 
     Args:
@@ -46,13 +46,13 @@ def asked(
     """
     stored = images.get(resolution, images[max(images)])
     if base.detector is None:
-        return AskedCrops(SharedTrunk.of(base, blocks_left, stored, resolution), classes)
-    return AskedFrames(stored, resolution, classes)
+        return CropBatch(SharedTrunk.of(base, blocks_left, stored, resolution), classes)
+    return FrameBatch(stored, resolution, classes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskedCrops:
-    """``Asked`` of classifiers: the blocks that all of them share have run already."""
+class CropBatch:
+    """``ImageBatch`` of classifiers: the blocks that all of them share have run already."""
 
     trunk: SharedTrunk
     classes: tuple[str, ...]
@@ -63,18 +63,18 @@ class AskedCrops:
         classes = in_fleet[self.trunk.predict(model)]
         return classes, np.ones(len(classes), np.float32)
 
-    def take(self, rows: NDArray[np.int64]) -> "AskedCrops":
+    def take(self, rows: NDArray[np.int64]) -> "CropBatch":
         """Returns these crops."""
         return replace(self, trunk=self.trunk.take(rows))
 
-    def of_heads(self, model: EdgeModel) -> "AskedCrops":
+    def of_heads(self, model: EdgeModel) -> "CropBatch":
         """Returns the crops after all blocks of this model."""
         return replace(self, trunk=self.trunk.without_blocks(model))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskedFrames:
-    """``Asked`` of detectors. Maps inside one are larger than its frame, so each runs as a whole."""
+class FrameBatch:
+    """``ImageBatch`` of detectors. Maps inside one are larger than its frame, so each runs as a whole."""
 
     images: NDArray[np.uint8]
     resolution: int
@@ -84,7 +84,7 @@ class AskedFrames:
         """Returns the objects in each frame."""
         return ServingDetector(model, self.classes).predict(self.images, self.resolution)
 
-    def take(self, rows: NDArray[np.int64]) -> "AskedFrames":
+    def take(self, rows: NDArray[np.int64]) -> "FrameBatch":
         """Returns these frames."""
         return replace(self, images=self.images[rows])
 

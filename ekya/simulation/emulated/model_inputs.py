@@ -1,4 +1,4 @@
-"""What models see of stored frames and how their answers count: crops of objects, or whole frames."""
+"""Inputs of models from stored frames, and scoring of the answers: crops of objects, or whole frames."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from ekya.planning.profiling.inference_profile import sides_of
 from ekya.results.metrics.accuracy import labelled_tracks, score_stream
 from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.simulation.emulated.answers import Answers
-from ekya.simulation.emulated.stored_frames import Scoring, SeenFrames, Shown, Sight
+from ekya.simulation.emulated.stored_frames import InputImages, ModelInput, Scoring, SeenFrames
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 
 
 @dataclass(frozen=True, slots=True)
-class CropSight:
-    """``Sight`` of classifiers: crops, of which a lower resolution is made when it is asked for."""
+class CropInput:
+    """``ModelInput`` of classifiers: crops, of which a lower resolution is made when it is asked for."""
 
     side: int
 
@@ -38,9 +38,9 @@ class CropSight:
         """Counts objects."""
         return score_stream
 
-    def shown(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> Shown:
+    def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         """Returns the crops of the boxes."""
-        return Shown(boxes, {self.side: crop_objects(image, boxes, self.side)})
+        return InputImages(boxes, {self.side: crop_objects(image, boxes, self.side)})
 
     def answers(self, frames: SeenFrames, answer: ClassAnswer) -> Answers:
         """Returns the class of each box."""
@@ -53,8 +53,8 @@ class CropSight:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameSight:
-    """``Sight`` of detectors: each frame as a whole, resized to every resolution as a run does it."""
+class FrameInput:
+    """``ModelInput`` of detectors: each frame as a whole, resized to every resolution as a run does it."""
 
     sides: tuple[int, ...]
 
@@ -63,10 +63,10 @@ class FrameSight:
         """Counts objects and boxes, for F1."""
         return score_detections
 
-    def shown(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> Shown:
+    def images_of(self, image: NDArray[np.uint8], boxes: NDArray[np.float32]) -> InputImages:
         """Returns the frame, with a box around all of it."""
         whole = np.array([[0, 0, image.shape[1], image.shape[0]]], np.float32)
-        return Shown(whole, {side: whole_frame(image, side) for side in self.sides})
+        return InputImages(whole, {side: whole_frame(image, side) for side in self.sides})
 
     def answers(self, frames: SeenFrames, answer: list[Found]) -> Answers:
         """Returns the boxes found in each frame, in pixels."""
@@ -85,14 +85,14 @@ class FrameSight:
         return [seen.without_frames(labelled.frame) for seen in windows]
 
 
-_SIGHTS: Mapping[Task, Callable[[int, tuple[int, ...]], Sight]] = MappingProxyType(
+_SIGHTS: Mapping[Task, Callable[[int, tuple[int, ...]], ModelInput]] = MappingProxyType(
     {
-        Task.CLASSIFY: lambda side, resolutions: CropSight(side),
-        Task.DETECT: lambda side, resolutions: FrameSight(tuple(sorted({side, *resolutions}))),
+        Task.CLASSIFY: lambda side, resolutions: CropInput(side),
+        Task.DETECT: lambda side, resolutions: FrameInput(tuple(sorted({side, *resolutions}))),
     }
 )
 
 
-def sight_of(settings: PreparationSettings, configs: Sequence[InferenceConfig]) -> Sight:
+def model_input_of(settings: PreparationSettings, configs: Sequence[InferenceConfig]) -> ModelInput:
     """Returns what a stream's models see, at the side of its labels and at the resolutions of Λ."""
     return _SIGHTS[settings.task](settings.side, tuple(sides_of(configs)))

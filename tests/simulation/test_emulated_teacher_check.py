@@ -1,4 +1,4 @@
-"""The doubt about a golden detector on virtual time: charged, logged, and reported as an event."""
+"""Tests of the check of a golden detector on virtual time: charged, logged, and reported as an event."""
 
 from dataclasses import replace
 from types import SimpleNamespace
