@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from played import (
     EKYA,
     OURS,
+    PAPER,
     PAPER_BASELINES,
-    THIEF,
     Data,
     conditions,
     draw_schedulers,
@@ -49,7 +49,7 @@ GPUS = (1.0, 2.0)
 TARGET = 0.75
 PAPER_GAIN = {1.0: "up to 29 points", 2.0: "up to 23 points"}
 PAPER_CAPACITY = {
-    THIEF: "2, 8 (4x)",
+    PAPER: "2, 8 (4x)",
     PAPER_BASELINES[0]: "2, 2 (1x)",
     PAPER_BASELINES[1]: "2, 4 (2x)",
     PAPER_BASELINES[2]: "2, 4 (2x)",
@@ -127,8 +127,8 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
     """Returns the table, the figure and the paper's numbers beside ours."""
     beside = [
         Beside(
-            f"{scheduler} above a uniform baseline, {gpus:g} GPU{'s' if gpus > 1 else ''}",
-            PAPER_GAIN[gpus] if scheduler == THIEF else "",
+            f"{scheduler} above the worst uniform baseline, {gpus:g} GPU{'s' if gpus > 1 else ''}",
+            PAPER_GAIN[gpus] if scheduler == PAPER else "",
             {data: f"up to {points(most_above(rows, data, gpus, scheduler))}" for data in names},
         )
         for scheduler in OURS

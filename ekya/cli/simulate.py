@@ -45,7 +45,7 @@ class SimulateConfig:
     generate: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: generate one from this seed.")
     ] = None
-    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
+    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     gpus: Annotated[str, typer.Option(metavar="N,...", help="Number of GPUs.")] = "2"
@@ -75,7 +75,8 @@ class SimulateConfig:
         typer.Option(
             min=0.0,
             metavar="SD",
-            help="Standard deviation of the error of every estimate; as recorded if left out.",
+            help="Standard deviation of the error of every estimate, 0 for exact ones; as the trace's trials "
+            "of γ give them if left out.",
         ),
     ] = None
     relative_error: Annotated[
@@ -93,6 +94,7 @@ class SimulateConfig:
     "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4",
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -",
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
+    "ekya simulate --generate 7 --scheduler ekya,paper,uniform,uniform@paper,no-retrain",
     "ekya simulate profiles.parquet --window 30 --error 0.1 --seeds 0,1,2",
     "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min",
     "ekya simulate public-profiles/ --streams cologne,bremen",
@@ -119,7 +121,8 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     try:
         with Progress(console=output.console, disable=not output.console.is_terminal, transient=True) as bars:
             for name, setting in bars.track(settings, description="Runs"):
-                runs.append(summary_of(simulate(trace, make_scheduler(name), setting)) | {"scheduler": name})
+                run = simulate(trace, make_scheduler(name), setting.under(name))
+                runs.append(summary_of(run) | {"scheduler": name})
     except KeyboardInterrupt:
         stopped = True
     means = {(name, count): _mean(runs, name, count) for name, count in product(schedulers, gpus)}
