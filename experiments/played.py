@@ -109,6 +109,18 @@ OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
 """Our default, the paper's scheduler with our profiler and checkpoints, and the paper's Ekya."""
 
 
+def ours(data: Data) -> dict[str, Who]:
+    """Returns ``OURS`` as far as data show them: recorded traces have no trials of the paper's profiler."""
+    return {name: who for name, who in OURS.items() if name != PAPER or data.name == GENERATED}
+
+
+def shown(rows: Sequence[Mapping[str, Any]], names: Sequence[str], scheduler: str) -> list[str]:
+    """Returns the names of the data on which a scheduler was played."""
+    return [
+        name for name in names if any((row["data"], row["scheduler"]) == (name, scheduler) for row in rows)
+    ]
+
+
 def uniform_baselines(data: Data) -> dict[str, Who]:
     """Returns the paper's uniform baselines (§6.1, Figure 6), by the names that it gives them."""
     high, low = pareto_points(list(profiles(data.held_out)))

@@ -18,6 +18,7 @@ from ekya.cli.command import command
 from ekya.cli.options import amounts, distinct, numbers
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.core.view import Objective
@@ -144,8 +145,9 @@ def simulate(config: SimulateConfig, output: Output) -> None:
         f"configurations; means over {played} seed{'' if played == 1 else 's'}"
     )
     late = _why_labels_late(trace, replace(conditions, gpus=max(gpus)))
-    if late is not None:
-        output.say(late)
+    for note in (late, _why_without_trials(trace, schedulers)):
+        if note is not None:
+            output.say(note)
     if stopped:
         raise KeyboardInterrupt
 
@@ -295,6 +297,24 @@ def _why_labels_late(trace: Trace, conditions: "Conditions") -> str | None:
         "some or all cameras are not retrained; "
         f"--window {math.ceil(took_s / conditions.preparation_fraction)} leaves time for them"
     )
+
+
+def _why_without_trials(trace: Trace, schedulers: Sequence[str]) -> str | None:
+    """Returns a note if the paper's profiler is asked for and the trace has trials that it cannot use."""
+    from ekya.planning.schedulers.presets import preset_of
+    from ekya.planning.schedulers.registry import make_scheduler
+
+    curves = [trial.curve for stream in trace.streams for one in stream.windows for trial in one.trials]
+    if all(curve is None or curve.accuracies for curve in curves):
+        return None
+    for name in schedulers:
+        preset = preset_of(name)
+        if preset and preset.profiler is Profiler.PAPER and make_scheduler(name).needs.micro_profile:
+            return (
+                f"{name}: some trials of this trace measured no accuracy, so the paper's profiler misses "
+                "options here; record a trace with preparation: {profiler: paper}"
+            )
+    return None
 
 
 def _mean(runs: Sequence[dict[str, Any]], scheduler: str, gpus: float) -> float | None:

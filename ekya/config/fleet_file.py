@@ -98,7 +98,7 @@ class FleetConfig(FleetSection):
         quantum_milli: δ, of which every share is a multiple, in thousandths of a GPU.
         steal_milli: Δ, what the thief moves at a time, in thousandths of a GPU.
         scheduler: name of the scheduler with its options and preset, as in ``uniform:inference=300@paper``.
-        checkpoints: whether weights of an unfinished retraining may serve.
+        checkpoints: whether weights may serve while their retraining goes on.
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.

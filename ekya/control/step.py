@@ -250,16 +250,14 @@ def _answers(
                 yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
-            whole = isinstance(event, ev.RetrainFinished) or options.checkpoint_delay_us is not None
-            if job is not None and job.job == event.job and whole:
+            if job is not None and job.job == event.job:
                 yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
         case ev.WindowClosed():
             if before.preparing:
                 yield cmd.EndPreparation(event.index)
             for stream in before.streams:
                 if stream.job is not None:
-                    if options.checkpoint_delay_us is not None:
-                        yield from _through_gate(stream, stream.job, options.serve_margin, needs)
+                    yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
         case ev.StreamEnded():
             # No frames remain to serve, so the share is freed immediately.

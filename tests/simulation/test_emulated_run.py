@@ -14,7 +14,7 @@ from ekya.config.fleet_file import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
-from ekya.core.commands import ServeModel, StartRetraining
+from ekya.core.commands import ServeModel, StartRetraining, StopRetraining
 from ekya.core.errors import UserError
 from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainFinished, RetrainProgress
 from ekya.core.profile import Profiler
@@ -140,10 +140,11 @@ def test_compare_runs_a_preset_in_the_windows_of_the_fleet(fleet, tmp_path):
     assert scheduler == run["scheduler"] == "paper"
     assert (options.window_us, options.packing) == (12_000_000, Packing.QUANTISED)
     assert (options.profiler, options.checkpoint_delay_us) == (Profiler.PAPER, None)
-    finished = set()
+    over = set()
     for step in steps:
-        finished |= {event.job for event in step.events if isinstance(event, RetrainFinished)}
-        assert finished >= {command.job for command in step.commands if isinstance(command, ServeModel)}
+        over |= {event.job for event in step.events if isinstance(event, RetrainFinished)}
+        over |= {command.job for command in step.commands if isinstance(command, StopRetraining)}
+        assert over >= {command.job for command in step.commands if isinstance(command, ServeModel)}
     assert any(isinstance(command, StartRetraining) for step in steps for command in step.commands)
 
 

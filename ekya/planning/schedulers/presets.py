@@ -19,7 +19,7 @@ class Preset:
         scheduler: the preset's own, where only the preset is named.
         profiler: how γ are micro-profiled.
         placement: how shares are packed on GPUs.
-        checkpoints: whether weights serve before their retraining has finished.
+        checkpoints: whether weights may serve while their retraining goes on.
         window_s: length of a window where neither file nor command sets one.
     """
 
