@@ -48,7 +48,7 @@ from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.planning.profiling.label_policy import LABEL_POLICIES
-from ekya.planning.schedulers.presets import preset_of
+from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.camera import CameraSpec
@@ -146,7 +146,7 @@ class FleetConfig(FleetSection):
             return self
         changes = {
             "preparation": self.preparation.model_copy(update={"profiler": preset.profiler}),
-            "placement": preset.placement,
+            "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }

@@ -99,7 +99,8 @@ def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
     assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
     assert (under.checkpoints, under.window_s) == (False, 30.0)
     assert under.under("paper") == under
-    assert fleet.under("uniform@paper") == under
+    assert fleet.under("thief@paper") == under
+    assert fleet.under("uniform@paper") == under.model_copy(update={"placement": Packing.BEST_FIT})
     assert fleet.under("uniform") == fleet
     assert fleet.checkpoints
 

@@ -18,7 +18,7 @@ class Preset:
     Attributes:
         scheduler: the preset's own, where only the preset is named.
         profiler: how γ are micro-profiled.
-        placement: how shares are packed on GPUs.
+        placement: how shares of its own scheduler are packed; those of another are packed as the fleet says.
         checkpoints: whether weights may serve while their retraining goes on.
         window_s: length of a window where neither file nor command sets one.
     """
@@ -47,6 +47,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 def preset_of(text: str) -> Preset | None:
     """Returns the preset that a scheduler's text names, alone or after ``MARK``; None without one."""
     return PRESETS.get(text.partition(MARK)[2]) if MARK in text else PRESETS.get(text)
+
+
+def placement_of(text: str, usual: Packing) -> Packing:
+    """Returns how shares are packed: as the preset says for its own scheduler, and otherwise as usual."""
+    preset = preset_of(text)
+    if preset is None or scheduler_of(text) != preset.scheduler:
+        return usual
+    return preset.placement
 
 
 def scheduler_of(text: str) -> str:

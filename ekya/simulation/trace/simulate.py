@@ -17,7 +17,7 @@ from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView
 from ekya.planning.placement.pack import Packing
-from ekya.planning.schedulers.presets import preset_of
+from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import outcomes, summarize
 from ekya.results.metrics.summary import window_values
@@ -68,9 +68,8 @@ class Conditions:
         if preset is None:
             return self
         delay_us = self.checkpoint_delay_us if preset.checkpoints else None
-        return replace(
-            self, placement=preset.placement, profiler=preset.profiler, checkpoint_delay_us=delay_us
-        )
+        placement = placement_of(scheduler, self.placement)
+        return replace(self, placement=placement, profiler=preset.profiler, checkpoint_delay_us=delay_us)
 
     def loop_options(self, trace: Trace) -> LoopOptions:
         """Returns the loop's constants for a trace; γ of families without known costs are left out."""
