@@ -1,4 +1,4 @@
-"""Mean accuracy of executed windows, planned again at every completion.
+"""Mean accuracy of executed windows with exact estimates, planned again at every completion.
 
     python experiments/bench_executed.py
     python experiments/bench_executed.py --full --json -
@@ -191,7 +191,7 @@ def found(rows: Sequence[Row]) -> Finding:
     below = sum(row.ekya < row.thief for row in rows)
     return Finding(
         name="bench_executed",
-        title="Windows carried out: ten streams, planned again at every completion",
+        title="Windows carried out with exact estimates: ten streams, planned again at every completion",
         rows=[asdict(row) for row in rows],
         beside=[
             line

@@ -156,7 +156,7 @@ def compared(trace: Trace, played: Simulated, scores: Scores, turns: Sequence[St
 
 def durations(trace: Trace, played: Simulated, turns: Sequence[StepRecord]) -> Iterator[Duration]:
     """Yields the durations of retrainings that the run finished."""
-    same = durations_of(trace, turns, played.conditions.checkpoint_delay_us)
+    same = durations_of(trace, turns, played.conditions.checkpoint_delay_us or 0)
     real, simulated = _finished(turns), _finished(played.steps)
     for at in sorted(real.keys() & same.keys()):
         other = simulated.get(at)
@@ -363,7 +363,7 @@ def main(
         times: list[Duration] = []
         for folder in folders:
             scheduler, _, turns = read_journal(folder.journal)
-            played = simulate(trace, make_scheduler(scheduler), conditions_of(fleet, seed))
+            played = simulate(trace, make_scheduler(scheduler), conditions_of(fleet, seed).under(scheduler))
             rows += compared(trace, played, score_run(folder, fleet, labelled), turns)
             times += durations(trace, played, turns)
         result = {"fleet": fleet.name, **told(rows, times, world)}

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from matplotlib.figure import Figure
-from played import EKYA, OURS, THIEF, Data, conditions, draw_schedulers, generated, play, recorded
+from played import EKYA, EXACT, OURS, THIEF, Data, conditions, draw_schedulers, generated, play, recorded
 from recipe import (
     RESULTS,
     Beside,
@@ -35,7 +35,7 @@ from recipe import (
 from ekya.results.report.panels import LIGHT
 
 GPUS_PER_STREAM = (0.4, 0.8)
-ERRORS = (0.0, 0.05, 0.1, 0.2, 0.4)
+ERRORS = (EXACT, 0.05, 0.1, 0.2, 0.4)
 READINGS = ((0.1, "nearly all errors within 20%"), (0.2, "standard deviation of 20%"))
 """Possible readings of "up to 20% errors"."""
 
@@ -74,7 +74,7 @@ def loss(rows: Sequence[dict[str, Any]], data: str, per_stream: float, scheduler
         for row in rows
         if (row["data"], row["gpus_per_stream"], row["scheduler"]) == (data, per_stream, scheduler)
     }
-    return reached[error] - reached[0.0]
+    return reached[error] - reached[EXACT]
 
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:

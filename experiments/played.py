@@ -25,8 +25,8 @@ HELD_OUT_SEED = 9000
 
 GENERATED = "generated"
 
-NEVER_US = 10**12
-"""With this checkpoint delay no checkpoint is worth serving."""
+EXACT = 0.0
+"""``error_sd`` of estimates that are the truth. Without it estimates are made of the trace's trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Who:
     checkpoints: bool = True
 
 
-EKYA, THIEF, NO_RETRAIN, ORACLE = "ekya", "thief", "no-retrain", "oracle"
+EKYA, THIEF, PAPER, NO_RETRAIN, ORACLE = "ekya", "thief", "paper", "no-retrain", "oracle"
 PAPER_BASELINES = (
     "uniform (Config 1, 50%)",
     "uniform (Config 2, 90%)",
@@ -105,8 +105,20 @@ PAPER_BASELINES = (
 )
 CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
 
-OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF)}
-"""Our default, and the paper's Ekya."""
+OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
+"""Our default, the paper's scheduler with our profiler and checkpoints, and the paper's Ekya."""
+
+
+def ours(data: Data) -> dict[str, Who]:
+    """Returns ``OURS`` as far as data show them: recorded traces have no trials of the paper's profiler."""
+    return {name: who for name, who in OURS.items() if name != PAPER or data.name == GENERATED}
+
+
+def shown(rows: Sequence[Mapping[str, Any]], names: Sequence[str], scheduler: str) -> list[str]:
+    """Returns the names of the data on which a scheduler was played."""
+    return [
+        name for name in names if any((row["data"], row["scheduler"]) == (name, scheduler) for row in rows)
+    ]
 
 
 def uniform_baselines(data: Data) -> dict[str, Who]:
@@ -144,7 +156,8 @@ def conditions(gpus: float, seed: int = 0, **others: Any) -> Conditions:
 def play(data: Data, who: Who, under: Conditions) -> Outcome:
     """Simulates a scheduler over all traces of the data; the seed rises by one from trace to trace."""
     if not who.checkpoints:
-        under = replace(under, checkpoint_delay_us=NEVER_US)
+        under = replace(under, checkpoint_delay_us=None)
+    under = under.under(who.spec)
     runs = tuple(
         simulate(trace, make_scheduler(who.spec), replace(under, seed=under.seed + place))
         for place, trace in enumerate(data.traces)
@@ -161,6 +174,7 @@ def accuracy_of(run: Simulated) -> float:
 STYLES: Mapping[str, tuple[str, str]] = {
     "ekya": (LIGHT.streams[0], "o-"),
     "thief": (LIGHT.streams[1], "s-"),
+    "paper": (LIGHT.streams[1], "s:"),
     PAPER_BASELINES[0]: (LIGHT.streams[2], "v--"),
     PAPER_BASELINES[1]: (LIGHT.streams[3], "^--"),
     PAPER_BASELINES[2]: (LIGHT.streams[5], "D--"),

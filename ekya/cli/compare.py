@@ -23,7 +23,7 @@ class CompareConfig:
     student: opt.Student = None
     task: opt.EdgeTask = None
     classes: opt.Classes = None
-    schedulers: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
+    schedulers: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     seeds: Annotated[
@@ -42,6 +42,7 @@ class CompareConfig:
     CompareConfig,
     "ekya compare",
     "ekya compare --video north.mp4 --golden yolo11x.onnx --student FastestDet.onnx",
+    "ekya compare --schedulers ekya,paper,uniform@paper,no-retrain",
     "ekya compare my-fleet.yaml --schedulers ekya,uniform --seeds 0,1,2,3,4 --json result.json",
 )
 def compare(config: CompareConfig, output: Output) -> None:

@@ -137,7 +137,8 @@ def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
         part = Machine(there.capacity_milli // len(servers.servers), on_cores=there.device != "cuda")
     fitted = []
     for server in servers.servers:
-        fleet, _ = fitted_by_card(server.fleet, ANY_MACHINE if server.fleet.is_set("gpus") else part)
+        under = server.fleet.under(server.fleet.scheduler)
+        fleet, _ = fitted_by_card(under, ANY_MACHINE if server.fleet.is_set("gpus") else part)
         fitted.append(replace(server, fleet=fleet))
     return replace(servers, servers=tuple(fitted))
 

@@ -82,8 +82,16 @@ Window = Annotated[
 Windows = Annotated[int | None, typer.Option(min=1, help="Number of windows to run.")]
 Scheduler = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Scheduler, such as ekya, thief or uniform:inference=300."),
+    typer.Option(
+        metavar="NAME",
+        help="Scheduler, such as ekya, thief or uniform:inference=300; paper is Ekya as in the paper, and "
+        "NAME@paper another scheduler under the paper's conditions.",
+    ),
 ]
+COMPARED = (
+    "Schedulers to compare; paper is Ekya as in the paper, NAME@paper another under the paper's conditions."
+)
+"""Help of an option with several schedulers."""
 RunClock = Annotated[
     Clock, typer.Option(help="wall: live, on Ray actors. virtual: the same loop, reproducible, no Ray.")
 ]

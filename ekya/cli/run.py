@@ -87,7 +87,7 @@ def run(config: RunConfig, output: Output) -> None:
 def ready(
     fleet: "FleetConfig", options: "RunOptions", clock: Clock, output: Output, *, gpus_asked_for: bool
 ) -> "FleetConfig":
-    """Returns the fleet as it is run, or refuses it before the run begins.
+    """Returns the fleet as it is run, under its scheduler's preset, or refuses it before the run begins.
 
     Sizes are fitted here on virtual time only. A live run fits its own from measurements, and lowers ``gpus``
     of a file to what the machine has; ``gpus`` of the command line are not lowered.
@@ -103,6 +103,7 @@ def ready(
     )
 
     require_world(fleet, fleet.scheduler, clock)
+    fleet = fleet.under(fleet.scheduler)
     if clock is Clock.VIRTUAL:
         return fitted_to_card(fleet, options.card, options.overload, output)
     require_credentials(fleet)

@@ -18,6 +18,7 @@ from ekya.cli.command import command
 from ekya.cli.options import amounts, distinct, numbers
 from ekya.cli.output import Output
 from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
 from ekya.core.view import Objective
@@ -45,7 +46,7 @@ class SimulateConfig:
     generate: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Instead of TRACE: generate one from this seed.")
     ] = None
-    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help="Schedulers to compare.")] = (
+    scheduler: Annotated[str, typer.Option(metavar="NAME,...", help=opt.COMPARED)] = (
         "ekya,thief,uniform,no-retrain"
     )
     gpus: Annotated[str, typer.Option(metavar="N,...", help="Number of GPUs.")] = "2"
@@ -75,7 +76,8 @@ class SimulateConfig:
         typer.Option(
             min=0.0,
             metavar="SD",
-            help="Standard deviation of the error of every estimate; as recorded if left out.",
+            help="Standard deviation of the error of every estimate, 0 for exact ones; as the trace's trials "
+            "of γ give them if left out.",
         ),
     ] = None
     relative_error: Annotated[
@@ -93,6 +95,7 @@ class SimulateConfig:
     "ekya simulate profiles.parquet --scheduler ekya,uniform --gpus 1,2,4",
     "ekya simulate --generate 7 --streams 10 --windows 10 --gpus 4 --json -",
     "ekya simulate --generate 7 --scheduler ekya,oracle,reuse,cloud:up=10.2:down=35",
+    "ekya simulate --generate 7 --scheduler ekya,paper,uniform,uniform@paper,no-retrain",
     "ekya simulate profiles.parquet --window 30 --error 0.1 --seeds 0,1,2",
     "ekya simulate --generate 7 --gpus 2,4 --placement quantised --objective max-min",
     "ekya simulate public-profiles/ --streams cologne,bremen",
@@ -119,7 +122,8 @@ def simulate(config: SimulateConfig, output: Output) -> None:
     try:
         with Progress(console=output.console, disable=not output.console.is_terminal, transient=True) as bars:
             for name, setting in bars.track(settings, description="Runs"):
-                runs.append(summary_of(simulate(trace, make_scheduler(name), setting)) | {"scheduler": name})
+                run = simulate(trace, make_scheduler(name), setting.under(name))
+                runs.append(summary_of(run) | {"scheduler": name})
     except KeyboardInterrupt:
         stopped = True
     means = {(name, count): _mean(runs, name, count) for name, count in product(schedulers, gpus)}
@@ -141,8 +145,9 @@ def simulate(config: SimulateConfig, output: Output) -> None:
         f"configurations; means over {played} seed{'' if played == 1 else 's'}"
     )
     late = _why_labels_late(trace, replace(conditions, gpus=max(gpus)))
-    if late is not None:
-        output.say(late)
+    for note in (late, _why_without_trials(trace, schedulers)):
+        if note is not None:
+            output.say(note)
     if stopped:
         raise KeyboardInterrupt
 
@@ -292,6 +297,24 @@ def _why_labels_late(trace: Trace, conditions: "Conditions") -> str | None:
         "some or all cameras are not retrained; "
         f"--window {math.ceil(took_s / conditions.preparation_fraction)} leaves time for them"
     )
+
+
+def _why_without_trials(trace: Trace, schedulers: Sequence[str]) -> str | None:
+    """Returns a note if the paper's profiler is asked for and the trace has trials that it cannot use."""
+    from ekya.planning.schedulers.presets import preset_of
+    from ekya.planning.schedulers.registry import make_scheduler
+
+    curves = [trial.curve for stream in trace.streams for one in stream.windows for trial in one.trials]
+    if all(curve is None or curve.accuracies for curve in curves):
+        return None
+    for name in schedulers:
+        preset = preset_of(name)
+        if preset and preset.profiler is Profiler.PAPER and make_scheduler(name).needs.micro_profile:
+            return (
+                f"{name}: some trials of this trace measured no accuracy, so the paper's profiler misses "
+                "options here; record a trace with preparation: {profiler: paper}"
+            )
+    return None
 
 
 def _mean(runs: Sequence[dict[str, Any]], scheduler: str, gpus: float) -> float | None:

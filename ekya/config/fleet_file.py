@@ -48,6 +48,7 @@ from ekya.models.proposer import ObjectsSpec
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
 from ekya.planning.profiling.label_policy import LABEL_POLICIES
+from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.camera import CameraSpec
@@ -96,7 +97,8 @@ class FleetConfig(FleetSection):
         objective: what is maximised, ``mean`` or ``max-min`` (the paper's footnote 3).
         quantum_milli: δ, of which every share is a multiple, in thousandths of a GPU.
         steal_milli: Δ, what the thief moves at a time, in thousandths of a GPU.
-        scheduler: name of the scheduler with its options, as in ``uniform:inference=300``.
+        scheduler: name of the scheduler with its options and preset, as in ``uniform:inference=300@paper``.
+        checkpoints: whether weights may serve while their retraining goes on.
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
@@ -114,6 +116,7 @@ class FleetConfig(FleetSection):
     quantum_milli: int = Field(default=50, ge=1, le=FULL_GPU_MILLI)
     steal_milli: int = Field(default=100, ge=1, le=FULL_GPU_MILLI)
     scheduler: str = DEFAULT_SCHEDULER
+    checkpoints: bool = True
     placement: Packing = Packing.POOL
     processes: Processes = Processes.AUTO
     hand_over: Literal["object-store", "cuda-ipc"] = "object-store"
@@ -135,6 +138,19 @@ class FleetConfig(FleetSection):
     def capacity_milli(self) -> int:
         """Capacity of all GPUs of the fleet together, rounded down to whole quanta."""
         return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
+
+    def under(self, scheduler: str) -> "FleetConfig":
+        """Returns the fleet with the settings of a scheduler's preset; unchanged where it names none."""
+        preset = preset_of(scheduler)
+        if preset is None:
+            return self
+        changes = {
+            "preparation": self.preparation.model_copy(update={"profiler": preset.profiler}),
+            "placement": placement_of(scheduler, self.placement),
+            "checkpoints": preset.checkpoints,
+            "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
+        }
+        return self.model_copy(update=changes)
 
     def stream(self, stream: StreamId) -> StreamConfig:
         """Returns the stream with this id, which must exist."""

@@ -17,6 +17,8 @@ def worth_serving(
     accuracy for that time. Both sides are accuracy x microseconds. A remote retraining continues meanwhile;
     preparing its weights here is assumed to cost as much.
     """
+    if options.checkpoint_delay_us is None:
+        return False
     if job.best_epoch <= job.served_epoch or job.best_epoch >= job.config.epochs:
         return False
     gain = job.best_accuracy - (stream.accuracy or 0.0)
@@ -37,6 +39,8 @@ def early_part(option: RetrainOption, accuracy: float, options: LoopOptions) -> 
         accuracy: of the serving model.
         options: contain the cost of a checkpoint.
     """
+    if options.checkpoint_delay_us is None:
+        return 0.0
     gain_s = (option.accuracy_after - accuracy) * option.gpu_s
     most = option.config.epochs - 1
     if option.early_part < LEAST_EARLY or gain_s <= 0.0 or most == 0:

@@ -47,7 +47,7 @@ class LoopOptions:
         preparation_share_milli: share of labelling and profiling while they run.
         preparation_us: time limit of labelling and profiling.
         prepared_streams: number of streams that are labelled and profiled per window; None for all.
-        checkpoint_delay_us: how long a checkpoint stops a retraining.
+        checkpoint_delay_us: how long a checkpoint stops a retraining; None: no weights serve before its end.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
         family_costs: one per family of Γ.
         training_speed, inference_speed: speed of a job at a share.
@@ -72,7 +72,7 @@ class LoopOptions:
     min_accuracy: float
     preparation_share_milli: int
     preparation_us: int
-    checkpoint_delay_us: int
+    checkpoint_delay_us: int | None
     retrain_configs: tuple[RetrainConfig, ...]
     inference_configs: tuple[InferenceConfig, ...]
     family_costs: tuple[FamilyCost, ...]

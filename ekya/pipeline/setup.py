@@ -60,7 +60,7 @@ def loop_options(
         if training_groups
         else preparation_milli,
         preparation_us=int(window_us * fleet.preparation.fraction),
-        checkpoint_delay_us=CHECKPOINT_DELAY_US,
+        checkpoint_delay_us=CHECKPOINT_DELAY_US if fleet.checkpoints else None,
         retrain_configs=fleet.retrain_configs(),
         inference_configs=fleet.inference_configs(),
         family_costs=family_costs,

@@ -51,6 +51,18 @@ def test_run_on_virtual_time_accepts_a_scheduler_of_remote_weights(world, fleet)
     assert world.runs[0][1].scheduler == "reuse"
 
 
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+@pytest.mark.parametrize(("window", "runs_s"), [([], 9), (["--window", "12"], 12)])
+def test_run_under_a_preset_has_its_settings_and_the_windows_that_are_set(
+    clock, window, runs_s, world, fleet
+):
+    assert cli.main(["run", str(fleet), "--clock", clock, "--scheduler", "paper", *window]) == 0
+    run_fleet, run_options = world.runs[0]
+    assert run_options.scheduler == run_fleet.scheduler == "paper"
+    assert (run_fleet.checkpoints, run_fleet.placement) == (False, "quantised")
+    assert run_fleet.window_s == runs_s
+
+
 def test_run_with_a_full_disk_prints_one_line(capfd, monkeypatch, tmp_path, world, fleet):
     def full_disk(folder):
         with user_errors(tmp_path):

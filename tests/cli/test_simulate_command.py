@@ -173,3 +173,22 @@ def test_simulate_says_that_labels_come_too_late(capfd, tmp_path):
     assert "--window 80 leaves time for them" in out
     _, out, _ = said(capfd, path, "--scheduler", "ekya", "--gpus", 1, "--window", 80)
     assert "Labels of a window" not in out
+
+
+def test_simulate_says_that_the_papers_profiler_misses_trials(capfd, tmp_path, trace):
+    """A recorded trial of blocks often measured only their time."""
+    timed = read_trace(trace)
+    streams = tuple(
+        replace(one, windows=tuple(map(without_accuracies, one.windows))) for one in timed.streams
+    )
+    path = tmp_path / "timed.parquet"
+    write_trace(path, replace(timed, streams=streams))
+    missing = "paper: some trials of this trace measured no accuracy"
+    assert missing in said(capfd, path, "--scheduler", "ekya,paper", "--gpus", 1)[1]
+    assert missing not in said(capfd, path, "--scheduler", "ekya,uniform@paper", "--gpus", 1)[1]
+    assert missing not in said(capfd, trace, "--scheduler", "paper", "--gpus", 1)[1]
+
+
+def without_accuracies(window):
+    trials = tuple(replace(trial, curve=replace(trial.curve, accuracies=())) for trial in window.trials)
+    return replace(window, trials=trials)

@@ -23,6 +23,7 @@ from ekya.config.fleet_file import (
 from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
 from ekya.models.edge.cuts import Start, Task
 from ekya.planning.placement.homes import Processes
 from ekya.planning.placement.pack import Packing
@@ -90,6 +91,26 @@ def test_load_fleet_reads_scheduler_and_placement(folder):
     fleet = load(folder, {**fleet_dict(), "scheduler": "uniform:inference=300", "placement": "best-fit"})
     assert (fleet.scheduler, fleet.placement) == ("uniform:inference=300", Packing.BEST_FIT)
     assert load(folder, fleet_dict(), scheduler="no-retrain").scheduler == "no-retrain"
+
+
+def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
+    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30)
+    under = fleet.under("paper")
+    assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
+    assert (under.checkpoints, under.window_s) == (False, 30.0)
+    assert under.under("paper") == under
+    assert fleet.under("thief@paper") == under
+    assert fleet.under("uniform@paper") == under.model_copy(update={"placement": Packing.BEST_FIT})
+    assert fleet.under("uniform") == fleet
+    assert fleet.checkpoints
+
+
+def test_fleet_under_preset_chooses_an_open_window(folder):
+    raw = fleet_dict()
+    raw.pop("window_s", None)
+    under = load(folder, raw).under("paper")
+    assert under.window_s == 200.0
+    assert under.is_set("window_s")
 
 
 def test_load_fleet_finds_shipped_files(folder, monkeypatch):

@@ -48,6 +48,12 @@ def test_worth_serving_at_break_even_is_strict():
     assert not worth(job(), delay_us=round(0.1 * 18 / 0.8 * S) + 1)
 
 
+def test_worth_serving_without_checkpoints_is_false():
+    early_and_better = job(accuracies=(0.9,))
+    assert worth(early_and_better, now_us=S, delay_us=0)
+    assert not worth(early_and_better, now_us=S, delay_us=None)
+
+
 def test_worth_serving_counts_until_window_end():
     delay_us = round(0.1 * 5 / 0.8 * S)
     assert worth(job(), now_us=END_US - 5 * S - 100, delay_us=delay_us)
@@ -150,6 +156,10 @@ def early(option=RISING, accuracy=0.5, delay_us=0):
 def test_early_part_lags_by_one_epoch():
     assert early() == pytest.approx(part_in_steps(bend_of(0.7), LONG.epochs))
     assert early() < 0.7
+
+
+def test_early_part_where_none_serve_is_zero():
+    assert early(delay_us=None) == 0.0
 
 
 def test_early_part_falls_with_checkpoint_cost():

@@ -9,6 +9,7 @@ from ekya.planning.schedulers.ablations import FixedConfig
 from ekya.planning.schedulers.baselines import Uniform
 from ekya.planning.schedulers.network import LinkOrder, Network
 from ekya.planning.schedulers.options import gamma_word
+from ekya.planning.schedulers.presets import PRESETS, preset_of
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 
 
@@ -20,6 +21,22 @@ def test_name_alone_gives_defaults(name):
 def test_options_after_name_are_read():
     assert make_scheduler("uniform:inference=300") == Uniform(300)
     assert make_scheduler("fixed-config:gamma=8/16/0/1/0.5:inference=900").inference_part_milli == 900
+
+
+def test_preset_alone_is_its_own_scheduler():
+    assert make_scheduler("paper") == make_scheduler("thief")
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", sorted(SCHEDULERS))
+def test_scheduler_under_preset_is_the_same_scheduler(name, preset):
+    assert make_scheduler(f"{name}@{preset}") == make_scheduler(name)
+    assert preset_of(f"{name}@{preset}") == preset_of(preset) == PRESETS[preset]
+    assert preset_of(name) is None
+
+
+def test_options_before_preset_are_read():
+    assert make_scheduler("uniform:inference=300@paper") == Uniform(300)
 
 
 @pytest.mark.parametrize("gamma", GAMMAS)
@@ -65,6 +82,12 @@ def test_cloud_options_set_network():
         ("cloud:down=inf", "'inf' is no value for down"),
         ("cloud:order=mine", "'mine' is no value for order; write order=in-turn|shared"),
         ("UNIFORM", "there is no 'UNIFORM'"),
+        ("thief@papers", "there is no preset 'papers'; choose one of paper"),
+        ("thief@paper@paper", "there is no preset 'paper@paper'"),
+        ("thief@", "there is no preset ''"),
+        ("@paper", "there is no ''"),
+        ("paper:inference=300", "paper is a preset and has no options; write paper alone"),
+        ("paper@paper", "paper is a preset and has no options; write paper alone"),
     ],
 )
 def test_unreadable_spec_raises_user_error(text, says):

@@ -14,10 +14,12 @@ from ekya.config.fleet_file import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
-from ekya.core.commands import StartRetraining
+from ekya.core.commands import ServeModel, StartRetraining, StopRetraining
 from ekya.core.errors import UserError
-from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainProgress
+from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainFinished, RetrainProgress
+from ekya.core.profile import Profiler
 from ekya.core.trace import BASE
+from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
@@ -126,6 +128,24 @@ def test_compare_schedulers_are_scored_on_same_objects(compared):
     # It serves the base model, so on the same frames only skipped ones can differ.
     for stream in compared["runs"][1]["streams"].values():
         assert stream["gain"] == pytest.approx(0.0, abs=0.03)
+
+
+def test_compare_runs_a_preset_in_the_windows_of_the_fleet(fleet, tmp_path):
+    """The fleet's settings are the preset's, but not its windows, which all schedulers share."""
+    unset = fleet.model_copy(update={"window_s": 12.0})
+    unset.model_fields_set.discard("window_s")
+    result = compare(unset, ("paper",), (SEED,), RunOptions(runs=tmp_path))
+    (run,) = result["runs"]
+    scheduler, options, steps = read_journal(RunFolder(Path(run["folder"])).journal)
+    assert scheduler == run["scheduler"] == "paper"
+    assert (options.window_us, options.packing) == (12_000_000, Packing.QUANTISED)
+    assert (options.profiler, options.checkpoint_delay_us) == (Profiler.PAPER, None)
+    over = set()
+    for step in steps:
+        over |= {event.job for event in step.events if isinstance(event, RetrainFinished)}
+        over |= {command.job for command in step.commands if isinstance(command, StopRetraining)}
+        assert over >= {command.job for command in step.commands if isinstance(command, ServeModel)}
+    assert any(isinstance(command, StartRetraining) for step in steps for command in step.commands)
 
 
 def test_record_fleet_trace_equals_events_of_a_run(fleet_file, alone, tmp_path, capsys):

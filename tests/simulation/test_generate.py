@@ -1,6 +1,8 @@
 """Tests of generated traces: seeded, complete, and distributed as in the paper."""
 
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
+from statistics import pstdev
 
 import pytest
 
@@ -114,6 +116,43 @@ def test_generate_windows_have_starts_of_all_older_models(trace):
         for window in stream.windows:
             starts = [start.origin.trained_in for start in window.starts]
             assert starts == [BASE_WINDOW, *range(1, window.window)]
+
+
+def test_generate_windows_try_every_family_from_every_start(trace):
+    families = {shape.family for shape in GeneratorParameters().families}
+    for stream in trace.streams:
+        for window in stream.windows:
+            tried = {(trial.family, trial.started_from) for trial in window.trials}
+            starts = [start.origin for start in window.starts] if window.window else []
+            assert tried == set(product(families, starts))
+            for trial in window.trials:
+                assert all(0.0 <= accuracy <= 1.0 for accuracy in trial.curve.accuracies)
+
+
+def test_generate_trials_change_nothing_that_is_true(trace):
+    fewer = generate_trace(7, STREAMS, WINDOWS, GeneratorParameters(objects=10))
+    assert fewer != trace
+    assert without_trials(fewer) == without_trials(trace)
+
+
+def without_trials(trace):
+    return [[replace(window, trials=()) for window in stream.windows] for stream in trace.streams]
+
+
+def test_generate_trials_measure_closer_on_more_objects():
+    """The first point of a trial is the accuracy of the model that serves, as few objects show it."""
+
+    def spread(objects):
+        trace = generate_trace(7, STREAMS, 2, GeneratorParameters(objects=objects, training_noise=0.0))
+        return pstdev(
+            trial.curve.accuracies[0] - window.start_of(trial.started_from).served_accuracy
+            for stream in trace.streams
+            for window in stream.windows
+            for trial in window.trials
+        )
+
+    assert spread(10_000) < 0.01
+    assert 0.03 < spread(100) < spread(10)
 
 
 def test_generate_validation_is_exact_without_noise(trace):

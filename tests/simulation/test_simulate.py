@@ -2,24 +2,24 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase, Plan
 from ekya.core.speed import LINEAR
-from ekya.core.trace import BASE_WINDOW, Origin
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.trace import BASE_WINDOW, Origin, Trace
+from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.core.view import InferenceOption, Objective, WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.planning.schedulers.scheduler import Needs
+from ekya.planning.schedulers.scheduler import Needs, Scheduler
 from ekya.results.metrics.run_history import summarize
 from ekya.results.storage.trace_file import read_trace, write_trace
 from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
@@ -27,7 +27,7 @@ from ekya.simulation.trace.simulate import Conditions, family_costs, simulate, s
 from ekya.simulation.trace.stream import TraceStream
 
 SMALL = GeneratorParameters(
-    epochs=(2, 6), data_fractions=(0.5, 1.0), window_s=60.0, dearest_gpu_s=(20.0, 40.0)
+    epochs=(2, 6), data_fractions=(0.5, 1.0), window_s=60.0, dearest_gpu_s=(20.0, 40.0), trial_part=0.2
 )
 TRACE = generate_trace(11, 3, 4, SMALL)
 GOLDEN = Path(__file__).parent / "golden" / "simulate.json"
@@ -168,6 +168,84 @@ def test_simulate_error_changes_estimates_not_truth():
     assert sure.mean_accuracy > unsure.mean_accuracy
 
 
+@dataclass(frozen=True)
+class Overheard:
+    """Scheduler ``ekya``, of which the first estimate of each γ in each window is kept."""
+
+    trace: Trace
+    heard: dict[tuple[StreamId, int, RetrainConfig], float]
+    inner: Scheduler = field(default_factory=lambda: make_scheduler("ekya"))
+    name: str = "ekya"
+
+    @property
+    def needs(self) -> Needs:
+        return self.inner.needs
+
+    def plan(self, view: WindowView) -> Plan:
+        for stream in view.streams:
+            for option in stream.retrain_options:
+                at = (stream.stream, view.now_us // self.trace.window_us, option.config)
+                self.heard.setdefault(at, option.accuracy_after)
+        return self.inner.plan(view)
+
+
+def test_simulate_generated_estimates_miss_truth_without_bias():
+    """What planners are told is off by about six points, on the mean by no more than three."""
+    errors = []
+    for seed in (31, 32):
+        trace = generate_trace(seed, 6, 4)
+        listening = Overheard(trace, {})
+        simulate(trace, listening, Conditions(gpus=6.0, preparation_share_milli=6000))
+        windows = {stream.stream: stream.windows for stream in trace.streams}
+        for (stream, window, config), estimate in listening.heard.items():
+            here, before = windows[stream][window], Origin(window - 1)
+            epoch = here.best_training(config, before).epochs[config.epochs - 1]
+            # Worse weights never serve.
+            truth = max(epoch.standings[0].served_accuracy, here.start_of(before).served_accuracy)
+            errors.append(estimate - truth)
+    assert abs(fmean(errors)) < 0.03
+    assert 0.04 < median(abs(error) for error in errors) < 0.08
+
+
+def test_simulate_exact_estimates_are_told_by_an_error_of_zero():
+    listening = Overheard(TRACE, {})
+    simulate(TRACE, listening, Conditions(gpus=3.0, error_sd=0.0))
+    windows = {stream.stream: stream.windows for stream in TRACE.streams}
+    for (stream, window, config), estimate in listening.heard.items():
+        training = windows[stream][window].best_training(config, Origin(window - 1))
+        assert estimate == training.epochs[config.epochs - 1].standings[0].validation_accuracy
+    assert listening.heard
+
+
+@pytest.mark.parametrize("spec", ["paper", "uniform@paper", "ekya@paper"])
+@pytest.mark.parametrize("gpus", [0.6, 2.0])
+def test_simulate_under_paper_serves_after_retrainings_at_quantised_shares(spec, gpus):
+    played = simulate(TRACE, make_scheduler(spec), Conditions(gpus=gpus).under(spec))
+    finished = set()
+    for turn in played.steps:
+        finished |= {event.job for event in turn.events if isinstance(event, ev.RetrainFinished)}
+        stopped = {command.job for command in turn.commands if isinstance(command, cmd.StopRetraining)}
+        for command in turn.commands:
+            if isinstance(command, cmd.ServeModel):
+                assert command.job in finished | stopped
+            if isinstance(command, cmd.SetInference | cmd.StartRetraining | cmd.ResizeRetraining):
+                assert command.share_milli % 50 == 0
+                assert spec != "paper" or command.share_milli in QUANTISED
+    assert finished
+
+
+QUANTISED = {0, 50, 100, 250, 500, 1000}
+"""Inverse powers of two, as far as quanta of 50 fill them."""
+
+
+def test_simulate_without_preset_serves_checkpoints():
+    played = simulate(TRACE, make_scheduler("thief"), Conditions(gpus=0.6).under("thief"))
+    finished = {event.job for event in events_of(played, ev.RetrainFinished)}
+    stopped = {command.job for command in commands_of(played, cmd.StopRetraining)}
+    served = [command.job for command in commands_of(played, cmd.ServeModel)]
+    assert len(served) > len(finished | stopped)
+
+
 def test_simulate_error_leaves_baselines_unchanged():
     accuracies = [
         simulate(TRACE, make_scheduler("uniform"), Conditions(gpus=1.5, error_sd=sd)).accuracy
@@ -214,7 +292,7 @@ def test_simulate_placement_reports_rounding_cost(placement):
 
 def test_simulate_max_min_lifts_the_worst_stream():
     mean, worst = (
-        simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective))
+        simulate(TRACE, make_scheduler("exact"), Conditions(gpus=0.5, objective=objective, error_sd=0.0))
         for objective in Objective
     )
     assert summary_of(worst)["objective"] == "max-min"

@@ -100,7 +100,7 @@ def _world(server: TraceServer) -> TraceWorld:
 
 def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: Sizes) -> ServerSpec:
     options = server.conditions.loop_options(server.trace)
-    executor = VirtualExecutor(world, options.checkpoint_delay_us)
+    executor = VirtualExecutor(world, options.checkpoint_delay_us or 0)
 
     def plan(view: WindowView) -> Plan:
         made = scheduler.plan(view)

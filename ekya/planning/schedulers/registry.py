@@ -1,4 +1,4 @@
-"""Schedulers by name, and the reading of a name with options, as in ``uniform:inference=300``."""
+"""Schedulers by name, and the reading of options and presets, as in ``uniform:inference=300@paper``."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from ekya.planning.schedulers.ekya import Ekya
 from ekya.planning.schedulers.exact import Exact
 from ekya.planning.schedulers.network import Network
 from ekya.planning.schedulers.options import SchedulerOptions, gamma_word
+from ekya.planning.schedulers.presets import MARK, PRESETS, preset_of, scheduler_of
 from ekya.planning.schedulers.reuse import Reuse
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.planning.schedulers.serial import Serial
@@ -63,16 +64,23 @@ def make_scheduler(text: str, offered: Collection[RetrainConfig] | None = None) 
     """Returns the scheduler of that name.
 
     Args:
-        text: a name, or a name with options: ``name:key=value:...``.
+        text: a name, with options or a preset: ``name:key=value:...@preset``; or a preset alone.
         offered: Γ, where it is available: a scheduler with a fixed γ outside Γ would never retrain.
 
     Raises:
-        UserError: one sentence: the scheduler is unknown, it does not take an option, an option is repeated,
-            a value is invalid, or its γ is not in Γ.
+        UserError: one sentence: the scheduler or the preset is unknown, it does not take an option, an option
+            is repeated, a value is invalid, or its γ is not in Γ.
     """
-    name, *words = text.split(":")
+    if MARK in text and preset_of(text) is None:
+        raise UserError(
+            f"scheduler: there is no preset {text.partition(MARK)[2]!r}; choose one of {', '.join(PRESETS)}"
+        )
+    name, *words = scheduler_of(text).split(":")
+    if name in PRESETS:
+        raise UserError(f"scheduler: {name} is a preset and has no options; write {name} alone")
     if name not in SCHEDULERS:
-        raise UserError(f"scheduler: there is no {name!r}; choose one of {', '.join(sorted(SCHEDULERS))}")
+        known = ", ".join(sorted({*SCHEDULERS, *PRESETS}))
+        raise UserError(f"scheduler: there is no {name!r}; choose one of {known}")
     options = _read_options(text, name, words)
     gamma: RetrainConfig | None = getattr(options, "gamma", None)
     if offered is not None and gamma is not None and gamma not in offered:

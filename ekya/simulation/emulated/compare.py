@@ -22,7 +22,9 @@ _LOG = logging.getLogger(__name__)
 def compare(
     fleet: FleetConfig, schedulers: tuple[str, ...], seeds: tuple[int, ...], options: RunOptions
 ) -> dict[str, Any]:
-    """Runs every scheduler with every seed in the emulated world.
+    """Runs every scheduler with every seed in the emulated world, each under its own preset.
+
+    All have the windows of the fleet, since their results are compared window by window.
 
     An object that any scheduler took labels from counts for none, or its whole frame where models detect,
     so that all are scored on the same objects.
@@ -32,6 +34,7 @@ def compare(
         ``mean``: per scheduler its mean accuracy over the seeds, and per seed.
     """
     fleet, card = with_classes(fleet), load_card(options.card)
+    fleet = fleet.model_copy(update={"window_s": fleet.window_s})
     warn_of_teacher(fleet)
     root = options.runs / (options.name or f"compare-{fleet.name}")
     runs: list[dict[str, Any]] = []
@@ -54,7 +57,9 @@ def _one_seed(
         folders[scheduler] = RunFolder.create(root, plain_name(f"{scheduler}-seed{seed}"))
         _reuse_references(fleet, root, folders[scheduler])
         _LOG.info("%s, seed %d: runs in %s", scheduler, seed, folders[scheduler].path)
-        summary = emulate(folders[scheduler], fleet, scheduler, seed, lambda batch, step: None, card)
+        summary = emulate(
+            folders[scheduler], fleet.under(scheduler), scheduler, seed, lambda batch, step: None, card
+        )
         summaries.append({**summary, "folder": str(folders[scheduler].path)})
     _score_alike(fleet, folders, summaries)
     return summaries

@@ -1,4 +1,4 @@
-"""Estimates of γ in the trace world: as recorded, or the truth with or without an error."""
+"""Estimates of γ in the trace world: from the trace's trials, or the truth with or without an error."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class Estimates:
     per γ of a stream's window, which the error scales, so that a larger error is the same one scaled.
 
     Attributes:
-        error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b); None uses the
-            recorded estimates.
+        error_sd: standard deviation of a Gaussian error of each accuracy (paper Figure 11b), where 0 gives
+            exact estimates; None uses the trace's trials.
         relative_error: each accuracy is off by this part of it, up or down with equal probability.
         exact: the truth, on all objects and at no cost: for schedulers that need the true profile.
         seed: of the errors.

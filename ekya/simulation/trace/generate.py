@@ -14,6 +14,11 @@ head alone rises sooner and ends lower, and the curves cross. The error under th
 fraction^−0.35 with less data. Cost is proportional to epochs, data and family: by default the most expensive
 of 18 γ costs 210 times the cheapest.
 
+**Trials.** Each family is micro-profiled from each model that may serve, as the micro-profiler does it: the
+head alone for six epochs on two thirds of the labels, blocks for five epochs on a tenth. The curve follows
+the law above, with the lower ceiling of less data, and all its points are measured on the same few objects.
+So planners see estimates, made of these curves by the estimator of every world.
+
 **λ** that analyses every k-th frame keeps k^−m of the accuracy and needs 1/k of the share; half the
 resolution keeps a fixed part and needs about a third. m is spread as on the five real cameras that the
 public implementation measured.
@@ -21,13 +26,13 @@ public implementation measured.
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family
+from ekya.core.profile import Family, FamilyCurve
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.trace import (
     BASE,
@@ -55,7 +60,10 @@ _EXPONENT = 1.5
 _DATA_EXPONENT = 0.35
 _HALF_RESOLUTION_COST = 0.35
 _OBJECTS = 3000
-_FOR_STREAM, _FOR_SCENES, _FOR_WINDOWS = 0, 1, 2
+_FOR_STREAM, _FOR_SCENES, _FOR_WINDOWS, _FOR_TRIALS = 0, 1, 2, 3
+
+_HEAD_TRIAL, _BLOCKS_TRIAL = (6, 2 / 3), (5, 0.1)
+"""Epochs of a trial and their part of the labels, of which the head's sees two folds of three."""
 
 V100_EPOCH_S = (15.19, 10.73, 8.42, 7.35, 6.56, 6.37, 6.32, 5.61, 5.58, 5.46)
 """Seconds of an epoch at 10, 20, … 100% of a V100, measured by the public implementation."""
@@ -97,6 +105,11 @@ class FamilyShape:
         """The family."""
         return Family(self.trainable_blocks, self.head_width, self.batch_size)
 
+    @property
+    def trial(self) -> tuple[int, float]:
+        """Epochs of its trial, and the part of the training labels that they see."""
+        return _BLOCKS_TRIAL if self.trainable_blocks else _HEAD_TRIAL
+
 
 @dataclass(frozen=True, slots=True)
 class GeneratorParameters:
@@ -123,6 +136,8 @@ class GeneratorParameters:
         crops: labelled per window, a fifth of them for validation.
         labelling_gpu_s, inference_profiling_gpu_s: cost in each window.
         trial_part: cost of micro-profiling a family, as a part of one of its epochs over all data.
+        objects: independent objects that the labels show, on which a trial is measured: about a hundred in
+            windows of 200 s.
     """
 
     window_s: float = 200.0
@@ -151,7 +166,8 @@ class GeneratorParameters:
     crops: int = 500
     labelling_gpu_s: float = 0.5
     inference_profiling_gpu_s: float = 0.1
-    trial_part: float = 0.2
+    trial_part: float = 0.5
+    objects: int = 100
 
     def retrain_configs(self) -> tuple[RetrainConfig, ...]:
         """Returns Γ, sorted."""
@@ -285,11 +301,14 @@ class _Stream:
             for earlier in range(1, index)
         ]
         trainings: list[Training] = []
+        trials: list[Trial] = []
         if index > 0:
             # Window 0 trains no model: window 1 starts from the base model.
             started_from = starts[-1].origin
             accuracy = starts[-1].standing.served_accuracy
-            trainings = self._trainings(index, started_from, accuracy)
+            best = min(self._best + self._rng.normal(0.0, 0.02), 0.99)
+            trainings = self._trainings(index, started_from, accuracy, best)
+            trials = self._trials(index, starts, best)
             self._chain.append(self._usual(trainings, index, accuracy))
         crops = parameters.crops if index > 0 else 0
         return StreamWindow(
@@ -303,11 +322,7 @@ class _Stream:
             inference_profiled=(),
             starts=tuple(starts),
             trainings=tuple(trainings),
-            trials=tuple(
-                Trial(of.family, parameters.trial_part * epoch_gpu_s)
-                for of, epoch_gpu_s in zip(parameters.families, self._epoch_gpu_s, strict=True)
-                if index > 0
-            ),
+            trials=tuple(trials),
         )
 
     def _usual(self, trainings: list[Training], window: int, before: float) -> float:
@@ -316,16 +331,13 @@ class _Stream:
         standing = dearest.standing_in(len(dearest.epochs), window)
         return before if standing is None else max(before, standing.served_accuracy)
 
-    def _trainings(self, window: int, started_from: Origin, start: float) -> list[Training]:
+    def _trainings(self, window: int, started_from: Origin, start: float, best: float) -> list[Training]:
         parameters = self._parameters
-        best = min(self._best + self._rng.normal(0.0, 0.02), 0.99)
         last = max(parameters.epochs)
         made = []
         for (which, of), fraction in product(enumerate(parameters.families), parameters.data_fractions):
-            ceiling = 1.0 - (1.0 - best * self._ceilings[which]) * fraction**-_DATA_EXPONENT
-            ceiling += self._rng.normal(0.0, parameters.training_noise)
-            passes = np.arange(1, last + 1) * fraction
-            rise = 1.0 - (1.0 + passes / self._passes[which]) ** -_EXPONENT
+            ceiling = self._ceiling(which, fraction, best) + self._rng.normal(0.0, parameters.training_noise)
+            rise = self._rise(which, np.arange(1, last + 1) * fraction)
             wobble = self._rng.normal(0.0, parameters.training_noise / 4, last)
             accuracies = np.clip(start + (ceiling - start) * rise + wobble, 0.0, 1.0).tolist()
             epochs = tuple(
@@ -338,6 +350,46 @@ class _Stream:
             )
             made.append(Training(of.family, fraction, started_from, epochs))
         return made
+
+    def _trials(self, window: int, starts: list[Start], best: float) -> list[Trial]:
+        """Returns the micro-profiles from each start, all measured on the same objects."""
+        parameters = self._parameters
+        # Numbers of their own: no trial changes what is true.
+        rng = np.random.default_rng((*self._seed, _FOR_TRIALS, window))
+        luck = rng.standard_normal()
+        labels = parameters.crops - parameters.crops // 5
+        made = []
+        for which, of in enumerate(parameters.families):
+            epochs, fraction = of.trial
+            subset = max(1, round(fraction * labels))
+            rise = self._rise(which, np.arange(epochs + 1) * fraction)
+            wobble = rng.normal(0.0, parameters.training_noise, epochs + 1)
+            for start in starts:
+                before = start.standing.served_accuracy
+                true = np.clip(before + (self._ceiling(which, fraction, best) - before) * rise, 0.0, 1.0)
+                chance = luck * np.sqrt(true * (1.0 - true) / parameters.objects)
+                curve = FamilyCurve(
+                    batch_size=of.batch_size,
+                    head_width=of.head_width,
+                    trainable_blocks=of.trainable_blocks,
+                    subset_crops=subset,
+                    accuracies=tuple(np.clip(true + chance + wobble, 0.0, 1.0).tolist()),
+                    epoch_gpu_s=subset / labels * self._epoch_gpu_s[which],
+                    prepare_gpu_s=0.0,
+                    validation_crops=parameters.objects,
+                )
+                gpu_s = parameters.trial_part * self._epoch_gpu_s[which]
+                made.append(Trial(of.family, gpu_s, curve, started_from=start.origin))
+        return made
+
+    def _ceiling(self, which: int, fraction: float, best: float) -> float:
+        """Returns the accuracy that a family nears on a part of the data."""
+        return float(1.0 - (1.0 - best * self._ceilings[which]) * fraction**-_DATA_EXPONENT)
+
+    def _rise(self, which: int, passes: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """Returns the part of the way to its ceiling that a family has gone after passes over all data."""
+        risen: NDArray[np.floating[Any]] = 1.0 - (1.0 + passes / self._passes[which]) ** -_EXPONENT
+        return risen
 
     def _standings(self, window: int, accuracy: float, may_stay: bool) -> tuple[Standing, ...]:
         later = range(window + 1, self._windows) if may_stay else ()

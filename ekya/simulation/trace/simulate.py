@@ -1,7 +1,7 @@
 """`ekya simulate`: runs schedulers on a trace through the common control loop, without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -11,12 +11,13 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core.commands import Command
 from ekya.core.plan import Plan
-from ekya.core.profile import Family, FamilyCost, family_of
+from ekya.core.profile import Family, FamilyCost, Profiler, family_of
 from ekya.core.step_record import StepRecord
 from ekya.core.trace import Trace
 from ekya.core.units import FULL_GPU_MILLI, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView
 from ekya.planning.placement.pack import Packing
+from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.metrics.run_history import outcomes, summarize
 from ekya.results.metrics.summary import window_values
@@ -36,9 +37,10 @@ class Conditions:
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
         preparation_fraction: longest part of the window for labelling and profiling.
         preparation_share_milli: their share; at most six tenths of the GPUs.
-        checkpoint_delay_us, planning_us: charges for a checkpoint and a plan.
+        checkpoint_delay_us, planning_us: charges for a checkpoint and a plan; None: no checkpoint serves.
         placement: how shares are packed on GPUs.
         objective: what is maximised.
+        profiler: how estimates are made of recorded trials, which are those of the recording.
         error_sd, relative_error: of estimates; see ``Estimates``.
         seed: of all errors, and of schedulers that draw.
     """
@@ -51,13 +53,23 @@ class Conditions:
     min_accuracy: float = 0.4
     preparation_fraction: float = 0.15
     preparation_share_milli: int = 500
-    checkpoint_delay_us: int = CHECKPOINT_DELAY_US
+    checkpoint_delay_us: int | None = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
     placement: Packing = Packing.POOL
     objective: Objective = Objective.MEAN
+    profiler: Profiler = Profiler.EKYA
     error_sd: float | None = None
     relative_error: float = 0.0
     seed: int = 0
+
+    def under(self, scheduler: str) -> "Conditions":
+        """Returns the conditions with the settings of a scheduler's preset; windows are the trace's."""
+        preset = preset_of(scheduler)
+        if preset is None:
+            return self
+        delay_us = self.checkpoint_delay_us if preset.checkpoints else None
+        placement = placement_of(scheduler, self.placement)
+        return replace(self, placement=placement, profiler=preset.profiler, checkpoint_delay_us=delay_us)
 
     def loop_options(self, trace: Trace) -> LoopOptions:
         """Returns the loop's constants for a trace; γ of families without known costs are left out."""
@@ -84,6 +96,7 @@ class Conditions:
             share_step_milli=quantum,
             packing=self.placement,
             objective=self.objective,
+            profiler=self.profiler,
             training_speed=trace.training_speed,
             inference_speed=trace.inference_speed,
             seed=self.seed,
@@ -144,7 +157,7 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
         conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
     )
     world = TraceWorld(trace, options, estimates, scheduler.needs.kept_models)
-    executor = VirtualExecutor(world, options.checkpoint_delay_us)
+    executor = VirtualExecutor(world, options.checkpoint_delay_us or 0)
     steps: list[StepRecord] = []
 
     def planner(view: WindowView) -> Plan:

@@ -17,7 +17,7 @@ from ekya.fleet.run.servers import Failure, ServerFleet
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
 from ekya.simulation.trace.simulate import Conditions, simulate
 
 BUSY, IDLE, THIRD = SiteName("busy"), SiteName("idle"), SiteName("third")
@@ -53,10 +53,11 @@ CHEAPEST = by_policy(Cheapest())
 
 
 def server(site, streams, gpus=1.0, seed=0, **changes):
-    conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300)
+    # Exact estimates, so that loans differ by what servers have and not by chance.
+    conditions = Conditions(gpus=gpus, windows=WINDOWS, preparation_share_milli=300, error_sd=0.0)
     return TraceServer(
         ServerTerms(site, **{"crops_may_leave": True, **changes}),
-        generate_trace(seed, streams, WINDOWS),
+        generate_trace(seed, streams, WINDOWS, GeneratorParameters(trial_part=0.2)),
         conditions,
     )
 
