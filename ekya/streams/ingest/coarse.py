@@ -8,14 +8,14 @@ CELLS = (6, 8)
 """Rows and columns of the grid."""
 
 _CELL = 8
-_LONGEST = 640
+_SAMPLED = 320
 
 
 def coarse(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Returns the mean colour and the spread of brightness in each cell of a grid.
 
-    A picture shrinks to 8 x 8 pixels a cell first. One longer than 640 pixels is sampled before that, which
-    keeps the time of a large picture near that of a small one.
+    A picture shrinks to 8 x 8 pixels a cell first. One of 640 pixels or more is sampled before that, so that
+    a large picture takes little longer than a small one.
 
     Args:
         image: (H, W, 3) uint8, BGR.
@@ -23,7 +23,7 @@ def coarse(image: NDArray[np.uint8]) -> NDArray[np.float32]:
     Returns:
         (192,) float32 in grey levels: three means and a standard deviation of each cell.
     """
-    step = max(1, max(image.shape[:2]) // _LONGEST)
+    step = max(1, max(image.shape[:2]) // _SAMPLED)
     rows, columns = CELLS
     size = (columns * _CELL, rows * _CELL)
     small = cv2.resize(image[::step, ::step], size, interpolation=cv2.INTER_AREA).astype(np.float32)
