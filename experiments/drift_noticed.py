@@ -65,6 +65,7 @@ RAMP_S = {"rain": 12.0}
 
 STEADY_S, AFTER_S, FPS = 900.0, 45.0, 5.0
 RIGHT_S = 30.0
+TOGETHER = 100
 SIDES = {"crop": 32, "frame": 352}
 _MIXES = (
     {"car": 0.36, "person": 0.3, "bicycle": 0.12, "bus": 0.1, "truck": 0.08, "motorcycle": 0.04},
@@ -171,11 +172,20 @@ def _rendered(case: Case) -> Seen:
     scenes = (first,) if change_s is None else (first, _changed(first, case.kind, change_s, rng))
     spec = CitySpec(seed=case.seed, fps=FPS, scenes=scenes, duration_s=seconds)
     model = serving(load_model(shipped_path("golden_models/synthetic_city_resnet18_base.safetensors")), KINDS)
-    side, frames = SIDES["crop"], []
+    side, crops, shown = SIDES["crop"], [], []
     for frame, truth in spec.open(KINDS).frames():
         assert truth is not None, "the city knows its objects"
-        classes, confidence = model.predict(crop_objects(frame.image, truth.boxes, side), side)
-        frames.append(_frame(frame.t_us, side, confidence, classes, coarse(frame.image)))
+        crops.append(crop_objects(frame.image, truth.boxes, side))
+        shown.append((frame.t_us, coarse(frame.image)))
+    # Many crops at a time take a third of the time of one frame's.
+    every = np.concatenate(crops)
+    answers = [model.predict(every[at : at + TOGETHER], side) for at in range(0, len(every), TOGETHER)]
+    ends = np.cumsum([len(own) for own in crops])[:-1]
+    classes, confidence = (np.split(np.concatenate(part), ends) for part in zip(*answers, strict=True))
+    frames = [
+        _frame(t_us, side, sure, called, picture)
+        for (t_us, picture), sure, called in zip(shown, confidence, classes, strict=True)
+    ]
     return Seen(tuple(frames), change_s)
 
 
