@@ -25,10 +25,25 @@ FRAME_US = US_PER_S // FPS
 LEARNT_S = LEARNING_BLOCKS * BLOCK_US / US_PER_S
 
 
+HERE = np.linspace(60.0, 180.0, 40)
+THERE = HERE[::-1]
+"""Two pictures; the median of their distance is 60 grey levels."""
+
+
 def frame(
-    number, *, grey=100.0, doubt=0.2, objects=6, classes=None, version=0, resolution=32, noise=0.0, rng=None
+    number,
+    *,
+    scene=0.0,
+    exposure=1.0,
+    doubt=0.2,
+    objects=6,
+    classes=None,
+    version=0,
+    resolution=32,
+    noise=0.0,
 ):
-    rng = rng or np.random.default_rng(number)
+    """A frame of a picture that is in part ``scene`` another one."""
+    rng = np.random.default_rng(number)
     if classes is None:
         classes = rng.integers(len(CLASSES), size=objects)
     return SeenFrame(
@@ -37,7 +52,7 @@ def frame(
         resolution,
         (1.0 - doubt + noise * rng.normal(0.0, 0.1, len(classes))).astype(np.float32),
         np.asarray(classes, np.int16),
-        (grey + noise * rng.normal(0.0, 2.0, 40)).astype(np.float32),
+        (exposure * (HERE + scene * (THERE - HERE)) + noise * rng.normal(0.0, 2.0, 40)).astype(np.float32),
     )
 
 
@@ -62,23 +77,23 @@ def test_monitor_steady_scene_raises_no_alarm():
 
 
 def test_monitor_moved_camera_is_noticed_within_three_seconds():
-    (drift,) = drifts(camera(60, grey=from_s(26, 100.0, 140.0)))
+    (drift,) = drifts(camera(60, scene=from_s(26, 0.0, 1.0)))
     assert drift.signal == PICTURE
     assert 26 < drift.t_us / US_PER_S <= 29
     assert 26 <= drift.since_us / US_PER_S <= 26.6
     assert drift.value - drift.normal > 30
     assert drift.deviations > 5
-    assert "difference of the picture is 40" in drift.reason
+    assert "difference of the picture is 6" in drift.reason
     assert "since 26." in drift.reason
 
 
 def test_monitor_cut_within_a_block_dates_first_full_block():
-    (drift,) = drifts(camera(60, grey=from_s(26.2, 100.0, 140.0)))
+    (drift,) = drifts(camera(60, scene=from_s(26.2, 0.0, 1.0)))
     assert drift.since_us == 26_600_000  # the block's first frame, of five a second
 
 
 def test_monitor_slow_ramp_is_noticed_while_it_lasts():
-    first, *_ = drifts(camera(60, grey=lambda t_s: 100.0 - 30.0 * min(max(t_s - 22.0, 0.0) / 12.0, 1.0)))
+    first, *_ = drifts(camera(60, scene=lambda t_s: 0.5 * min(max(t_s - 22.0, 0.0) / 12.0, 1.0)))
     assert 22 < first.t_us / US_PER_S < 34
 
 
@@ -106,11 +121,22 @@ def test_monitor_flood_of_boxes_is_noticed():
 def test_monitor_bus_before_camera_for_a_second_is_no_drift(at_s):
     seen = camera(
         90,
-        grey=lambda t_s: 20.0 if at_s <= t_s < at_s + 1 else 100.0,
+        scene=lambda t_s: 1.0 if at_s <= t_s < at_s + 1 else 0.0,
         doubt=lambda t_s: 0.7 if at_s <= t_s < at_s + 1 else 0.2,
         objects=lambda t_s: 1 if at_s <= t_s < at_s + 1 else 6,
     )
     assert drifts(seen) == []
+
+
+def test_monitor_exposure_is_no_drift():
+    assert (
+        drifts(camera(90, exposure=lambda t_s: 1.2 if 30 <= t_s < 50 else 0.85 if t_s >= 70 else 1.0)) == []
+    )
+
+
+def test_monitor_darkness_is_more_than_exposure():
+    (drift,) = drifts(camera(60, exposure=from_s(26, 1.0, 0.5)))
+    assert drift.signal == PICTURE
 
 
 def test_monitor_empty_street_is_no_drift():
@@ -126,7 +152,7 @@ def test_monitor_new_weights_begin_their_own_reference():
 
 
 def test_monitor_new_weights_do_not_hide_change_of_picture():
-    (drift,) = drifts(camera(90, grey=from_s(31, 100.0, 140.0), version=from_s(30, 0, 1)))
+    (drift,) = drifts(camera(90, scene=from_s(31, 0.0, 1.0), version=from_s(30, 0, 1)))
     assert drift.signal == PICTURE
 
 
@@ -141,14 +167,14 @@ def test_monitor_each_resolution_has_its_own_reference():
 
 
 def test_monitor_after_alarm_learns_new_scene_and_notices_next():
-    seen = camera(120, grey=lambda t_s: 100.0 if t_s < 30 else 140.0 if t_s < 70 else 60.0)
+    seen = camera(120, scene=lambda t_s: 0.0 if t_s < 30 else 0.5 if t_s < 70 else 1.0)
     first, second = drifts(seen)
     assert first.t_us < 33 * US_PER_S
     assert 70 < second.t_us / US_PER_S < 73
 
 
 def test_monitor_few_analysed_frames_are_enough():
-    seen = [one for one in camera(90, grey=from_s(40, 100.0, 140.0)) if one.t_us % US_PER_S == 0]
+    seen = [one for one in camera(90, scene=from_s(40, 0.0, 1.0)) if one.t_us % US_PER_S == 0]
     (drift,) = drifts(seen)
     assert drift.t_us / US_PER_S <= 46
 
@@ -171,20 +197,20 @@ def test_threshold_gives_stated_rate_for_normal_terms():
 
 
 @given(
-    grey=st.floats(0, 255),
+    scene=st.floats(0, 1),
     doubt=st.floats(0, 1),
     classes=st.lists(st.integers(0, 2), max_size=8),
     rate=st.floats(0.001, 1000),
 )
 @settings(max_examples=20, deadline=None)
-def test_monitor_constant_input_never_alarms(grey, doubt, classes, rate):
-    seen = (frame(number, grey=grey, doubt=doubt, classes=classes) for number in range(60 * FPS))
+def test_monitor_constant_input_never_alarms(scene, doubt, classes, rate):
+    seen = (frame(number, scene=scene, doubt=doubt, classes=classes) for number in range(60 * FPS))
     assert drifts(seen, DriftMonitor(CLASSES, rate)) == []
 
 
 changes = st.fixed_dictionaries(
     {
-        "grey": st.floats(0, 255).map(lambda grey: from_s(20, 100.0, grey)),
+        "scene": st.floats(0, 1).map(lambda scene: from_s(20, 0.0, scene)),
         "doubt": st.floats(0, 1).map(lambda doubt: from_s(20, 0.3, doubt)),
         "objects": st.integers(0, 20).map(lambda objects: from_s(20, 6, objects)),
     }
@@ -222,4 +248,4 @@ def test_monitor_rebase_forgets_all_before(changes, at_s):
 def test_monitor_rebase_ignores_frames_before_it():
     monitor = DriftMonitor(CLASSES)
     monitor.rebase(round((LEARNT_S + 5) * US_PER_S))
-    assert drifts(camera(LEARNT_S + 12, grey=from_s(LEARNT_S + 6, 100.0, 200.0)), monitor) == []
+    assert drifts(camera(LEARNT_S + 12, scene=from_s(LEARNT_S + 6, 0.0, 1.0)), monitor) == []
