@@ -31,6 +31,12 @@ A CUSUM with this allowance is the quickest to find a change of twice as much.
 REFERENCE_ERRORS = 2.0
 """Standard errors of the reference's mean that are allowed besides."""
 
+STAY_US = 4_000_000
+"""Time for which an object is in view: the blocks of such a time resemble each other."""
+
+LONG_RUN = 2 * STAY_US / BLOCK_US
+"""Variance of the sum of many blocks by that of as many independent ones."""
+
 FEWEST_BLOCKS = 4
 """A change shorter than this raises no alarm, however great: a bus that fills the picture for a second."""
 
@@ -39,29 +45,9 @@ EXPOSURE = 1.25
 
 DOUBT, OBJECTS, PICTURE = "doubt of the model", "number of objects", "difference of the picture"
 
+_FLOORS = {DOUBT: 0.03, OBJECTS: 1.0, PICTURE: 0.5}
+_PART_FLOOR = 0.1
 _SIEGMUND = 1.166
-
-
-@dataclass(frozen=True, slots=True)
-class _Signal:
-    """How a signal varies while the scene is the same.
-
-    Attributes:
-        floor: least standard deviation of a block; a reference may have hardly varied by chance.
-        stay_us: time for which blocks resemble each other, since they show the same objects.
-    """
-
-    floor: float
-    stay_us: int
-
-    @property
-    def long_run(self) -> float:
-        """Variance of the sum of many blocks by that of as many independent ones."""
-        return 2 * self.stay_us / BLOCK_US
-
-
-_DOUBT, _OBJECTS, _PART = _Signal(0.03, 2_000_000), _Signal(1.0, 4_000_000), _Signal(0.1, 4_000_000)
-_PICTURE = _Signal(0.5, 4_000_000)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +115,9 @@ class DriftMonitor:
     """
 
     def __init__(self, classes: Sequence[str], false_alarms_per_hour: float = FALSE_ALARMS_PER_HOUR) -> None:
-        self._signals = {DOUBT: _DOUBT, OBJECTS: _OBJECTS, **{f"part of {name}": _PART for name in classes}}
-        self._threshold = threshold_of(false_alarms_per_hour / (len(self._signals) + 1))
+        parts = {f"part of {name}": _PART_FLOOR for name in classes}
+        self._floors = {DOUBT: _FLOORS[DOUBT], OBJECTS: _FLOORS[OBJECTS], **parts}
+        self._threshold = threshold_of(false_alarms_per_hour / (len(self._floors) + 1))
         self._block: list[SeenFrame] = []
         self._version = -1
         self.rebase(0)
@@ -140,7 +127,7 @@ class DriftMonitor:
         self._from_us = t_us
         self._block = []
         self._answers: dict[int, _Chart] = {}
-        self._picture = _Chart({PICTURE: _PICTURE}, self._threshold)
+        self._picture = _Chart({PICTURE: _FLOORS[PICTURE]}, self._threshold)
         self._pictures: list[NDArray[np.float32]] = []
         self._scene = np.zeros(0, np.float32)
 
@@ -158,7 +145,7 @@ class DriftMonitor:
         begun_us = frames[0].t_us
         if frames[0].version != self._version:
             self._version, self._answers = frames[0].version, {}
-        chart = self._answers.setdefault(frames[0].resolution, _Chart(self._signals, self._threshold))
+        chart = self._answers.setdefault(frames[0].resolution, _Chart(self._floors, self._threshold))
         found = [chart.add(begun_us, now_us, self._of_answers(frames))]
         found += [
             self._picture.add(begun_us, now_us, np.array([difference]))
@@ -172,7 +159,7 @@ class DriftMonitor:
 
     def _of_answers(self, frames: Sequence[SeenFrame]) -> NDArray[np.float64]:
         """Returns the signals of the model's answers; NaN where they cannot be told without objects."""
-        count = len(self._signals) - 2
+        count = len(self._floors) - 2
         classes = np.concatenate([frame.classes for frame in frames])
         objects = len(classes)
         if not objects:
@@ -201,27 +188,26 @@ class _Chart:
     Blocks enter the reference once all charts are at zero again, and not where an alarm follows.
 
     Args:
-        signals: by name.
+        floors: by signal, the least standard deviation of a block, which may have hardly varied by chance.
         threshold: of every chart.
     """
 
-    def __init__(self, signals: dict[str, _Signal], threshold: float) -> None:
-        self._names = tuple(signals)
-        self._floors = np.array([signal.floor for signal in signals.values()])
-        self._long_run = np.array([signal.long_run for signal in signals.values()])
+    def __init__(self, floors: dict[str, float], threshold: float) -> None:
+        self._names = tuple(floors)
+        self._floors = np.array(list(floors.values()))
         self._threshold = threshold
         self._normal: deque[NDArray[np.float64]] = deque(maxlen=MOST_BLOCKS)
         self._held: deque[NDArray[np.float64]] = deque(maxlen=MOST_BLOCKS)
-        self._sum = np.zeros(len(signals))
-        self._above: list[list[float]] = [[] for _ in signals]
-        self._since_us = [0] * len(signals)
+        self._sum = np.zeros(len(floors))
+        self._above: list[list[float]] = [[] for _ in floors]
+        self._since_us = [0] * len(floors)
 
     def add(self, begun_us: int, now_us: int, values: NDArray[np.float64]) -> Drift | None:
         """Takes a block's signals, NaN for unknown ones; returns evidence if one reaches the threshold."""
         known = np.isfinite(values)
         counts, mean, spread = self._reference()
         allowed = ALLOWANCE + REFERENCE_ERRORS / np.sqrt(np.maximum(counts, 1))
-        long_run = np.sqrt(self._long_run) * spread
+        long_run = math.sqrt(LONG_RUN) * spread
         most = self._threshold / (FEWEST_BLOCKS - 0.5)
         tested = known & (counts >= LEARNING_BLOCKS)
         excess = np.where(tested, np.minimum((values - mean) / long_run - allowed, most), 0.0)
@@ -254,7 +240,7 @@ class _Chart:
         """Returns number, mean and standard deviation of the known values of each signal.
 
         Blocks repeat objects, so those of a short time spread less than those of a long one: the variance of
-        n blocks is on average 1 - long run / n of the true one.
+        n blocks is on average 1 - ``LONG_RUN`` / n of the true one.
         """
         if not self._normal:
             none = np.zeros(len(self._names))
@@ -265,7 +251,7 @@ class _Chart:
         some = np.maximum(counts, 1)
         mean = np.where(known, blocks, 0.0).sum(axis=0) / some
         variance = np.where(known, (blocks - mean) ** 2, 0.0).sum(axis=0) / some
-        variance /= np.maximum(1.0 - self._long_run / some, 0.1)
+        variance /= np.maximum(1.0 - LONG_RUN / some, 0.1)
         return counts, mean, np.maximum(np.sqrt(variance), self._floors)
 
 
