@@ -17,6 +17,7 @@ from typer.main import get_command
 from ekya.cli import app
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import DriftDetected
 from ekya.core.units import StreamId
 from ekya.fleet.servers_file import ServersSpec
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
@@ -210,7 +211,7 @@ def an_eventful_summary() -> dict[str, object]:
         seed=0,
         gpus=1,
         window_s=16,
-        history=summarize([]),
+        history=replace(summarize([]), drifts=(DriftDetected(2, cam, 0, 1, "why"),)),
         health={cam: (WindowHealth(0, Health()),)},
         warnings={"text": ("scheduler",)},
     )

@@ -12,6 +12,7 @@ from ekya.core.unique_tuple import UniqueTuple, distinct
 from ekya.core.units import StreamId
 from ekya.models.edge.spec import SIDE_STEP
 from ekya.models.proposer import ObjectsSpec
+from ekya.planning.profiling.drift import FALSE_ALARMS_PER_HOUR
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN, SERVE_MARGIN
 from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
@@ -75,6 +76,19 @@ class ShadowGateConfig(FleetSection):
 
     margin: float = Field(default=SERVE_MARGIN, ge=0, lt=1)
     roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
+
+
+class DriftConfig(FleetSection):
+    """Noticing that a scene has changed, between the borders of windows.
+
+    Attributes:
+        notice: whether inference watches its answers and pictures for drift, and reports it at once. Without
+            it a change is seen when the next window is labelled, as in the paper.
+        false_alarms_per_hour: of a camera, on which the threshold of the alarm depends.
+    """
+
+    notice: bool = False
+    false_alarms_per_hour: float = Field(default=FALSE_ALARMS_PER_HOUR, gt=0)
 
 
 class RetrainingConfig(FleetSection):

@@ -328,6 +328,22 @@ class FramesCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class DriftDetected:
+    """A stream's pictures have changed since its weights were validated.
+
+    Attributes:
+        since_us: stream time from which on frames show the new scene.
+        reason: the evidence, in one sentence.
+    """
+
+    t_us: int
+    stream: StreamId
+    window: int
+    since_us: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Warning of a process of the run; each process reports each text once.
 
@@ -465,6 +481,7 @@ Event = (
     | ShareMeasured
     | NeedMeasured
     | FramesCounted
+    | DriftDetected
     | Warned
     | GpuMeasured
     | ShareResized

@@ -239,6 +239,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             )
         case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue() | ev.FramesCounted() | ev.Warned():
             return state
+        case ev.DriftDetected():
+            return state
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():

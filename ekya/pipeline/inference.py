@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.events import DriftDetected
 from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.records import NOT_ANSWERED, FramePrediction
-from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.models.edge.cuts import Task
 from ekya.models.edge.detection.predictor import DetectorPredictor
 from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
@@ -24,7 +25,9 @@ from ekya.models.training.goals import Judged, judged_frames
 from ekya.models.training.labelled import Examples
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
+from ekya.planning.profiling.drift import Drift, DriftMonitor, SeenFrame
 from ekya.streams.ingest.box_flow import BoxFlow
+from ekya.streams.ingest.coarse import coarse
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
 
@@ -43,6 +46,7 @@ class Proposed:
         images: (N, S, S, 3) uint8 RGB, their crops; for a detector (1, S, S, 3), the whole frame.
         size: width and height of the frame in pixels.
         picture: (H, W, 3) uint8 BGR, the frame, if boxes are to be followed from it.
+        described: its ``coarse`` description, if drift is to be noticed.
     """
 
     frame: int
@@ -51,6 +55,7 @@ class Proposed:
     images: NDArray[np.uint8]
     size: tuple[int, int]
     picture: NDArray[np.uint8] | None = None
+    described: NDArray[np.float32] | None = None
 
 
 FleetAnswer = ClassAnswer | list[Found]
@@ -154,6 +159,7 @@ class FrameSteps:
         task: of the model.
         follows: whether optical flow follows the model's boxes into frames that λ skips.
         golden: golden detector, for frames under a λ of it; None where no such λ is offered.
+        monitor: sees the analysed frames, to notice drift; None where drift is not noticed.
 
     Attributes:
         propose: finds the objects of a frame.
@@ -168,6 +174,7 @@ class FrameSteps:
         task: Task = Task.CLASSIFY,
         follows: bool = False,
         golden: GoldenInference | None = None,
+        monitor: DriftMonitor | None = None,
     ) -> None:
         self.propose = proposer.propose
         self.proposes_free = proposer.free
@@ -181,6 +188,8 @@ class FrameSteps:
         self._answered_by = NOT_ANSWERED
         self._sampled = 0
         self._shadow: list[Proposed] = []
+        self._monitor = monitor
+        self._drift: Drift | None = None
 
     def collect(self, frame: Frame, proposals: Proposals) -> None:
         """Shows the collector every frame whose objects were found, in order."""
@@ -199,7 +208,8 @@ class FrameSteps:
             images = crop_objects(frame.image, boxes, self.collector.side)
         size = (frame.image.shape[1], frame.image.shape[0])
         picture = frame.image if self._model_follows else None
-        return Proposed(frame.index, frame.t_us, boxes, images, size, picture)
+        described = None if self._monitor is None else coarse(frame.image)
+        return Proposed(frame.index, frame.t_us, boxes, images, size, picture, described)
 
     def answered(self, frame: int) -> None:
         """Sets the frame with boxes of its own that answers later frames without."""
@@ -209,7 +219,34 @@ class FrameSteps:
         self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer
     ) -> list[FramePrediction]:
         """Returns the rows of analysed frames; ``answer`` is the model's to all their images."""
-        rows = [
+        rows = self._rows(frames, config, version, answer)
+        for frame, row in zip(frames, rows, strict=True):
+            if frame.described is not None:
+                self._notice(row, frame.described)
+        picture = frames[-1].picture
+        self._newest = None if picture is None else (picture, rows[-1])
+        self._followed = None
+        return rows
+
+    def take_drift(self, stream: StreamId, now_us: int) -> DriftDetected | None:
+        """Returns the newest drift that was noticed since the last call, as an event of this stream."""
+        drift, self._drift = self._drift, None
+        if drift is None:
+            return None
+        window = drift.t_us // self.collector.window_us
+        return DriftDetected(now_us, stream, window, drift.since_us, drift.reason)
+
+    def _notice(self, row: FramePrediction, described: NDArray[np.float32]) -> None:
+        if self._monitor is not None:
+            seen = SeenFrame(
+                row.t_us, row.model_version, row.resolution, row.confidence, row.classes, described
+            )
+            self._drift = self._monitor.see(seen) or self._drift
+
+    def _rows(
+        self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer
+    ) -> list[FramePrediction]:
+        return [
             replace(
                 self.skip(frame.frame, frame.t_us, config, version),
                 analysed=True,
@@ -220,10 +257,6 @@ class FrameSteps:
             )
             for frame, (boxes, classes, confidence) in zip(frames, _by_frame(frames, answer), strict=True)
         ]
-        picture = frames[-1].picture
-        self._newest = None if picture is None else (picture, rows[-1])
-        self._followed = None
-        return rows
 
     def ask_golden(self, frame: Frame, config: InferenceConfig, version: ModelVersion) -> FramePrediction:
         """Returns the row of a frame that the golden detector analyses."""
@@ -239,6 +272,8 @@ class FrameSteps:
         )
         self.answered(frame.index)
         self._newest = frame.image, row
+        if self._monitor is not None:
+            self._notice(row, coarse(frame.image))
         return row
 
     def follows(self, config: InferenceConfig) -> bool:

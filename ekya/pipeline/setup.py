@@ -29,6 +29,7 @@ from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.placement.homes import PREPARATION_GPU, deal
+from ekya.planning.profiling.drift import DriftMonitor
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, inference_options
 from ekya.results.metrics.cues import Cue, Happening
 from ekya.results.metrics.energy import JobPlaces
@@ -121,6 +122,12 @@ def proposer_for(fleet: FleetConfig, stream: StreamConfig) -> Proposer:
         MotionRegions() if stream.objects.find is Find.DETECTOR_AND_MOTION else None,
         every=stream.objects.every,
     )
+
+
+def drift_monitor(fleet: FleetConfig) -> DriftMonitor | None:
+    """Returns a new monitor of a stream; None where the fleet does not notice drift."""
+    drift = fleet.drift
+    return DriftMonitor(fleet_classes(fleet), drift.false_alarms_per_hour) if drift.notice else None
 
 
 def misfortunes(stream: StreamConfig) -> tuple[StreamLost | StreamBack, ...]:

@@ -24,7 +24,7 @@ from ekya.pipeline.frame_costs import FrameCosts
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.run_writer import FrameRecord
-from ekya.pipeline.setup import crop_side, proposer_for, stream_setup
+from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_setup
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
@@ -108,6 +108,7 @@ class StreamInference:
             self._settings.task,
             self._settings.follows,
             process.golden,
+            drift_monitor(common.fleet),
         )
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
@@ -302,6 +303,9 @@ class StreamInference:
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])
         self._reports.frame(row)
+        drift = self._steps.take_drift(self._stream.id, self._reports.clock.now_us())
+        if drift is not None:
+            self._reports.report(drift)
 
     def _analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
         """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""

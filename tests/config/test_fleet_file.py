@@ -289,6 +289,15 @@ def test_load_fleet_follows_boxes_of_detectors_only(folder):
     )
 
 
+def test_load_fleet_notices_drift_if_asked(folder):
+    assert not load(folder, fleet_dict()).drift.notice
+    drift = load(folder, fleet_dict() | {"drift": {"notice": True, "false_alarms_per_hour": 0.5}}).drift
+    assert (drift.notice, drift.false_alarms_per_hour) == (True, 0.5)
+    assert refusal(folder, fleet_dict() | {"drift": {"false_alarms_per_hour": 0}}).startswith(
+        "drift.false_alarms_per_hour: "
+    )
+
+
 def test_load_fleet_offers_lambdas_of_a_golden_detector_if_asked(folder):
     asked = {"every": [1, 2], "resolutions": [96], "golden_every": [9, 5]}
     fleet = load(folder, detecting(inference=asked))

@@ -8,13 +8,14 @@ from torch import nn
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.records import NOT_ANSWERED
-from ekya.core.units import ModelVersion
+from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
 from ekya.models.edge.model import build_edge_model
 from ekya.models.golden.detections import Proposals
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.inference import SHADOW_EVERY, Classifier, FrameSteps, Proposed, analyse
+from ekya.planning.profiling.drift import DriftMonitor
 from ekya.streams.ingest.frame import Frame
 
 FLEET = ("person", "car", "truck")
@@ -140,3 +141,52 @@ def test_frames_in_one_batch_are_answered_as_one_by_one(steps, model_of):
         (alone,) = answers(steps, classifier, [frame])
         np.testing.assert_array_equal(row.classes, alone.classes)
         np.testing.assert_allclose(row.confidence, alone.confidence, atol=1e-5)
+
+
+def watched(monitor):
+    """Steps that notice drift; the street is grey, and white from 25 s on, when a window has begun."""
+    steps = FrameSteps(GivenBoxes(), WindowCollector(settings(0), WINDOW_US), monitor=monitor)
+    boxes = np.array([[0, 0, 10, 10]], np.float32)
+    for index in range(0, 300, 2):
+        grey = 90 if t_us(index) < 25_000_000 else 250
+        cut = steps.cut(Frame(index, t_us(index), np.full_like(IMAGE, grey), boxes), boxes, SIDE)
+        answers(steps, Sure(), [cut])
+    return steps
+
+
+class Sure:
+    """Classifier that calls everything a person."""
+
+    def predict(self, crops, resolution):
+        return np.zeros(len(crops), np.int64), np.ones(len(crops), np.float32)
+
+
+class Untouched:
+    """Monitor that must see no frame."""
+
+    def see(self, frame):
+        raise AssertionError(frame)
+
+
+def test_steps_changed_picture_is_drift_once():
+    steps = watched(DriftMonitor(FLEET))
+    drift = steps.take_drift(StreamId("gate"), 28_000_000)
+    assert drift is not None
+    assert (drift.t_us, drift.stream, drift.window) == (28_000_000, "gate", 2)
+    assert 25_000_000 <= drift.since_us <= 25_600_000
+    assert "picture" in drift.reason
+    assert steps.take_drift(StreamId("gate"), 28_000_000) is None
+
+
+def test_steps_without_monitor_notice_nothing():
+    steps = watched(None)
+    assert steps.take_drift(StreamId("gate"), 28_000_000) is None
+    assert steps.cut(Frame(9, t_us(9), IMAGE, None), np.zeros((0, 4), np.float32), SIDE).described is None
+
+
+def test_steps_answers_of_the_base_model_are_not_watched():
+    steps = FrameSteps(GivenBoxes(), WindowCollector(settings(0), WINDOW_US), monitor=Untouched())
+    for index in range(100):
+        frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
+        steps.collect(frame, Proposals(frame.boxes))
+    assert steps.base_answers(Painted(), EVERY)

@@ -379,3 +379,8 @@ def test_summarize_adopted_model_is_none_once_the_base_model_serves_again():
     assert summarize(again).adopted == {A: B}
     assert summarize([*again, back(6, 4, 2)]).adopted == {}, "version 2 is the base model"
     assert summarize([*again, back(6, 4, 1)]).adopted == {A: B}, "version 1 is the adopted one"
+
+
+def test_summarize_drifts_are_told_in_order():
+    first, second = (ev.DriftDetected(at_s * S, A, 0, at_s * S - 1, "why") for at_s in (3, 5))
+    assert summarize([turn(3, first), turn(5, second)]).drifts == (first, second)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.events import DriftDetected
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.run_history import LostSpan, WindowOutcome, summarize
@@ -223,3 +224,13 @@ def test_mean_shares_are_weighted_by_time() -> None:
     assert mean_shares(samples, A, 200, 300) == (0, 200)
     assert mean_shares(samples, B, 0, 20) == (450, 450)
     assert mean_shares(samples, StreamId("c"), 0, 20) == (0, 0)
+
+
+def test_summary_drifts_are_listed_with_their_times() -> None:
+    drift = DriftDetected(29_000_400, StreamId("a"), 1, 26_500_000, "the picture differs")
+    history = replace(FACTS.history, drifts=(drift,))
+    summary = build_summary(replace(FACTS, history=history), OUTCOMES, SCORES, WITHOUT)
+    assert summary["streams"]["a"]["drifts"] == [
+        {"at_s": 29.0, "since_s": 26.5, "reason": "the picture differs"}
+    ]
+    assert summary["streams"]["b"]["drifts"] == []

@@ -31,6 +31,7 @@ from ekya.models.golden.detections import GoldenObjects
 from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.drift import Drift
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.cuda_ipc_transfer import share
@@ -120,6 +121,7 @@ def common(monkeypatch, tmp_path):
         (actor, "crop_side", lambda _: SIDE),
         (stream, "stream_setup", lambda *_: setup),
         (stream, "proposer_for", lambda *_: GivenBoxes()),
+        (stream, "drift_monitor", lambda _: None),
         (stream, "crop_side", lambda _: SIDE),
     ):
         monkeypatch.setattr(module, name, fake)
@@ -389,6 +391,27 @@ def test_need_is_measured_of_each_stream_separately(two, monkeypatch):
     ((stream, config, share_milli),) = [(one.stream, one.config, one.share_milli) for one in measured]
     assert (stream, config) == (CAM, EVERY)
     assert share_milli > 0
+
+
+def test_drift_is_reported_when_it_is_noticed(common, good, monkeypatch):
+    """The monitor takes the fourth frame for drift."""
+
+    def see(frame):
+        return Drift(frame.t_us, 100_000, "doubt", 0.9, 0.1, 8.0) if frame.t_us >= 400_000 else None
+
+    monkeypatch.setattr(ekya.runtime.stream_inference, "drift_monitor", lambda _: SimpleNamespace(see=see))
+    made = actor_of(common, CAM)
+    made.load((0,), to_bytes(good))
+    made.begin(time.monotonic_ns())
+    configure_all(made)
+    for at in (0, 4):
+        show_and_wait(CAM, at)
+    (drift,) = events_of(made, 1)
+    made.end(0)
+    assert isinstance(drift, ev.DriftDetected)
+    assert (drift.stream, drift.window, drift.since_us) == (CAM, 400_000 // WINDOW_US, 100_000)
+    assert drift.reason == "doubt is 0.9 since 0.1 s and was 0.1 before: 8.0 standard deviations"
+    assert made.poll(0.05) == []
 
 
 class Golden:

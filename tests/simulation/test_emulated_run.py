@@ -16,7 +16,14 @@ from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
 from ekya.core.commands import ServeModel, StartRetraining, StopRetraining
 from ekya.core.errors import UserError
-from ekya.core.events import LabelsReady, ModelSwapped, ProfileReady, RetrainFinished, RetrainProgress
+from ekya.core.events import (
+    DriftDetected,
+    LabelsReady,
+    ModelSwapped,
+    ProfileReady,
+    RetrainFinished,
+    RetrainProgress,
+)
 from ekya.core.profile import Profiler
 from ekya.core.trace import BASE
 from ekya.planning.placement.pack import Packing
@@ -230,3 +237,38 @@ def test_emulate_all_decoders_dead_raises(fleet, dying, tmp_path):
     folder = RunFolder.create(tmp_path, "run")
     with pytest.raises(UserError, match=r"its process failed \(killed by signal SIGKILL"):
         emulate(folder, fleet, "no-retrain", SEED, quietly)
+
+
+def facts_of(folder):
+    """Returns all events of a run, without drift, and all commands, in order."""
+    _, _, turns = read_journal(folder.journal)
+    events = [event for turn in turns for event in turn.events]
+    drifts = [event for event in events if isinstance(event, DriftDetected)]
+    rest = [event for event in events if not isinstance(event, DriftDetected)]
+    return drifts, rest, [command for turn in turns for command in turn.commands]
+
+
+def test_emulate_moved_camera_is_noticed_within_three_seconds(tmp_path):
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "one", "window_s": 15, "windows": 2, "streams": raw["streams"][:1]}
+    folders = []
+    for notice in (False, True):
+        path = tmp_path / f"{notice}.yaml"
+        path.write_text(yaml.safe_dump(raw | {"drift": {"notice": notice}}))
+        folders.append(RunFolder.create(tmp_path, str(notice)))
+        emulate(folders[-1], load_fleet(path), "no-retrain", SEED, quietly)
+    (none, *quiet), ((drift,), *noticing) = map(facts_of, folders)
+    assert none == []
+    assert noticing == quiet, "all else is as without"
+    assert (drift.stream, drift.window) == ("cam-1", 1)
+    assert 26_000_000 <= drift.since_us <= 26_600_000
+    assert 26_000_000 < drift.t_us <= 29_000_000
+    without, with_ = (json.loads(folder.summary.read_text())["streams"]["cam-1"] for folder in folders)
+    (told,) = with_.pop("drifts")
+    assert told == {
+        "at_s": drift.t_us / 1e6,
+        "since_s": drift.since_us / 1e6,
+        "reason": drift.reason,
+    }
+    assert without.pop("drifts") == []
+    assert with_ == without

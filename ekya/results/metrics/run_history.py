@@ -50,6 +50,7 @@ class RunHistory:
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         adopted: by stream, the other stream whose model it took over, unless the base model serves again.
+        drifts: changes of scenes that inference noticed, in order.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -74,6 +75,7 @@ class RunHistory:
     golden_calls: int
     labelled_frames: int
     adopted: Mapping[StreamId, StreamId]
+    drifts: tuple[ev.DriftDetected, ...]
 
     @property
     def span_us(self) -> int:
@@ -161,6 +163,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
         adopted=_adopted(events),
+        drifts=tuple(event for event in events if isinstance(event, ev.DriftDetected)),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from ekya.core.events import DriftDetected
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
@@ -177,6 +178,7 @@ def _stream(
         "lost_s": round(us_to_seconds(lost_us), 3),
         "set_aside": facts.set_aside.get(stream),
         "adopted_from": facts.history.adopted.get(stream),
+        "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
             | {
@@ -185,6 +187,15 @@ def _stream(
             }
             for o in outcomes
         ],
+    }
+
+
+def drift_values(drift: DriftDetected) -> dict[str, Any]:
+    """Returns an entry of a stream's ``drifts``."""
+    return {
+        "at_s": round(us_to_seconds(drift.t_us), 3),
+        "since_s": round(us_to_seconds(drift.since_us), 3),
+        "reason": drift.reason,
     }
 
 

@@ -39,6 +39,7 @@ from ekya.pipeline.inference import FrameSteps, serving
 from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.setup import (
     crop_side,
+    drift_monitor,
     first_inference_options,
     loop_options,
     misfortunes,
@@ -158,7 +159,9 @@ def open_emulated(
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes, fleet.edge.task)
-        world = EmulatedWorld(cameras, golden, card, max(operations), fleet.capacity_milli)
+        world = EmulatedWorld(
+            cameras, golden, card, max(operations), fleet.capacity_milli, notices=fleet.drift.notice
+        )
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
         yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)
         world.finish(executor.now_us)
@@ -227,7 +230,9 @@ def _camera(
     first = next(arriving, None)
     operations = 0 if first is None else proposer.operations(first[0].image.shape)
     settings = setup.settings
-    steps = FrameSteps(proposer, setup.collector(), settings.task, settings.follows, golden)
+    steps = FrameSteps(
+        proposer, setup.collector(), settings.task, settings.follows, golden, drift_monitor(fleet)
+    )
     prepare = partial(serving, classes=settings.classes, predictors=Predictors())
     costs = {
         resolution: card.frame_gpu_s(TYPICAL_OBJECTS, resolution, operations)

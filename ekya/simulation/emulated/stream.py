@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import InferenceConfig
+from ekya.core.events import DriftDetected
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.speed import LINEAR
-from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
@@ -103,6 +104,11 @@ class EmulatedStream:
         self.advance(now_us)
         self._analyse()
         self.serving, self._version = self._prepare(model), version
+
+    def drift(self, stream: StreamId, now_us: int) -> DriftDetected | None:
+        """Returns what was noticed since the last call in frames whose analysis has begun."""
+        self._analyse()
+        return self._steps.take_drift(stream, now_us)
 
     def used_gpu_s(self) -> float:
         """Returns the GPU-seconds spent since the last call."""

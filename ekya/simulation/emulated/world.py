@@ -17,6 +17,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
+from ekya.planning.profiling.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
 from ekya.simulation.emulated.training import training_steps
@@ -27,6 +28,9 @@ from ekya.system.memory import give_back_freed
 
 MEASURE_EVERY_US = 2 * US_PER_S
 """Interval at which the used shares are reported."""
+
+NOTICE_EVERY_US = BLOCK_US
+"""Interval at which frames are analysed at the latest, where drift is to be noticed."""
 
 _NOTHING_TO_SEND = "there is nothing that could be sent"
 
@@ -40,6 +44,7 @@ class EmulatedWorld:
         card: costs of all work.
         proposer_operations: counted operations of proposing objects in one frame.
         capacity_milli: all GPUs together.
+        notices: whether drift is reported.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class EmulatedWorld:
         card: CostCard,
         proposer_operations: int,
         capacity_milli: int,
+        notices: bool = False,
     ) -> None:
         self.streams: Sequence[StreamId] = sorted(cameras)
         self.retrainings: dict[StreamId, VirtualRetraining[EdgeModel]] = {}
@@ -60,6 +66,7 @@ class EmulatedWorld:
         self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
         self._now_us = 0
         self._measured_us = 0
+        self._notices, self._noticed_us = notices, 0
         self._script = deque(sorted(_script(self._cameras), key=lambda event: event.t_us))
 
     def advance(self, now_us: int) -> None:
@@ -69,10 +76,12 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
 
     def due(self) -> Iterator[Due]:
-        """Yields the script, before a measurement at the same time."""
+        """Yields the script, before a measurement at the same time, before what is noticed of frames."""
         if self._script:
             yield self._script[0].t_us, -2, self._follow_script
         yield self._measured_us + MEASURE_EVERY_US, -1, self._measure
+        if self._notices:
+            yield self._noticed_us + NOTICE_EVERY_US, -1, self._notice
 
     def ended(self, now_us: int, at_rest: bool) -> Iterator[ev.Event]:
         """Yields the ends of streams whose frames are over, if nothing else is due."""
@@ -180,6 +189,13 @@ class EmulatedWorld:
                 for role, gpu_s in used.items():
                     share_milli = round(FULL_GPU_MILLI * gpu_s / passed_s)
                     yield ev.ShareMeasured(t_us, stream, role, share_milli)
+
+    def _notice(self, t_us: int) -> Iterator[ev.DriftDetected]:
+        self._noticed_us = t_us
+        for stream, camera in self._cameras.items():
+            drift = camera.inference.drift(stream, t_us)
+            if drift is not None and camera.added:
+                yield drift
 
     def _kept(
         self, camera: EmulatedCamera, command: cmd.StartRetraining, trained_in: int, now_us: int

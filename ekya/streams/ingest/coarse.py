@@ -1,0 +1,33 @@
+"""Describes a picture by the colours of a coarse grid."""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+CELLS = (6, 8)
+"""Rows and columns of the grid."""
+
+_CELL = 8
+_SAMPLED = 320
+
+
+def coarse(image: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Returns the mean colour and the spread of brightness in each cell of a grid.
+
+    A picture shrinks to 8 x 8 pixels a cell first. One of 640 pixels or more is sampled before that, so that
+    a large picture takes little longer than a small one.
+
+    Args:
+        image: (H, W, 3) uint8, BGR.
+
+    Returns:
+        (192,) float32 in grey levels: three means and a standard deviation of each cell.
+    """
+    step = max(1, max(image.shape[:2]) // _SAMPLED)
+    rows, columns = CELLS
+    size = (columns * _CELL, rows * _CELL)
+    small = cv2.resize(image[::step, ::step], size, interpolation=cv2.INTER_AREA).astype(np.float32)
+    cells = small.reshape(rows, _CELL, columns, _CELL, 3)
+    spread = cells.mean(axis=4).std(axis=(1, 3))
+    described = np.concatenate([cells.mean(axis=(1, 3)), spread[..., None]], axis=2)
+    return described.reshape(-1).astype(np.float32, copy=False)

@@ -1,0 +1,60 @@
+"""Tests of how alarms are counted; no frame is rendered."""
+
+import numpy as np
+import pytest
+from drift_noticed import FIGURE_SEEDS, STEADY, TUNING_SEEDS, Alarms, Seen, _frame, _read, _write, point_of
+
+
+def alarms(kind, *at_s, change_s=50.0, seconds=100.0):
+    change_s = None if kind == STEADY else change_s
+    return Alarms(kind, 0, 0.1, seconds, change_s, at_s, ("why",) * len(at_s))
+
+
+def test_alarms_first_after_the_change_is_right():
+    row = alarms("moved", 20.0, 53.0, 75.0)
+    assert (row.delay_s, row.false) == (3.0, 2)
+
+
+def test_alarms_of_a_ramp_are_right_while_it_lasts():
+    row = alarms("rain", 58.0, 71.0, 80.0)
+    assert (row.delay_s, row.false) == (8.0, 1)
+
+
+def test_alarms_too_late_are_false():
+    row = alarms("dusk", 81.0)
+    assert (row.delay_s, row.false) == (None, 1)
+
+
+def test_alarms_of_a_steady_scene_are_false():
+    row = alarms(STEADY, 3.0, 4.0)
+    assert (row.delay_s, row.false) == (None, 2)
+
+
+def test_point_counts_all_cameras():
+    rows = [alarms("moved", 52.0), alarms("moved", 54.0), alarms("dusk"), alarms(STEADY, 9.0, seconds=1800.0)]
+    point = point_of(rows, 0.1)
+    assert (point.false, point.hours, point.precision) == (1, 0.5, 1.0)
+    assert point.recall == pytest.approx(2 / 3)
+    assert point.by_kind == {"moved": (1.0, 3.0), "dusk": (0.0, None)}
+    assert point.most_per_hour == pytest.approx(4.744 / 0.5, rel=1e-3)
+
+
+def test_seeds_for_tuning_are_not_those_of_the_figure():
+    again = {seed % 1000 for seed in TUNING_SEEDS}
+    assert again.isdisjoint(seed % 1000 for seed in FIGURE_SEEDS)
+
+
+@pytest.mark.parametrize("change_s", [None, 7.5])
+def test_seen_is_kept_in_a_file(tmp_path, change_s):
+    frames = tuple(
+        _frame(at * 200_000, 32, [0.5] * at, [1] * at, np.full(4, 20.0 * at, np.float32)) for at in range(3)
+    )
+    path = tmp_path / "seen.npz"
+    _write(Seen(frames, change_s), path)
+    kept = _read(path)
+    assert kept.change_s == change_s
+    for one, other in zip(kept.frames, frames, strict=True):
+        assert (one.t_us, one.version, one.resolution) == (other.t_us, other.version, other.resolution)
+        np.testing.assert_array_equal(one.confidence, other.confidence)
+        np.testing.assert_array_equal(one.classes, other.classes)
+        np.testing.assert_array_equal(one.picture, other.picture)
