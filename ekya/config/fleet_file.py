@@ -26,6 +26,7 @@ from pydantic import (
 from ekya.config.errors import describe
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_sections import (
+    DriftConfig,
     FleetSection,
     InferencesConfig,
     PreparationConfig,
@@ -100,7 +101,7 @@ class FleetConfig(FleetSection):
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
-        preparation, golden, edge, retraining, inference, shadow_gate: see the types.
+        preparation, golden, edge, retraining, inference, shadow_gate, drift: see the types.
         streams: the cameras, in any order.
     """
 
@@ -123,6 +124,7 @@ class FleetConfig(FleetSection):
     retraining: RetrainingConfig = Field(default=RetrainingConfig(), validate_default=True)
     inference: InferencesConfig = Field(default=InferencesConfig(), validate_default=True)
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
+    drift: DriftConfig = DriftConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def is_set(self, key: str) -> bool:

@@ -77,6 +77,17 @@ class ShadowGateConfig(FleetSection):
     roll_back: float = Field(default=ROLL_BACK_MARGIN, ge=0, le=1)
 
 
+class DriftConfig(FleetSection):
+    """Answer to a scene that changes inside a window.
+
+    Attributes:
+        react: a stream that has drifted is labelled and retrained in the same window, on frames since the
+            change; otherwise with the next window, as in the paper.
+    """
+
+    react: bool = False
+
+
 class RetrainingConfig(FleetSection):
     """Γ without ∅: all combinations of these lists. For detectors the defaults in brackets hold.
 
