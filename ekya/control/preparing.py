@@ -67,7 +67,7 @@ def reaction(
     """Returns a preparation of the streams that have drifted; None without one that there is time for.
 
     One at a time runs; what drifts meanwhile is prepared after it. A drift without a preparation is labelled
-    with the next window.
+    with the next window, or after its preparation if that labels mostly the scene before.
     """
     if not (options.reacts_to_drift and needs.labels) or fleet.preparing or fleet.window < 0:
         return None

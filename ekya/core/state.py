@@ -151,7 +151,7 @@ class StreamState:
         paces: durations of the window's undisturbed epochs.
         prepared_in: the last window in which it was to be labelled; None before the first.
         inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
-        drifted_us: stream time of a drift that no labels show yet; None without one.
+        drifted_us: stream time of a drift that no labels show yet, or few; None without one.
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
@@ -263,6 +263,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
     match event:
         case ev.WindowOpened():
             labels, profiles = WindowLabels(), WindowProfiles()
+            newest_us = _newest_us(event.t_us, event.end_us)
             return replace(
                 state,
                 streams=tuple(
@@ -273,7 +274,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                         job=None,
                         finished=None,
                         paces=(),
-                        drifted_us=None,
+                        drifted_us=None if (stream.drifted_us or 0) <= newest_us else stream.drifted_us,
                         relabelling=False,
                         reactions=0,
                     )
@@ -300,6 +301,14 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _newest_us(open_us: int, end_us: int) -> int:
+    """Returns the middle of the window before: the labels of a window show scenes up to there.
+
+    They are drawn from all of that window, so most of them show an older scene than one that began later.
+    """
+    return open_us - (end_us - open_us) // 2
 
 
 def without_preparation(state: FleetState) -> FleetState:
@@ -337,7 +346,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
             labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
             return labelled if event.since_us is None else _of_new_scene(labelled, event.since_us)
-        case ev.DriftDetected() if event.window == state.window:
+        case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
+            state.window_open_us, state.window_end_us
+        ):
             return replace(stream, drifted_us=event.since_us)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)

@@ -188,6 +188,27 @@ def test_drift_needs_time_for_preparation_and_the_cheapest_retraining(later_us, 
     assert bool(asked_since(hand.give(at_us, drift(at_us)))) is reacts
 
 
+@pytest.mark.parametrize(("at_us", "window"), [(190 * S, 1), (201 * S, 1), (201 * S, 2)])
+def test_drift_too_late_for_its_window_is_answered_in_the_next(at_us, window):
+    """The sample of a window that was nearly over shows the old scene; word of it may come late too."""
+    hand = quiet()
+    if at_us < 200 * S:
+        assert asked_since(hand.give(at_us, drift(at_us, since_us=188 * S))) == []
+    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    if at_us > 200 * S:
+        assert asked_since(hand.give(at_us, drift(at_us, window=window, since_us=188 * S))) == []
+    turn = hand.give(205 * S, ev.PreparationEnded(205 * S, 2))
+    assert asked_since(turn) == [(A, 188 * S)]
+
+
+def test_drift_that_the_next_sample_shows_is_labelled_with_it():
+    hand = quiet()
+    hand.give(118 * S, ev.StreamLost(118 * S, A, "no signal"), drift(118 * S))
+    hand.give(199 * S, ev.StreamBack(199 * S, A))
+    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    assert asked_since(hand.give(205 * S, ev.PreparationEnded(205 * S, 2))) == []
+
+
 def test_window_closing_over_a_reaction_ends_it():
     hand = retraining(options=REACTS)
     hand.give(175 * S, progress(175 * S, 1, 0.9), drift(175 * S))
