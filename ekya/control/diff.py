@@ -139,7 +139,8 @@ def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) 
     prepared = replace(stream, prepared_in=window, inference_profiled_in=profiled_in)
     if asked.since_us is None:
         return prepared
-    return replace(prepared, relabelling=True, reactions=stream.reactions + 1)
+    is_new = asked.since_us != stream.labels.since_us
+    return replace(prepared, relabelling=is_new, reactions=stream.reactions + 1)
 
 
 def _with_job(

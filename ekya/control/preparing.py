@@ -15,8 +15,8 @@ INFERENCE_PROFILE_EVERY = 4
 """Least number of windows between two profiles of λ: motion changes more slowly than appearance."""
 
 MOST_REACTIONS = 2
-"""Preparations in a window that answer drifts of one stream: one for the change, and one for labels that were
-drawn while the scene was still changing. More would take the window's share from retraining."""
+"""Preparations in a window that answer drifts of one stream: one at once, on the few objects that the new
+scene has shown, and one when it has shown more. Others would take the window's share from retraining."""
 
 
 def window_preparation(

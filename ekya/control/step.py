@@ -148,7 +148,7 @@ def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
-    """Returns the loop's own events: borders of windows, and the time limit of preparation.
+    """Returns the loop's own events: borders of windows, the time limit of preparation, further labels.
 
     Once every stream has ended or was set aside, no further window opens and the run ends, unless another
     stream may still join. A lost camera may come back, so the run waits for it.
@@ -166,14 +166,19 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
     if state.preparation is not None and now_us >= next_due_us(state, options):
         return (ev.PreparationEnded(now_us, state.window, state.preparation.round),)
-    return ()
+    return tuple(
+        ev.MoreLabelsDue(now_us, stream.stream, state.window)
+        for stream in state.streams
+        if stream.more_labels_us is not None and stream.more_labels_us <= now_us
+    )
 
 
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the loop's own next event."""
     if state.preparation is not None:
         return min(state.preparation.began_us + options.preparation_us, state.window_end_us)
-    return state.window_end_us
+    labelled = (stream.more_labels_us for stream in state.streams if stream.more_labels_us is not None)
+    return min((state.window_end_us, *labelled))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
@@ -235,9 +240,9 @@ def _answers(
         case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
             yield window_preparation(after.fleet, after.histories, _as_known(options, after), needs)
         case ev.LabelsReady() if event.window == before.window:
-            job = before.stream(event.stream).job
-            if job is not None and _shows_new_scene(event):
-                yield cmd.StopRetraining(event.stream, job.job)
+            stream = before.stream(event.stream)
+            if stream.job is not None and _shows_new_scene(event):
+                yield cmd.StopRetraining(event.stream, stream.job.job)
             reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
                 yield cmd.RollBack(event.stream, reason)
@@ -284,7 +289,7 @@ def _answers(
 
 
 def _shows_new_scene(event: ev.LabelsReady) -> bool:
-    """Returns whether labels show that what a stream is retrained on is a scene of the past."""
+    """Returns whether labels show what those of a running retraining do not, or show more of it."""
     return event.since_us is not None and min(event.training_crops, event.validation_crops) > 0
 
 

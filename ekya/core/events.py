@@ -351,6 +351,15 @@ class DriftDetected:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreLabelsDue:
+    """A scene that was labelled as soon as it was new has now shown enough objects for better labels."""
+
+    t_us: int
+    stream: StreamId
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Warning of a process of the run; each process reports each text once.
 
@@ -489,6 +498,7 @@ Event = (
     | NeedMeasured
     | FramesCounted
     | DriftDetected
+    | MoreLabelsDue
     | Warned
     | GpuMeasured
     | ShareResized

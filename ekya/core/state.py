@@ -14,6 +14,7 @@ from ekya.core.units import (
     BASE_VERSION,
     FIRST_JOB,
     ONLY_BASE,
+    US_PER_S,
     JobId,
     ModelVersion,
     StreamId,
@@ -21,6 +22,9 @@ from ekya.core.units import (
 )
 from ekya.core.view import InferenceOption, RetrainOption
 from ekya.core.weights import CachedModel, Elsewhere
+
+ENOUGH_SCENE_US = 6 * US_PER_S
+"""Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,14 @@ class WindowLabels:
         training_crops, validation_crops: number in each part; 0 before LabelsReady.
         new_classes: they contain a class that the serving model does not know.
         histogram: number of labels of each class; empty where unknown.
+        since_us: stream time of the drift since which they were drawn; None for those of the window before.
     """
 
     training_crops: int = 0
     validation_crops: int = 0
     new_classes: bool = False
     histogram: tuple[int, ...] = ()
+    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class StreamState:
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
+        more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
     """
 
     stream: StreamId
@@ -179,6 +186,7 @@ class StreamState:
     drifted_us: int | None = None
     relabelling: bool = False
     reactions: int = 0
+    more_labels_us: int | None = None
 
     @property
     def serves_base(self) -> bool:
@@ -274,9 +282,10 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                         job=None,
                         finished=None,
                         paces=(),
-                        drifted_us=None if (stream.drifted_us or 0) <= newest_us else stream.drifted_us,
+                        drifted_us=_still_new_us(stream, newest_us),
                         relabelling=False,
                         reactions=0,
+                        more_labels_us=None,
                     )
                     for stream in state.streams
                 ),
@@ -311,6 +320,14 @@ def _newest_us(open_us: int, end_us: int) -> int:
     return open_us - (end_us - open_us) // 2
 
 
+def _still_new_us(stream: StreamState, newest_us: int) -> int | None:
+    """Returns the stream time of a drift that a window's own labels will show too little of; None without."""
+    since_us = stream.drifted_us
+    if since_us is None and stream.more_labels_us is not None:
+        since_us = stream.labels.since_us
+    return since_us if since_us is not None and since_us > newest_us else None
+
+
 def without_preparation(state: FleetState) -> FleetState:
     """Returns the state after the preparation has ended; a drift that it has not labelled may be taken up."""
     streams = tuple(
@@ -340,16 +357,22 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
     match event:
         case ev.LabelsReady() if event.window == state.window:
             labels = WindowLabels(
-                event.training_crops, event.validation_crops, event.new_classes, event.class_histogram
+                event.training_crops,
+                event.validation_crops,
+                event.new_classes,
+                event.class_histogram,
+                event.since_us,
             )
             # Without validation crops there is no new accuracy of the model.
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
             labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
-            return labelled if event.since_us is None else _of_new_scene(labelled, event.since_us)
+            return labelled if event.since_us is None else _of_new_scene(labelled, event)
         case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
             state.window_open_us, state.window_end_us
         ):
-            return replace(stream, drifted_us=event.since_us)
+            return replace(stream, drifted_us=event.since_us, more_labels_us=None)
+        case ev.MoreLabelsDue() if event.window == state.window:
+            return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
@@ -384,18 +407,21 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return stream
 
 
-def _of_new_scene(stream: StreamState, since_us: int) -> StreamState:
+def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
     """Returns the stream without what is known of the scene before its new labels.
 
     It may be retrained again, whatever was retrained in the window before.
     """
+    since_us = event.since_us or 0
     newer = stream.drifted_us is not None and stream.drifted_us > since_us
+    enough_us = since_us + ENOUGH_SCENE_US
     return replace(
         stream,
         profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
         finished=None,
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
+        more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
     )
 
 

@@ -17,6 +17,7 @@ from ekya.control.step import due, next_due_us
 from ekya.control.views import lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.state import ENOUGH_SCENE_US
 from ekya.core.units import JobId
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.results.storage.journal import read_journal
@@ -159,6 +160,33 @@ def test_drift_that_was_not_labelled_in_time_is_prepared_again():
     assert only(cmd.BeginPreparation, turn)[0].round == 2
 
 
+def test_scene_labelled_at_once_is_labelled_again_when_it_has_shown_more():
+    hand = quiet()
+    hand.wishes[A] = Wish(retrain=LONG, retrain_milli=400)
+    hand.give(120 * S, drift(120 * S))
+    hand.give(121 * S, new_labels(121 * S, 118 * S))
+    hand.give(122 * S, ev.PreparationEnded(122 * S, 1, 1))
+    assert next_due_us(hand.state.fleet, REACTS) == 118 * S + ENOUGH_SCENE_US
+    assert due(hand.state.fleet, 118 * S + ENOUGH_SCENE_US - 1, REACTS) == ()
+    at_us = 125 * S
+    more = due(hand.state.fleet, at_us, REACTS)
+    assert more == (ev.MoreLabelsDue(at_us, A, 1),)
+    assert asked_since(hand.give(at_us, *more)) == [(A, 118 * S)]
+    served = hand.give(126 * S, progress(126 * S, 1, 0.9))
+    assert only(cmd.ServeModel, served) != [], "it was trained on the same scene"
+    turn = hand.give(127 * S, new_labels(127 * S, 118 * S))
+    assert only(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
+    assert hand.stream().more_labels_us is None
+
+
+def test_scene_that_has_shown_enough_is_labelled_once():
+    hand = quiet()
+    hand.give(120 * S, drift(120 * S, since_us=112 * S))
+    hand.give(121 * S, new_labels(121 * S, 112 * S))
+    hand.give(122 * S, ev.PreparationEnded(122 * S, 1, 1))
+    assert next_due_us(hand.state.fleet, REACTS) == 200 * S
+
+
 def test_stream_reacts_at_most_twice_in_a_window():
     hand = quiet()
     begun = []
@@ -199,6 +227,15 @@ def test_drift_too_late_for_its_window_is_answered_in_the_next(at_us, window):
         assert asked_since(hand.give(at_us, drift(at_us, window=window, since_us=188 * S))) == []
     turn = hand.give(205 * S, ev.PreparationEnded(205 * S, 2))
     assert asked_since(turn) == [(A, 188 * S)]
+
+
+def test_scene_with_few_labels_at_the_border_is_labelled_again_in_the_next_window():
+    hand = quiet()
+    hand.give(170 * S, drift(170 * S))
+    hand.give(171 * S, new_labels(171 * S, 168 * S))
+    hand.give(172 * S, ev.PreparationEnded(172 * S, 1, 1))
+    hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    assert asked_since(hand.give(205 * S, ev.PreparationEnded(205 * S, 2))) == [(A, 168 * S)]
 
 
 def test_drift_that_the_next_sample_shows_is_labelled_with_it():
