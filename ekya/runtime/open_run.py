@@ -139,16 +139,16 @@ def _constants(
     resumed: Resumed | None,
     host: ProbedHost,
 ) -> LoopOptions:
+    # Of a resumed run what was measured as it began: its journal is replayed with that.
     constants = loop_options(
         fleet,
-        host.costs.families,
+        host.costs.families if resumed is None else resumed.options.family_costs,
         options.seed,
         chosen.capability.step_milli,
         chosen.capability.capacity_milli,
         chosen.capability.groups,
     )
     if resumed is not None:
-        # Later measurements apply to the next run.
         trains, infers = resumed.options.training_speed, resumed.options.inference_speed
     else:
         speeds = kept_speeds(chosen, fleet.edge.model)

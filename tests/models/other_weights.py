@@ -1,10 +1,18 @@
-"""Models with other weights than fresh ones, and where the weights of two models differ."""
+"""Models with other weights than fresh ones, where the weights of two differ, and when they are freed."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ekya.models.edge.cuts import block_names
-from ekya.models.edge.model import EdgeModel, clone
+from ekya.models.edge.cuts import DETECTORS, block_names
+from ekya.models.edge.model import EdgeModel, build_edge_model, clone
+
+OUTPUTS = ("person", "kite", "car", "car")
+"""Of the tested detectors: two outputs count for one class of the fleet, one for none."""
 
 
 def retrained(model: EdgeModel, blocks: int, seed: int) -> EdgeModel:
@@ -32,6 +40,11 @@ def lived_in(model: EdgeModel) -> EdgeModel:
     return model
 
 
+def every_detector_lived_in() -> dict[str, EdgeModel]:
+    """Returns one detector of each architecture, with statistics unlike those of fresh weights."""
+    return {name: lived_in(build_edge_model(OUTPUTS, 0, seed=3, architecture=name)) for name in DETECTORS}
+
+
 def changed(before: EdgeModel, after: EdgeModel) -> set[str]:
     """Returns the names of the blocks in which a weight or statistic has changed."""
     names = block_names(before.architecture)
@@ -45,6 +58,18 @@ def changed(before: EdgeModel, after: EdgeModel) -> set[str]:
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     """Returns whether all weights and statistics of two modules are equal to the bit."""
     return all(torch.equal(*pair) for pair in zip(_tensors(a), _tensors(b), strict=True))
+
+
+def freed_with_predictor(make: Callable[[], Any]) -> bool:
+    """Returns whether a predictor's copy of a model is freed with it, without garbage collection."""
+    predictor = make()
+    copied = weakref.ref(predictor.model)
+    gc.disable()
+    try:
+        del predictor
+        return copied() is None
+    finally:
+        gc.enable()
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

@@ -1,8 +1,6 @@
 """Tests that hold for every detector that is an edge model, on drawn frames."""
 
-import gc
 import itertools
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_scenes import FLEET, SIDE, scenes
-from other_weights import changed, lived_in, same_weights
+from other_weights import OUTPUTS, changed, every_detector_lived_in, freed_with_predictor, same_weights
 from other_weights import retrained as other_weights
 from torch import nn
 
@@ -51,9 +49,6 @@ from ekya.models.training.snapshot import Snapshot, restore_weights, take_snapsh
 from ekya.models.training.trainee import DISTILLATION_WEIGHT, Trainee
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData, TrainingMethod
 
-OUTPUTS = ("person", "kite", "car", "car")
-"""Of the tested models: two outputs count for one class of the fleet, one for none."""
-
 EVERY = sorted(DETECTORS)
 GAMMA = RetrainConfig(epochs=1, batch_size=4, head_width=0, trainable_blocks=1, data_fraction=1.0)
 
@@ -74,8 +69,8 @@ def counted() -> None:
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, EdgeModel]:
-    """One model of each architecture, with statistics unlike fresh weights; tests must not change them."""
-    return {name: lived_in(build_edge_model(OUTPUTS, 0, seed=3, architecture=name)) for name in EVERY}
+    """One of each architecture; tests must not change them."""
+    return every_detector_lived_in()
 
 
 @pytest.fixture(scope="module")
@@ -183,14 +178,7 @@ def test_detector_predictors_share_blocks_that_no_retraining_changed(models, tra
 
 @every_detector
 def test_detector_predictor_deleted_frees_its_weights_immediately(models, name: str) -> None:
-    predictor = DetectorPredictor(models[name])
-    copied = weakref.ref(predictor.model)
-    gc.disable()
-    try:
-        del predictor
-        assert copied() is None
-    finally:
-        gc.enable()
+    assert freed_with_predictor(lambda: DetectorPredictor(models[name]))
 
 
 @every_detector

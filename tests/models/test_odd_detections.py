@@ -8,7 +8,7 @@ import torch
 from drawn_scenes import FLEET, SIDE, scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from other_weights import lived_in
+from other_weights import OUTPUTS, every_detector_lived_in
 
 from ekya.models.edge.cuts import DETECTORS
 from ekya.models.edge.detection.suppress import (
@@ -18,12 +18,9 @@ from ekya.models.edge.detection.suppress import (
     fleet_outputs,
     found_in,
 )
-from ekya.models.edge.model import EdgeModel, build_edge_model, to_input
+from ekya.models.edge.model import EdgeModel, to_input
 from ekya.models.training.frames import FrameObjects
 from ekya.models.training.goals import DetectionGoal
-
-OUTPUTS = ("person", "kite", "car", "car")
-"""Of the tested models: two outputs count for one class of the fleet, one for none."""
 
 EVERY = sorted(DETECTORS)
 every_detector = pytest.mark.parametrize("name", EVERY)
@@ -31,8 +28,8 @@ every_detector = pytest.mark.parametrize("name", EVERY)
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, EdgeModel]:
-    """One model of each architecture, with statistics unlike fresh weights; tests must not change them."""
-    return {name: lived_in(build_edge_model(OUTPUTS, 0, seed=3, architecture=name)) for name in EVERY}
+    """One of each architecture; tests must not change them."""
+    return every_detector_lived_in()
 
 
 ODD = torch.tensor([torch.nan, torch.inf, -torch.inf, 3e38, -3e38, 1e-40, 80.0, -80.0])

@@ -2,6 +2,9 @@
 
 import pytest
 
+from ekya.config.fleet_file import dump_fleet, load_fleet
+from ekya.config.run_options import RunOptions
+from ekya.config.shipped import shipped_path
 from ekya.control.loop import first_state
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
@@ -9,14 +12,22 @@ from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remo
 from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.host import HostCosts
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Elsewhere
+from ekya.gpu.backends.cpu import CpuShares
+from ekya.gpu.backends.registry import ChosenBackend
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.self_test import SelfTest
+from ekya.pipeline.probe import ProbedHost
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.open_run import open_run
 from ekya.runtime.resuming import resume
+from ekya.system.files import write_text_atomic
 
 CAM, S = StreamId("cam"), 1_000_000
 GAMMA, EVERY = RetrainConfig(4, 16, 0, 0, 1.0), InferenceConfig(1, 32)
@@ -95,3 +106,15 @@ def test_resumed_server_keeps_loans_and_drops_guests(folder):
     assert (resumed.events[0].share_milli, resumed.events[1].job) == (0, stream.job.job)
     _, _, turns = read_journal(folder.journal)
     assert len(turns) == 6, "the window that was interrupted is not there any more"
+
+
+def test_resumed_run_plans_with_costs_measured_as_it_began(folder):
+    """Its journal is replayed with these constants: plans with others would not come out again."""
+    slower = (FamilyCost(Family(0, 0, 16), 0.02, 0.04),)
+    host = ProbedHost(("car",), HostCosts({}, 0.01, slower, 2.0), SelfTest(PLAIN, 1.0, 1.0, (), 0.1))
+    shares = CpuShares(2)
+    chosen = ChosenBackend("cpu", shares, shares.probe(), ("there is no GPU",))
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    run = open_run(fleet, RunOptions(resume=folder.path), chosen, host)
+    assert run.constants.family_costs == OPTIONS.family_costs

@@ -1,16 +1,27 @@
 """Street of bright bars whose position is the class, and an edge model that learns it in milliseconds."""
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.units import BASE_VERSION
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
+from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import build_edge_model, clone
+from ekya.models.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
+from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.costs import CostCard
+from ekya.pipeline.inference import Classifier, FrameSteps
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.streams.ingest.crops import crop_objects
 from ekya.streams.ingest.frame import Frame, Truth
 
@@ -132,3 +143,20 @@ def turned_around(model):
         bad.head.weight.neg_()
         bad.head.bias.neg_()
     return bad
+
+
+def standing_camera(folder, store, stream, model, settings):
+    """Returns an emulated camera that shows ``standing`` bars, with ``model`` as its base model."""
+    models = ModelRecord(folder, store, stream)
+    models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
+    steps = FrameSteps(GivenBoxes(), WindowCollector(settings, WINDOW_US))
+    return EmulatedCamera(
+        settings=settings,
+        inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),
+        frames=FrameRecord(folder, stream),
+        models=models,
+        model=model,
+        options=(),
+        version=BASE_VERSION,
+        memory=ExemplarMemory(),
+    )

@@ -2,30 +2,22 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, knowing, standing, turned_around
+from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, knowing, standing_camera, turned_around
 from starts import start_retraining
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.cuts import Start
-from ekya.models.proposer import GivenBoxes
-from ekya.models.training.exemplars import ExemplarMemory
-from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import why_adopted
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 
@@ -42,24 +34,11 @@ class World:
     def __init__(self, root, base, stack, settings=SETTINGS):
         folder = RunFolder.create(root, "adopts")
         self.store = stack.enter_context(StateStore(folder.state))
-        self.cameras = {stream: self._camera(folder, stream, base, settings) for stream in (NEW, OLD)}
+        self.cameras = {
+            stream: standing_camera(folder, self.store, stream, base, settings) for stream in (NEW, OLD)
+        }
         self.executor = VirtualExecutor(EmulatedWorld(self.cameras, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(one, InferenceConfig(1, SIDE), 500) for one in self.cameras])
-
-    def _camera(self, folder, stream, base, settings):
-        models = ModelRecord(folder, self.store, stream)
-        models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
-        steps = FrameSteps(GivenBoxes(), WindowCollector(settings, WINDOW_US))
-        return EmulatedCamera(
-            settings=settings,
-            inference=EmulatedStream(standing(200), steps, CARD, base, partial(Classifier, classes=NAMES)),
-            frames=FrameRecord(folder, stream),
-            models=models,
-            model=base,
-            options=(),
-            version=BASE_VERSION,
-            memory=ExemplarMemory(),
-        )
 
     def serve(self, stream, model):
         """Makes ``model`` serve, as if a retraining had produced it."""

@@ -4,7 +4,6 @@ import gc
 import weakref
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from bars import (
     WINDOW_US,
     Golden,
     knowing,
-    standing,
+    standing_camera,
     turned_around,
 )
 from starts import start_retraining
@@ -24,20 +23,12 @@ from starts import start_retraining
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.models.edge.checkpoints import to_bytes
+from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.model import clone
-from ekya.models.proposer import GivenBoxes
-from ekya.models.training.exemplars import ExemplarMemory
-from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.run_writer import FrameRecord, ModelRecord
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.gate import why_back
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
-from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 
@@ -55,20 +46,7 @@ class World:
     def __init__(self, root, model, stack):
         folder = RunFolder.create(root, "back")
         self.store = stack.enter_context(StateStore(folder.state))
-        models = ModelRecord(folder, self.store, CAM)
-        models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
-        collector = WindowCollector(SETTINGS, WINDOW_US)
-        steps = FrameSteps(GivenBoxes(), collector)
-        self.camera = EmulatedCamera(
-            settings=SETTINGS,
-            inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),
-            frames=FrameRecord(folder, CAM),
-            models=models,
-            model=model,
-            options=(),
-            version=BASE_VERSION,
-            memory=ExemplarMemory(),
-        )
+        self.camera = standing_camera(folder, self.store, CAM, model, SETTINGS)
         self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
 
