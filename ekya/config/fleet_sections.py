@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -79,16 +79,26 @@ class ShadowGateConfig(FleetSection):
 
 
 class DriftConfig(FleetSection):
-    """Noticing that a scene has changed, between the borders of windows.
+    """Noticing that a scene has changed inside a window, and answering it there.
+
+    Without it a change is seen when the next window is labelled, as in the paper.
 
     Attributes:
-        notice: whether inference watches its answers and pictures for drift, and reports it at once. Without
-            it a change is seen when the next window is labelled, as in the paper.
+        notice: whether inference watches its answers and pictures for drift, and reports it at once.
         false_alarms_per_hour: of a camera, on which the threshold of the alarm depends.
+        react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
+            the change. Needs ``notice``.
     """
 
     notice: bool = False
     false_alarms_per_hour: float = Field(default=FALSE_ALARMS_PER_HOUR, gt=0)
+    react: bool = False
+
+    @model_validator(mode="after")
+    def _reacts_to_what_is_noticed(self) -> Self:
+        if self.react and not self.notice:
+            raise ValueError("react needs notice; set notice: true, or react: false")
+        return self
 
 
 class RetrainingConfig(FleetSection):

@@ -7,7 +7,7 @@ from operator import itemgetter
 from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.plan import Assignment
-from ekya.core.state import FleetState, RetrainJob
+from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState, without_preparation
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 
@@ -74,17 +74,18 @@ def _option(stream: StreamView, assignment: Assignment) -> RetrainOption:
     raise ValueError(f"the plan gives {assignment.stream} a retraining that it was not offered")
 
 
-def after_command(state: FleetState, command: cmd.Command) -> FleetState:
-    """Returns the state after a command is issued. Its effects in the world are reported as events."""
+def after_command(state: FleetState, command: cmd.Command, now_us: int) -> FleetState:
+    """Returns the state after a command is issued at a time.
+
+    Its effects in the world are reported as events.
+    """
     match command:
         case cmd.BeginPreparation():
             for asked in command.streams:
-                stream = state.stream(asked.stream)
-                profiled_in = command.window if asked.inference else stream.inference_profiled_in
-                state = state.with_stream(
-                    replace(stream, prepared_in=command.window, inference_profiled_in=profiled_in)
-                )
-            return replace(state, preparing=True)
+                state = state.with_stream(_to_be_prepared(state.stream(asked.stream), asked, command.window))
+            streams = frozenset(asked.stream for asked in command.streams)
+            running = RunningPreparation(now_us, command.round, streams)
+            return replace(state, preparation=running, rounds=max(state.rounds, command.round))
         case cmd.SetInference():
             stream = state.stream(command.stream)
             return state.with_stream(
@@ -128,9 +129,18 @@ def after_command(state: FleetState, command: cmd.Command) -> FleetState:
             faults = replace(stream.faults, set_aside=command.reason)
             return state.with_stream(replace(stream, faults=faults, job=None))
         case cmd.EndPreparation():
-            return replace(state, preparing=False)
+            return without_preparation(state)
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
             return state
+
+
+def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:
+    profiled_in = window if asked.inference else stream.inference_profiled_in
+    prepared = replace(stream, prepared_in=window, inference_profiled_in=profiled_in)
+    if asked.since_us is None:
+        return prepared
+    is_new = asked.since_us != stream.labels.since_us
+    return replace(prepared, relabelling=is_new, reactions=stream.reactions + 1)
 
 
 def _with_job(

@@ -62,6 +62,7 @@ class LoopOptions:
         serve_margin: accuracy by which new weights may be worse than the serving ones and still serve.
         roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
             that they served, and still stay.
+        reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
     """
 
     window_us: int
@@ -90,3 +91,4 @@ class LoopOptions:
     serve_margin: float = SERVE_MARGIN
     roll_back_margin: float = ROLL_BACK_MARGIN
     prepared_streams: int | None = None
+    reacts_to_drift: bool = False

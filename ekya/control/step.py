@@ -7,6 +7,7 @@ from ekya.control.checkpointing import gpu_s_left, worth_serving
 from ekya.control.diff import after_command, diff
 from ekya.control.granting import at_granted_shares
 from ekya.control.options import LoopOptions
+from ekya.control.preparing import may_prepare_late, reaction, window_preparation
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     Histories,
@@ -19,15 +20,12 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.faults import OVER, Status
 from ekya.core.plan import Phase, Plan
-from ekya.core.profile import Family, family_of
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState, apply
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.units import us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_adopted, why_back, why_not
 from ekya.planning.profiling.history import Observation
-from ekya.planning.profiling.preparation_steps import next_prepared
-from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.speed_curves import refined
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -98,13 +96,18 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         matters = isinstance(event, PLANNED_AGAIN_AFTER)
         for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
-            state = replace(state, fleet=after_command(state.fleet, command))
+            state = replace(state, fleet=after_command(state.fleet, command, event.t_us))
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
             state, matters = _estimate_again(state, event, options.window_us)
         if isinstance(event, ev.NeedMeasured):
             old, new = (one.fleet.stream(event.stream) for one in (before, state))
             matters = falls_behind(new, options) and not falls_behind(old, options)
         plan_again = plan_again or matters
+    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs)
+    if answer is not None:
+        commands.append(answer)
+        state = replace(state, fleet=after_command(state.fleet, answer, batch.now_us))
+        plan_again = True
     commands = _newest_models(commands)
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return StepResult(state, None, tuple(commands))
@@ -120,7 +123,8 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     fewest = diff(view, plan.phases[0].assignments, state.fleet, begun)
     planned = [cmd.of_plan(command, plan.epoch) for command in fewest]
     for command in planned:
-        state = replace(state, fleet=after_command(state.fleet, command))
+        if not isinstance(command, cmd.BeginPreparation):  # it has begun above
+            state = replace(state, fleet=after_command(state.fleet, command, batch.now_us))
     return StepResult(state, plan, (*(command for command in commands if command not in begun), *planned))
 
 
@@ -144,7 +148,7 @@ def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
-    """Returns the loop's own events: borders of windows, and the time limit of preparation.
+    """Returns the loop's own events: borders of windows, the time limit of preparation, further labels.
 
     Once every stream has ended or was set aside, no further window opens and the run ends, unless another
     stream may still join. A lost camera may come back, so the run waits for it.
@@ -160,17 +164,21 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
             return (closed,)
         end_us = state.window_end_us + options.window_us
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
-    if state.preparing and now_us >= next_due_us(state, options):
-        return (ev.PreparationEnded(now_us, state.window),)
-    return ()
+    if state.preparation is not None and now_us >= next_due_us(state, options):
+        return (ev.PreparationEnded(now_us, state.window, state.preparation.round),)
+    return tuple(
+        ev.MoreLabelsDue(now_us, stream.stream, state.window)
+        for stream in state.streams
+        if stream.more_labels_us is not None and stream.more_labels_us <= now_us
+    )
 
 
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the loop's own next event."""
-    if state.preparing:
-        began_us = max(state.window_open_us, state.profiler_back_us)
-        return min(began_us + options.preparation_us, state.window_end_us)
-    return state.window_end_us
+    if state.preparation is not None:
+        return min(state.preparation.began_us + options.preparation_us, state.window_end_us)
+    labelled = (stream.more_labels_us for stream in state.streams if stream.more_labels_us is not None)
+    return min((state.window_end_us, *labelled))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
@@ -228,23 +236,26 @@ def _answers(
     """Yields commands that an event requires independently of a plan."""
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
-            yield _preparation(after, options, needs)
-        case ev.ProfilerBack() if needs.labels and _may_prepare_late(before, event.t_us, options):
-            yield _preparation(after, options, needs)
-        case ev.LabelsReady() if event.compared is not None and event.window == before.window:
-            reason = why_back(event.compared, options.roll_back_margin)
+            yield window_preparation(after.fleet, after.histories, _as_known(options, after), needs)
+        case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
+            yield window_preparation(after.fleet, after.histories, _as_known(options, after), needs)
+        case ev.LabelsReady() if event.window == before.window:
+            stream = before.stream(event.stream)
+            if stream.job is not None and _shows_new_scene(event):
+                yield cmd.StopRetraining(event.stream, stream.job.job)
+            reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
                 yield cmd.RollBack(event.stream, reason)
         case ev.ModelOffered() if event.window == before.window:
             reason, stream = why_adopted(event.compared), after.fleet.stream(event.stream)
             if reason is not None and _has_only_its_base(stream):
                 yield cmd.AdoptModel(event.stream, event.of, event.version, event.validation_accuracy, reason)
-        case ev.PreparationEnded() if before.preparing and event.window == before.window:
-            yield cmd.EndPreparation(event.window)
+        case ev.PreparationEnded() if before.ends(event):
+            yield cmd.EndPreparation(event.window, event.round)
         case ev.RetrainProgress():
             stream = after.fleet.stream(event.stream)
             job = stream.job
-            if job is None or _comes_whole(job, needs):
+            if job is None or stream.relabelling or _comes_whole(job, needs):
                 return
             if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
                 yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
@@ -253,8 +264,8 @@ def _answers(
             if job is not None and job.job == event.job:
                 yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
         case ev.WindowClosed():
-            if before.preparing:
-                yield cmd.EndPreparation(event.index)
+            if before.preparation is not None:
+                yield cmd.EndPreparation(event.index, before.preparation.round)
             for stream in before.streams:
                 if stream.job is not None:
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
@@ -277,19 +288,15 @@ def _answers(
             return
 
 
+def _shows_new_scene(event: ev.LabelsReady) -> bool:
+    """Returns whether labels show what those of a running retraining do not, or show more of it."""
+    return event.since_us is not None and min(event.training_crops, event.validation_crops) > 0
+
+
 def _has_only_its_base(stream: StreamState) -> bool:
     """Returns whether a stream serves the base model, which no retraining is about to change."""
     untouched = stream.job is None and stream.finished is None
     return stream.serves_base and untouched and stream.status not in OVER
-
-
-def _may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
-    """Returns whether the window has no labels yet, and there is still time to make them."""
-    unlabelled = not any(
-        stream.labels.training_crops or stream.labels.validation_crops for stream in fleet.streams
-    )
-    in_time = now_us + options.preparation_us < fleet.window_end_us
-    return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:
@@ -303,7 +310,10 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
         return
     if job.best_epoch <= job.served_epoch:
         return
-    reason = why_not(job.best_accuracy, stream.accuracy or 0.0, margin)
+    if stream.relabelling:
+        reason: str | None = "the scene has changed since its labels were made"
+    else:
+        reason = why_not(job.best_accuracy, stream.accuracy or 0.0, margin)
     if reason is None:
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
     else:
@@ -313,51 +323,6 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
 def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
     """Returns whether a scheduler's remote or cached model arrives once; other servers send every epoch."""
     return job.elsewhere is not None and (needs.elsewhere or needs.kept_models)
-
-
-INFERENCE_PROFILE_EVERY = 4
-"""Least number of windows between two profiles of λ: motion changes more slowly than appearance."""
-
-
-def _preparation(state: LoopState, options: LoopOptions, needs: Needs) -> cmd.BeginPreparation:
-    window = state.fleet.window
-    # A stream that was just added has no frames to label yet.
-    serving = [
-        stream
-        for stream in state.fleet.streams
-        if stream.status is Status.SERVING and stream.added_in < window
-    ]
-
-    if options.prepared_streams is not None and options.prepared_streams < len(serving):
-        serving = [state.fleet.stream(one) for one in next_prepared(serving, options.prepared_streams)]
-
-    def profiles_inference(stream: StreamState) -> bool:
-        last = stream.inference_profiled_in
-        due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
-        return needs.inference_profile and (needs.true_profile or due_again)
-
-    return cmd.BeginPreparation(
-        window=window,
-        share_milli=options.preparation_share_milli,
-        streams=tuple(
-            cmd.PrepareStream(
-                stream=stream.stream,
-                inference=options.inference_configs if profiles_inference(stream) else (),
-                families=_families(state, stream.stream, options, needs),
-            )
-            for stream in serving
-        ),
-        # Speeds of the window that opens, not of the one that has just closed.
-        training_speed=_as_known(options, state).training_speed,
-    )
-
-
-def _families(state: LoopState, stream: StreamId, options: LoopOptions, needs: Needs) -> tuple[Family, ...]:
-    if not needs.micro_profile:
-        return ()
-    if needs.true_profile:
-        return tuple(sorted({family_of(config) for config in options.retrain_configs}))
-    return select(options.retrain_configs, history_of(state.histories, stream), state.fleet.window)
 
 
 def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int) -> tuple[LoopState, bool]:

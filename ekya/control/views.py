@@ -104,10 +104,12 @@ def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ..
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
     """Returns spare capacity that can still be lent to other servers; negative where too much is lent.
 
-    A quantum for each serving stream must remain, and the next preparation's share if that begins before
+    A quantum for each serving stream must remain, and the next preparation's share if that may begin before
     ``until_us``: over all GPUs, and with home GPUs also on that of the guests.
     """
-    prepares_milli = options.preparation_share_milli if until_us > state.window_end_us else 0
+    may_react = options.reacts_to_drift and not state.preparing
+    prepares = until_us > state.window_end_us or may_react
+    prepares_milli = options.preparation_share_milli if prepares else 0
     serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]
     free_milli = max(options.capacity_milli - sum(held_milli(state, options)), 0)
     lendable = free_milli - prepares_milli - len(serving) * options.quantum_milli
@@ -178,7 +180,8 @@ def _offered(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
-        return retrain_options(stream, state.preparing, accuracy, options, needs, history)
+        preparing = state.prepares(stream.stream)
+        return retrain_options(stream, preparing, accuracy, options, needs, history)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
     if state.window < 1 or not _idle(stream):
         return ()
@@ -226,7 +229,7 @@ def retrain_options(
     needs: Needs,
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
-    """Returns Γ for a stream: empty during preparation, and during or after its retraining."""
+    """Returns Γ for a stream: empty during its preparation, and during or after its retraining."""
     if preparing or not _idle(stream) or stream.labels.training_crops == 0:
         return ()
     if needs.micro_profile:

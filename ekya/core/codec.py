@@ -13,6 +13,9 @@ from ekya.core.events import Event
 from ekya.core.plan import Plan
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
+_NEWER = {"round": 0, "since_us": None}
+"""Keys that came later, and the values at which they are left out: a run without drifts reads as before."""
+
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 
 
@@ -22,7 +25,7 @@ def encode(fact: Event | Command | Plan) -> dict[str, Any]:
     if name not in _KINDS or not is_dataclass(fact):
         raise TypeError(f"{name} is not a kind of journal entry")
     values = _ADAPTERS[name].dump_python(fact, mode="json")
-    return {"kind": name, **values}
+    return {"kind": name, **(_without_newer(values) if name != "Plan" else values)}
 
 
 def decode(values: dict[str, Any]) -> Any:
@@ -36,3 +39,18 @@ def decode(values: dict[str, Any]) -> Any:
     if name not in _ADAPTERS:
         raise ValueError(f"unknown kind of journal entry: {name!r}")
     return _ADAPTERS[name].validate_python(rest)
+
+
+def _without_newer(values: Any) -> Any:
+    """Returns JSON values without the newer keys that have their first values."""
+    match values:
+        case dict():
+            return {
+                key: _without_newer(value)
+                for key, value in values.items()
+                if key not in _NEWER or value != _NEWER[key]
+            }
+        case list():
+            return [_without_newer(value) for value in values]
+        case _:
+            return values

@@ -20,11 +20,14 @@ class PrepareStream:
     Attributes:
         inference: λ to profile; empty for none.
         families: families of γ to micro-profile, the most promising first.
+        since_us: stream time of a drift; labels are drawn from frames since then, and not from the window
+            before. None without a drift.
     """
 
     stream: StreamId
     inference: tuple[InferenceConfig, ...]
     families: tuple[Family, ...]
+    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,9 @@ class BeginPreparation:
     """Label, micro-profile γ and profile λ, in the order of ``planning.profiling.preparation_steps``.
 
     GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
+
+    Attributes:
+        round: number within the window: 0 is the window's own preparation, the others answer drifts.
     """
 
     window: int
@@ -39,13 +45,15 @@ class BeginPreparation:
     streams: tuple[PrepareStream, ...]
     plan_epoch: int = 0
     training_speed: SpeedCurve = LINEAR
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EndPreparation:
-    """Stop the unfinished rest of the preparation."""
+    """Stop the unfinished rest of the preparation, which is named as in its command."""
 
     window: int
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class WindowOpened:
 
 @dataclass(frozen=True, slots=True)
 class LabelsReady:
-    """The golden model has labelled a stream's sample of the window before (paper §4.3).
+    """The golden model has labelled a stream's sample of the window before (paper §4.3), or since a drift.
 
     Attributes:
         training_crops, validation_crops: labelled crops in each part; frames of a stream that detects.
@@ -63,6 +63,7 @@ class LabelsReady:
         golden_calls: pictures that the golden model analysed for the labels; 0 where the world does not
             count them.
         objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
+        since_us: stream time from which on the sample was taken, where it answers a drift inside the window.
     """
 
     t_us: int
@@ -78,6 +79,7 @@ class LabelsReady:
     compared: Compared | None = None
     golden_calls: int = 0
     objects: int | None = None
+    since_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,15 @@ class RetrainProfiled:
 
 @dataclass(frozen=True, slots=True)
 class PreparationEnded:
-    """Labels and profiles are complete, or their time is up."""
+    """Labels and profiles are complete, or their time is up.
+
+    Attributes:
+        round: of the preparation, as in its command.
+    """
 
     t_us: int
     window: int
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +351,15 @@ class DriftDetected:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreLabelsDue:
+    """A scene that was labelled as soon as it was new has now shown enough objects for better labels."""
+
+    t_us: int
+    stream: StreamId
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Warning of a process of the run; each process reports each text once.
 
@@ -482,6 +498,7 @@ Event = (
     | NeedMeasured
     | FramesCounted
     | DriftDetected
+    | MoreLabelsDue
     | Warned
     | GpuMeasured
     | ShareResized

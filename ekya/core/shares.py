@@ -30,11 +30,13 @@ class ShareHolder:
         work: kind of the work.
         stream: stream of the work; None for a preparation, which covers all streams.
         number: number of the retraining's job, or of the preparation's window; 0 for an inference.
+        round: number of the preparation within its window.
     """
 
     work: Work
     stream: StreamId | None = None
     number: int = 0
+    round: int = 0
 
 
 def inference_holder(stream: StreamId) -> ShareHolder:
@@ -47,6 +49,6 @@ def retraining_holder(stream: StreamId, job: JobId) -> ShareHolder:
     return ShareHolder(Work.RETRAINING, stream, job)
 
 
-def preparation_holder(window: int) -> ShareHolder:
-    """Returns the holder for a window's preparation."""
-    return ShareHolder(Work.PREPARATION, None, window)
+def preparation_holder(window: int, round: int = 0) -> ShareHolder:
+    """Returns the holder for one of a window's preparations."""
+    return ShareHolder(Work.PREPARATION, None, window, round)

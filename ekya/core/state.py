@@ -14,6 +14,7 @@ from ekya.core.units import (
     BASE_VERSION,
     FIRST_JOB,
     ONLY_BASE,
+    US_PER_S,
     JobId,
     ModelVersion,
     StreamId,
@@ -21,6 +22,9 @@ from ekya.core.units import (
 )
 from ekya.core.view import InferenceOption, RetrainOption
 from ekya.core.weights import CachedModel, Elsewhere
+
+ENOUGH_SCENE_US = 6 * US_PER_S
+"""Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,29 @@ class WindowLabels:
         training_crops, validation_crops: number in each part; 0 before LabelsReady.
         new_classes: they contain a class that the serving model does not know.
         histogram: number of labels of each class; empty where unknown.
+        since_us: stream time of the drift since which they were drawn; None for those of the window before.
     """
 
     training_crops: int = 0
     validation_crops: int = 0
     new_classes: bool = False
     histogram: tuple[int, ...] = ()
+    since_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPreparation:
+    """A preparation in progress.
+
+    Attributes:
+        began_us: begin of its time limit.
+        round: number within the window.
+        streams: those that it labels and profiles.
+    """
+
+    began_us: int
+    round: int = 0
+    streams: frozenset[StreamId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +157,11 @@ class StreamState:
         paces: durations of the window's undisturbed epochs.
         prepared_in: the last window in which it was to be labelled; None before the first.
         inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
+        drifted_us: stream time of a drift that no labels show yet, or few; None without one.
+        relabelling: labels since that drift are being made, so what was trained on the old scene does not
+            serve any more.
+        reactions: number of preparations in the open window that answer drifts of this stream.
+        more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
     """
 
     stream: StreamId
@@ -157,6 +183,10 @@ class StreamState:
     paces: tuple[Pace, ...] = ()
     prepared_in: int | None = None
     inference_profiled_in: int | None = None
+    drifted_us: int | None = None
+    relabelling: bool = False
+    reactions: int = 0
+    more_labels_us: int | None = None
 
     @property
     def serves_base(self) -> bool:
@@ -191,8 +221,8 @@ class FleetState:
 
     Attributes:
         window: index of the open window; -1 before the first.
-        preparing: labels and profiles of this window are still being made.
-        profiler_back_us: when the micro-profiler was last back after a death; 0 where it never died.
+        preparation: makes labels and profiles of this window; None if none is running.
+        rounds: number of preparations of this window that answered drifts.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
     """
 
@@ -200,10 +230,24 @@ class FleetState:
     window: int = -1
     window_open_us: int = 0
     window_end_us: int = 0
-    preparing: bool = False
-    profiler_back_us: int = 0
+    preparation: RunningPreparation | None = None
+    rounds: int = 0
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
+
+    @property
+    def preparing(self) -> bool:
+        """True while labels and profiles are being made."""
+        return self.preparation is not None
+
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether labels and profiles of a stream are being made."""
+        return self.preparation is not None and stream in self.preparation.streams
+
+    def ends(self, event: ev.PreparationEnded) -> bool:
+        """Returns whether the event is about the running preparation, and not about an earlier one."""
+        running = self.preparation
+        return running is not None and (event.window, event.round) == (self.window, running.round)
 
     def stream(self, stream: StreamId) -> StreamState:
         """Returns the state of one stream.
@@ -227,26 +271,37 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
     match event:
         case ev.WindowOpened():
             labels, profiles = WindowLabels(), WindowProfiles()
+            newest_us = _newest_us(event.t_us, event.end_us)
             return replace(
                 state,
                 streams=tuple(
-                    replace(stream, labels=labels, profiles=profiles, job=None, finished=None, paces=())
+                    replace(
+                        stream,
+                        labels=labels,
+                        profiles=profiles,
+                        job=None,
+                        finished=None,
+                        paces=(),
+                        drifted_us=_still_new_us(stream, newest_us),
+                        relabelling=False,
+                        reactions=0,
+                        more_labels_us=None,
+                    )
                     for stream in state.streams
                 ),
+                rounds=0,
                 window=event.index,
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
             )
         case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue() | ev.FramesCounted() | ev.Warned():
             return state
-        case ev.DriftDetected():
-            return state
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
-            return replace(state, preparing=False) if event.window == state.window else state
+            return without_preparation(state) if state.ends(event) else state
         case ev.ProfilerBack():
-            return replace(state, profiler_back_us=event.t_us)
+            return state
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
         case ev.StreamAdded():
@@ -255,6 +310,30 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _newest_us(open_us: int, end_us: int) -> int:
+    """Returns the middle of the window before: the labels of a window show scenes up to there.
+
+    They are drawn from all of that window, so most of them show an older scene than one that began later.
+    """
+    return open_us - (end_us - open_us) // 2
+
+
+def _still_new_us(stream: StreamState, newest_us: int) -> int | None:
+    """Returns the stream time of a drift that a window's own labels will show too little of; None without."""
+    since_us = stream.drifted_us
+    if since_us is None and stream.more_labels_us is not None:
+        since_us = stream.labels.since_us
+    return since_us if since_us is not None and since_us > newest_us else None
+
+
+def without_preparation(state: FleetState) -> FleetState:
+    """Returns the state after the preparation has ended; a drift that it has not labelled may be taken up."""
+    streams = tuple(
+        replace(stream, relabelling=False) if stream.relabelling else stream for stream in state.streams
+    )
+    return replace(state, streams=streams, preparation=None)
 
 
 def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> FleetState:
@@ -278,11 +357,22 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
     match event:
         case ev.LabelsReady() if event.window == state.window:
             labels = WindowLabels(
-                event.training_crops, event.validation_crops, event.new_classes, event.class_histogram
+                event.training_crops,
+                event.validation_crops,
+                event.new_classes,
+                event.class_histogram,
+                event.since_us,
             )
             # Without validation crops there is no new accuracy of the model.
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
-            return replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
+            labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
+            return labelled if event.since_us is None else _of_new_scene(labelled, event)
+        case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
+            state.window_open_us, state.window_end_us
+        ):
+            return replace(stream, drifted_us=event.since_us, more_labels_us=None)
+        case ev.MoreLabelsDue() if event.window == state.window:
+            return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options)
         case ev.ProfileReady() if event.window == state.window:
@@ -317,6 +407,24 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return stream
 
 
+def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
+    """Returns the stream without what is known of the scene before its new labels.
+
+    It may be retrained again, whatever was retrained in the window before.
+    """
+    since_us = event.since_us or 0
+    newer = stream.drifted_us is not None and stream.drifted_us > since_us
+    enough_us = since_us + ENOUGH_SCENE_US
+    return replace(
+        stream,
+        profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
+        finished=None,
+        drifted_us=stream.drifted_us if newer else None,
+        relabelling=False,
+        more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
+    )
+
+
 def _apply_to_job(
     stream: StreamState, event: ev.RetrainProgress | ev.RetrainFinished | ev.RetrainFailed
 ) -> StreamState:
@@ -339,7 +447,9 @@ def _apply_to_job(
             return replace(stream, job=going_on, paces=(*stream.paces, *_pace(job, event.t_us)))
         case ev.RetrainFinished():
             # The best weights are about to serve unless they are worse; the next plan must know this.
-            accuracy = max(stream.accuracy or 0.0, job.best_accuracy)
+            accuracy = stream.accuracy
+            if not stream.relabelling:
+                accuracy = max(accuracy or 0.0, job.best_accuracy)
             return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
         case ev.RetrainFailed():
             try_another = not job.accuracies and not stream.profiles.fits(job.config)

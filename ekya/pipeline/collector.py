@@ -23,6 +23,13 @@ UNNAMED = StreamId("")
 LONGEST_SIDE = 640
 """Longest side in pixels of a frame that is kept for a detector: what golden detectors work on at most."""
 
+RECENT_EVERY_US = 100_000
+"""Least time between two of the newest frames, which are kept for labels of a new scene: objects hardly move
+in less."""
+
+RECENT_FRAMES = SAMPLED_FRAMES
+"""Newest frames kept for labels of a new scene: a sample of its first seconds, in the memory of another."""
+
 BURST_FRAMES = 11
 """Consecutive frames kept of a window: one more than the coarsest λ skips."""
 
@@ -74,11 +81,22 @@ class CollectedFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowMaterial:
-    """Everything kept of one window, in the order of the frames."""
+    """Everything kept of one window, in the order of the frames.
+
+    Attributes:
+        window: of the frames.
+        since_us: stream time from which on they were kept, where the window is still open.
+    """
 
     window: int
     sample: tuple[CollectedFrame, ...]
     burst: tuple[CollectedFrame, ...]
+    since_us: int | None = None
+
+    @property
+    def used_in(self) -> int:
+        """The window in which labels of these frames are used: that after theirs, or the open one."""
+        return self.window + (self.since_us is None)
 
     @property
     def mean_objects(self) -> float:
@@ -90,7 +108,7 @@ class WindowMaterial:
 class WindowCollector:
     """Chooses frames by seed and window alone, so that the choice does not depend on λ or any plan.
 
-    With ``only_analysed`` of its settings it does depend on λ.
+    With ``only_analysed`` of its settings it does depend on λ, and so do the newest frames (``since``).
 
     Args:
         settings: of the stream.
@@ -114,6 +132,7 @@ class WindowCollector:
         self._burst_from = 0
         self._sample: list[CollectedFrame] = []
         self._burst: list[CollectedFrame] = []
+        self._recent: tuple[CollectedFrame, ...] = ()
         self._finished = WindowMaterial(-1, (), ())
 
     def wants(self, t_us: int) -> bool:
@@ -129,10 +148,10 @@ class WindowCollector:
         Returns:
             The frame if it is now one of the window's sample.
         """
-        is_kept = self._is_kept(frame.t_us)
+        is_kept, is_recent = self._is_kept(frame.t_us), self._is_recent(frame.t_us)
         boxes, found = proposals.boxes, proposals.found
         tracks = self._tracker.update(boxes)
-        if not is_kept:
+        if not (is_kept or is_recent):
             return None
         crops = crop_objects(frame.image, boxes, self.side)
         image = frame.image if found is None else None
@@ -140,6 +159,10 @@ class WindowCollector:
             image = shrunk(image, LONGEST_SIDE)
         size = (frame.image.shape[1], frame.image.shape[0])
         kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
+        if is_recent:
+            self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
+        if not is_kept:
+            return None
         at = self._position(frame.t_us)
         if self._in_burst(at):
             self._burst.append(kept)
@@ -156,6 +179,19 @@ class WindowCollector:
             self._enter(window + 1)
         finished = self._finished
         return finished if finished.window == window else WindowMaterial(window, (), ())
+
+    def since(self, window: int, since_us: int) -> WindowMaterial:
+        """Returns the frames from ``since_us`` on, those sampled of the current window and the newest ones.
+
+        No burst is among them. May be called while another thread passes frames.
+        """
+        sample = self._sample if self._window == window else []
+        frames = {kept.frame: kept for kept in (*sample, *self._recent) if kept.t_us >= since_us}
+        return WindowMaterial(window, tuple(frames[index] for index in sorted(frames)), (), since_us)
+
+    def material(self, window: int, since_us: int | None) -> WindowMaterial:
+        """Returns the frames of which a window's labels are made: of the window before, or since a drift."""
+        return self.close(window - 1) if since_us is None else self.since(window, since_us)
 
     def forget(self) -> None:
         """Drops what was kept of the last past window, a megabyte a frame."""
@@ -178,6 +214,11 @@ class WindowCollector:
         self._enter(window)
         at = self._position(t_us)
         return window == self._window and (self._in_burst(at) or bool(self._due and at >= self._due[0]))
+
+    def _is_recent(self, t_us: int) -> bool:
+        if not self._settings.keeps_newest:
+            return False
+        return not self._recent or t_us >= self._recent[-1].t_us + RECENT_EVERY_US
 
     def _position(self, t_us: int) -> int:
         return round(t_us % self.window_us / self._period_us)

@@ -30,6 +30,7 @@ class PreparationSettings:
         frames_per_window: upper bound on labelled frames, for a model that detects.
         follows: whether its boxes are followed into frames that λ skips.
         start: what the stream may start from.
+        keeps_newest: keep the newest frames for the golden model too, for labels inside a window.
     """
 
     classes: tuple[str, ...]
@@ -48,3 +49,4 @@ class PreparationSettings:
     frames_per_window: int = 24
     follows: bool = False
     start: Start = Start.BASE
+    keeps_newest: bool = False

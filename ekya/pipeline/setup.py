@@ -75,6 +75,7 @@ def loop_options(
         serve_margin=fleet.shadow_gate.margin,
         roll_back_margin=fleet.shadow_gate.roll_back,
         prepared_streams=fleet.preparation.streams,
+        reacts_to_drift=fleet.drift.react,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 
@@ -190,6 +191,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             frames_per_window=fleet.golden.frames_per_window,
             follows=fleet.inference.flow,
             start=fleet.edge.start,
+            keeps_newest=fleet.drift.react,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

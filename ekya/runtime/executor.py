@@ -141,7 +141,7 @@ class RayExecutor:
                 self._begin_preparation(command)
             case cmd.EndPreparation():
                 self._preparing = None
-                self._shares.leave(preparation_holder(command.window))
+                self._shares.leave(preparation_holder(command.window, command.round))
             case cmd.SetInference():
                 self._shares.configure(
                     command.stream, command.config, command.share_milli, command.plan_epoch
@@ -188,15 +188,16 @@ class RayExecutor:
     # Jobs
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
-        self._inputs.begin_window()
-        self._weights.begin_window()
+        if command.round == 0:
+            self._inputs.begin_window()
+            self._weights.begin_window()
         if self._profiler_starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window))
+            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
             return
         self._preparing = command
-        holder, begin = preparation_holder(command.window), partial(self._prepare, command)
+        holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
         self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
 
     def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
@@ -205,23 +206,33 @@ class RayExecutor:
         begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
         for asked in command.streams:
             own = self._actors.streams[asked.stream]
-            material = own.inference.material.remote(asked.stream, command.window - 1)
+            material = own.inference.material.remote(asked.stream, command.window, asked.since_us)
             settings = self._ready[asked.stream].settings
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
             starts_best = settings.start is Start.BEST
             others = self._weights.lend(asked.stream, command.window) if starts_best else ()
             handed_in = preparation.hand_in.remote(
-                command.window, asked.stream, settings, material, own.version, weights, earlier, others
+                command.window,
+                asked.stream,
+                settings,
+                material,
+                own.version,
+                weights,
+                earlier,
+                others,
+                round=command.round,
             )
-            self._calls.add(handed_in, partial(self._handed_in, command.window, asked.stream))
+            self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
         return begun
 
-    def _handed_in(self, window: int, stream: StreamId, _value: None, error: RayError | None) -> None:
+    def _handed_in(
+        self, command: cmd.BeginPreparation, stream: StreamId, _value: None, error: RayError | None
+    ) -> None:
         """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
-        if error is not None and self._preparing is not None and self._preparing.window == window:
-            _LOG.warning("%s: window %d has none of its labels: %s", stream, window, in_words(error))
-            self._actors.preparation.hand_in_failed.remote(window, stream)
+        if error is not None and self._preparing is command:
+            _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
+            self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
         self._started.add(command.job)
@@ -310,7 +321,8 @@ class RayExecutor:
         for start in self._profiler_starts:
             self._calls.add(start, partial(self._profiler_started, start))
         if self._preparing is not None:
-            self._emit(ev.PreparationEnded(self._clock.now_us(), self._preparing.window))
+            ended = self._preparing
+            self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))
             self._preparing = None
 
     def _profiler_started(self, start: Any, value: None, error: RayError | None) -> None:

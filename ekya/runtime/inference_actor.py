@@ -116,9 +116,9 @@ class InferenceActor:
         if one is not None:
             one.leave()
 
-    def material(self, stream: StreamId, window: int) -> WindowMaterial:
-        """Returns the frames that were kept of a past window of a stream."""
-        return self.streams[stream].material(window)
+    def material(self, stream: StreamId, window: int, since_us: int | None) -> WindowMaterial:
+        """Returns the frames of which a stream's labels in a window are made; see ``WindowCollector``."""
+        return self.streams[stream].material(window, since_us)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first."""

@@ -51,6 +51,8 @@ _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
 """Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
+_ROUNDS = 1_000_000
+"""More preparations than a window can have."""
 
 
 @dataclass(slots=True, eq=False)
@@ -157,15 +159,22 @@ class PreparationActor:
         handle = self._config.shares.attach(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)
         preparation = _Preparation(command, share, [asked.stream for asked in command.streams])
+        before, number = self._newest(command.window), _number(command.window, command.round)
+        if before is not None:
+            # The labels of other streams stay valid.
+            preparation.labels = dict(before.labels)
         resized = share.resize(serial, command.share_milli)
-        self._preparations.put(command.window, preparation)
-        self._preparations.begun(command.window)
-        threading.Thread(target=self._run, args=(preparation,), name="preparation", daemon=True).start()
+        self._preparations.put(number, preparation)
+        self._preparations.begun(number)
+        thread = threading.Thread(
+            target=self._run, args=(preparation, before), name="preparation", daemon=True
+        )
+        thread.start()
         return resized
 
-    def resize(self, window: int, share_milli: int, serial: int) -> Resized | None:
-        """Changes the share of a window's preparation; returns when it holds, None if overtaken."""
-        preparation = self._preparations.wait(window)
+    def resize(self, window: int, share_milli: int, serial: int, round: int = 0) -> Resized | None:
+        """Changes the share of a preparation; returns when it holds, None if overtaken."""
+        preparation = self._preparations.wait(_number(window, round))
         return _OVER if preparation is None else preparation.share.resize(serial, share_milli)
 
     def know(
@@ -184,6 +193,7 @@ class PreparationActor:
         weights: Callable[[], bytes],
         earlier: ModelVersion | None,
         others: Sequence[LentWeights] = (),
+        round: int = 0,
     ) -> None:
         """Receives the material of a stream's preparation.
 
@@ -191,14 +201,15 @@ class PreparationActor:
             window: to prepare.
             stream: to which the material belongs.
             settings: of the stream.
-            material: of the window before.
+            material: of the window before, or of this one since a drift.
             version: of the model that serves.
             weights: fetches that model, if ``know`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
             others: weights of other streams that it tries.
+            round: of the preparation.
         """
         self._run_begun.wait()
-        preparation = self._preparations.wait(window)
+        preparation = self._preparations.wait(_number(window, round))
         if preparation is None:
             return
         known = self._models.newest(stream, settings, version, weights)
@@ -221,20 +232,20 @@ class PreparationActor:
             preparation.streams[stream], preparation.others[stream] = prepared, others
             preparation.changed.notify_all()
 
-    def hand_in_failed(self, window: int, stream: StreamId) -> None:
-        """Continues a window without a stream that cannot hand anything in."""
-        preparation = self._preparations.wait(window)
+    def hand_in_failed(self, window: int, stream: StreamId, round: int = 0) -> None:
+        """Continues a preparation without a stream that cannot hand anything in."""
+        preparation = self._preparations.wait(_number(window, round))
         if preparation is not None:
             preparation.drop(stream)
 
-    def end(self, window: int) -> Resized:
-        """Ends a window's preparation, which drops unfinished work; returns when its last batch is over."""
-        preparation = self._preparations.wait(window)
+    def end(self, window: int, round: int = 0) -> Resized:
+        """Ends a preparation, which drops unfinished work; returns when its last batch is over."""
+        preparation = self._preparations.wait(_number(window, round))
         return _OVER if preparation is None else preparation.end()
 
     def labels(self, window: int, stream: StreamId) -> StreamLabels | None:
-        """Returns the labels made for a stream in a window's preparation."""
-        preparation = self._preparations.get(window)
+        """Returns the newest labels made for a stream in a window."""
+        preparation = self._newest(window)
         return None if preparation is None else preparation.labels.get(stream)
 
     def passed(self, window: int, stream: StreamId) -> tuple[ActivationCache | None, None]:
@@ -242,18 +253,26 @@ class PreparationActor:
 
         The second return value lets a caller wait for them without fetching them, which needs torch.
         """
-        preparation = self._preparations.get(window)
+        preparation = self._newest(window)
         prepared = None if preparation is None else preparation.streams.get(stream)
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
 
+    def _newest(self, window: int) -> _Preparation | None:
+        """Returns the newest preparation if it is one of this window."""
+        newest = self._preparations.job
+        return newest if newest is not None and newest.command.window == window else None
+
     def poll(self, timeout_s: float) -> list[ev.Event]:
         """Returns the events of this actor; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
-    def _run(self, preparation: _Preparation) -> None:
+    def _run(self, preparation: _Preparation, before: _Preparation | None) -> None:
         window = preparation.command.window
+        if before is not None:
+            # Its last events precede those of this one.
+            before.share.wait_over()
         try:
             self._prepare(preparation)
         except JobStoppedError:
@@ -264,7 +283,7 @@ class PreparationActor:
                     _LOG.warning("%s: handed in nothing to label for window %d", stream, window)
             preparation.share.end()
             give_back_freed()
-        self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window))
+        self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window, preparation.command.round))
 
     def _prepare(self, preparation: _Preparation) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
@@ -332,6 +351,7 @@ class PreparationActor:
                 compared=compared,
                 golden_calls=self._golden.calls - calls_before,
                 objects=labels.objects_in_frames,
+                since_us=prepared.material.since_us,
             )
         )
         return Labelled(accuracy, labels.can_train)
@@ -402,3 +422,8 @@ class PreparationActor:
                 preparation.used_s,
             )
         )
+
+
+def _number(window: int, round: int) -> int:
+    """Returns the number of a preparation, which rises from one to the next."""
+    return window * _ROUNDS + round

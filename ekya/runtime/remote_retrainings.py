@@ -140,6 +140,7 @@ class _Remote:
 
     Attributes:
         best: returns the best weights so far.
+        labels: reference to those that it is trained on; newer ones may come while it runs.
         accuracies: after each epoch reported so far.
         sent: Ray's reference to the call that gave weights to the stream's trainer; None before.
         sent_epoch: the epoch of these weights.
@@ -147,6 +148,7 @@ class _Remote:
 
     command: StartRetraining
     best: Callable[[], RemoteCheckpoint]
+    labels: Any
     accuracies: tuple[float, ...] = ()
     sent: Any = None
     sent_epoch: int = 0
@@ -206,7 +208,7 @@ class RemoteRetrainings:
         stream, job = command.stream, command.job
         remote = self._newest.get(stream)
         if remote is None or remote.command.job != job:
-            remote = self._newest[stream] = _Remote(command, best)
+            remote = self._newest[stream] = _Remote(command, best, self._inputs.labels(stream))
             self._jobs.add(job)
         remote.best = best
         now_us = self._now_us()
@@ -234,9 +236,9 @@ class RemoteRetrainings:
         if remote is None or remote.command.job != job or not remote.accuracies:
             return []
         if remote.best_epoch > remote.sent_epoch:
-            best, labels = remote.best(), self._inputs.labels(stream)
+            best = remote.best()
             receive = self._streams[stream].retraining.receive
-            remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, labels)
+            remote.sent = receive.remote(stream, remote.command, best.weights, best.accuracy, remote.labels)
             remote.sent_epoch = best.epoch
             self._calls.add(remote.sent, partial(log_failure, "receive"))
         return [remote.sent]

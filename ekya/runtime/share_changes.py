@@ -183,8 +183,10 @@ class ShareChanges:
         if holder.stream is None:
             preparation = self._actors.preparation
             if command.leaves:
-                return _in_group(preparation.end).remote(holder.number)
-            return _in_group(preparation.resize).remote(holder.number, command.share_milli, command.serial)
+                return _in_group(preparation.end).remote(holder.number, round=holder.round)
+            return _in_group(preparation.resize).remote(
+                holder.number, command.share_milli, command.serial, round=holder.round
+            )
         own = self._actors.streams[holder.stream]
         if holder.work is Work.INFERENCE:
             configure, config = _in_group(own.inference.configure), self._lambdas[holder.stream]

@@ -202,9 +202,9 @@ class StreamInference:
             self._ipc.finish()
         self._process.models.serve_next(self._stream.id, prepared, event)
 
-    def material(self, window: int) -> WindowMaterial:
-        """Returns the frames that were kept of a past window."""
-        return self._steps.collector.close(window)
+    def material(self, window: int, since_us: int | None) -> WindowMaterial:
+        """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
+        return self._steps.collector.material(window, since_us)
 
     def leave(self) -> None:
         """Stops and releases everything, while other streams go on in this process."""

@@ -13,7 +13,7 @@ from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.gpus import DidNotFit
-from ekya.core.shares import inference_holder, preparation_holder, retraining_holder
+from ekya.core.shares import ShareHolder, inference_holder, preparation_holder, retraining_holder
 from ekya.core.speed import SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.simulation.retraining import DoesNotFitError, TrainingStep, VirtualRetraining
@@ -73,7 +73,7 @@ class World(Protocol[ModelT]):
     ) -> tuple[Iterable[ev.Event], Iterator[PreparedStep]]:
         """Begins a preparation: returns events that are due immediately, and its steps."""
 
-    def end_preparation(self, window: int, now_us: int) -> None:
+    def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Frees what a preparation needed, after its last step or at its end."""
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
@@ -119,7 +119,7 @@ class VirtualExecutor(Generic[ModelT]):
         }
         self._now_us = 0
         self._outbox: list[ev.Event] = []
-        self._window = 0
+        self._preparation = preparation_holder(0)
         self._steps: Iterator[PreparedStep] = iter(())
         self._step: PreparedStep | None = None
         self._step_due_us: int | None = None
@@ -175,10 +175,11 @@ class VirtualExecutor(Generic[ModelT]):
         shares, now_us = self._shares, self._now_us
         match command:
             case cmd.BeginPreparation():
-                shares.carry_out(preparation_holder(command.window), command, now_us, self._begin_preparation)
+                self._preparation = preparation_holder(command.window, command.round)
+                shares.carry_out(self._preparation, command, now_us, self._begin_preparation)
             case cmd.EndPreparation():
-                self._end_preparation(command.window)
-                shares.leave(preparation_holder(command.window), now_us)
+                self._end_preparation()
+                shares.leave(preparation_holder(command.window, command.round), now_us)
             case cmd.SetInference():
                 set_inference = partial(self.world.set_inference, now_us=now_us)
                 shares.carry_out(inference_holder(command.stream), command, now_us, set_inference)
@@ -218,7 +219,6 @@ class VirtualExecutor(Generic[ModelT]):
         return first if first is not None and first[0] <= until_us else None
 
     def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
-        self._window = command.window
         events, self._steps = self.world.prepare(command, self._now_us)
         self._outbox.extend(events)
         self._outbox.extend(self._next_preparation_step(self._now_us))
@@ -231,15 +231,15 @@ class VirtualExecutor(Generic[ModelT]):
     def _next_preparation_step(self, t_us: int) -> Iterator[ev.Event]:
         self._step = next(self._steps, None)
         if self._step is None:
-            self._end_preparation(self._window)
-            yield ev.PreparationEnded(t_us, self._window)
+            self._end_preparation()
+            yield ev.PreparationEnded(t_us, self._preparation.number, self._preparation.round)
         else:
             duration_us = self._step.duration_us
             self._step_due_us = None if duration_us is None else t_us + duration_us
 
-    def _end_preparation(self, window: int) -> None:
+    def _end_preparation(self) -> None:
         self._steps, self._step, self._step_due_us = iter(()), None, None
-        self.world.end_preparation(window, self._now_us)
+        self.world.end_preparation(self._preparation, self._now_us)
 
     def _start(self, command: cmd.StartRetraining) -> None:
         steps = self.world.steps_of(command, self._now_us, remote=command.elsewhere is not None)

@@ -106,7 +106,8 @@ class ScriptedFleet:
                 self.preparation = command
                 self._prepare(self._steps(command))
             case cmd.EndPreparation():
-                assert self.preparation is None or self.preparation.window == command.window
+                ended = self.preparation
+                assert ended is None or (ended.window, ended.round) == (command.window, command.round)
                 self.preparation = None
             case cmd.SetInference():
                 camera = self.cameras[command.stream]
@@ -146,7 +147,8 @@ class ScriptedFleet:
         assert command.job not in self._jobs_seen
         if command.elsewhere is None:
             assert command.window == camera.labelled, "there are no labels of this window"
-            assert self.preparation is None
+            prepared = self.preparation.streams if self.preparation is not None else ()
+            assert all(asked.stream != command.stream for asked in prepared)
         self._jobs_seen.add(command.job)
         step, epoch = gpu_s_of(command.config, camera)
         camera.ended = None
@@ -269,7 +271,8 @@ class ScriptedFleet:
         window, steps = command.window, []
         for asked in command.streams:
             camera = self.cameras[asked.stream]
-            steps.append((LABEL_GPU_S, lambda camera=camera: self._labels(camera, window)))
+            since_us = asked.since_us
+            steps.append((LABEL_GPU_S, lambda c=camera, s=since_us: self._labels(c, window, s)))
         for asked in command.streams:
             camera = self.cameras[asked.stream]
             if asked.inference:
@@ -291,7 +294,9 @@ class ScriptedFleet:
         begun = self.preparation
         assert begun is not None
         if not steps:
-            self._at(self.now_us, lambda: self._tell(ev.PreparationEnded(self.now_us, begun.window)))
+            self._at(
+                self.now_us, lambda: self._tell(ev.PreparationEnded(self.now_us, begun.window, begun.round))
+            )
             return
         gpu_s, make = steps[0]
 
@@ -302,7 +307,7 @@ class ScriptedFleet:
 
         self._at(self.now_us + round(gpu_s / BENT.speed(begun.share_milli) * S), finish)
 
-    def _labels(self, camera: Camera, window: int) -> ev.LabelsReady:
+    def _labels(self, camera: Camera, window: int, since_us: int | None) -> ev.LabelsReady:
         camera.labelled = window
         return ev.LabelsReady(
             self.now_us,
@@ -313,6 +318,7 @@ class ScriptedFleet:
             camera.accuracy,
             False,
             LABEL_GPU_S,
+            since_us=since_us,
         )
 
     def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:

@@ -88,7 +88,7 @@ def test_diff_numbers_jobs_consecutively():
     starts = [command for command in commands if isinstance(command, cmd.StartRetraining)]
     assert [(start.stream, start.job) for start in starts] == [(A, 7), (B, 8)]
     for start in starts:
-        state = after_command(state, start)
+        state = after_command(state, start, 100 * S)
     assert state.next_job == 9
 
 
@@ -96,7 +96,7 @@ def test_diff_keeps_running_gamma():
     state = fleet(stream(A, inference=EVERY, inference_share_milli=300, job=job(config=LONG)))
     commands = asked(state, given_to(A, 300, 600, SHORT))
     assert commands == (cmd.ResizeRetraining(A, JobId(1), 600),)
-    assert after_command(state, commands[0]).stream(A).job.config == LONG
+    assert after_command(state, commands[0], 100 * S).stream(A).job.config == LONG
 
 
 def test_diff_with_zero_share_pauses_and_starts_nothing():
@@ -150,7 +150,7 @@ def held_milli(state):
 def test_diff_keeps_shares_within_capacity(situation):
     state, assignments = situation
     for command in asked(state, *assignments):
-        state = after_command(state, command)
+        state = after_command(state, command, 100 * S)
         assert held_milli(state) <= CAPACITY
 
 
@@ -161,7 +161,7 @@ def test_diff_reaches_plan_and_then_is_empty(situation):
     commands = asked(state, *assignments)
     assert len({(type(command), command.stream) for command in commands}) == len(commands)
     for command in commands:
-        state = after_command(state, command)
+        state = after_command(state, command, 100 * S)
     for wanted in assignments:
         reached = state.stream(wanted.stream)
         assert (reached.inference, reached.inference_share_milli) == (

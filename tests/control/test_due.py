@@ -10,7 +10,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import due, next_due_us
 from ekya.core import events as ev
 from ekya.core.faults import OVER, Status
-from ekya.core.state import FleetState, StreamState
+from ekya.core.state import FleetState, RunningPreparation, StreamState
 
 
 def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
@@ -18,7 +18,8 @@ def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
         StreamState(name, LAMBDAS, faults=FAULTS[s]) for name, s in zip((A, B), statuses, strict=True)
     )
     opened_us = index * 100 * S
-    return FleetState(streams, index, opened_us, opened_us + 100 * S, preparing)
+    preparation = RunningPreparation(opened_us) if preparing else None
+    return FleetState(streams, index, opened_us, opened_us + 100 * S, preparation)
 
 
 def test_due_before_first_window_opens_it():

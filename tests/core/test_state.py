@@ -10,7 +10,15 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.faults import DEATHS_WITHIN_US, TOGETHER_US, Faults, Status
 from ekya.core.profile import FamilyCurve
-from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles, apply
+from ekya.core.state import (
+    FleetState,
+    RetrainJob,
+    RunningPreparation,
+    StreamState,
+    WindowLabels,
+    WindowProfiles,
+    apply,
+)
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
 
@@ -37,7 +45,11 @@ def in_window_2(**changes) -> FleetState:
     )
     second = StreamState(B, OPTIONS, inference=LAMBDA, inference_share_milli=200)
     return FleetState(
-        (replace(first, **changes), second), window=2, window_open_us=20, window_end_us=30, preparing=True
+        (replace(first, **changes), second),
+        window=2,
+        window_open_us=20,
+        window_end_us=30,
+        preparation=RunningPreparation(20),
     )
 
 

@@ -11,6 +11,8 @@ from ekya.models.golden.detections import Detections, Proposals
 from ekya.pipeline.collector import (
     BURST_FRAMES,
     LONGEST_SIDE,
+    RECENT_EVERY_US,
+    RECENT_FRAMES,
     SAMPLED_FRAMES,
     WindowCollector,
     WindowMaterial,
@@ -246,3 +248,39 @@ def test_frames_for_a_detector_are_kept_smaller(task, shape, kept_shape):
     for frame in (*found.sample, *found.burst):
         assert frame.picture.shape == (*kept_shape, 3)
         assert frame.size == (shape[1], shape[0])
+
+
+def newest(seed=5):
+    return WindowCollector(replace(settings(seed), keeps_newest=True), WINDOW_US)
+
+
+def test_since_returns_newest_frames_densely():
+    watched = newest()
+    watch(watched, range(PER_WINDOW + 60))
+    now_us = frame_at(PER_WINDOW + 59).t_us
+    found = watched.since(1, now_us - 2_000_000)
+    times = [frame.t_us for frame in found.sample]
+    assert times == sorted(set(times))
+    assert times[0] <= now_us - 2_000_000 + 2 * RECENT_EVERY_US
+    assert min(times) >= now_us - 2_000_000
+    assert len(times) >= 2_000_000 // (2 * RECENT_EVERY_US)
+    assert (found.window, found.used_in, found.burst) == (1, 1, ())
+    assert watched.close(0).used_in == 1
+
+
+def test_since_reaches_over_the_border_of_windows():
+    watched = newest()
+    watch(watched, range(PER_WINDOW + 5))
+    since_us = frame_at(PER_WINDOW - 5).t_us
+    frames = kept(watched.since(1, since_us).sample)
+    assert min(frames) < PER_WINDOW <= max(frames)
+
+
+def test_newest_frames_are_bounded_and_change_no_sample():
+    watched, plain = newest(), collector()
+    watch(watched, range(PER_WINDOW), given=True)
+    watch(plain, range(PER_WINDOW), given=True)
+    assert len(watched.since(9, 0).sample) <= RECENT_FRAMES
+    assert kept(watched.close(0).sample) == kept(plain.close(0).sample)
+    assert kept(watched.close(0).burst) == kept(plain.close(0).burst)
+    assert plain.since(9, 0).sample == ()

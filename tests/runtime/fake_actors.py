@@ -41,6 +41,7 @@ class Call:
     arguments: tuple
     group: str | None
     references: tuple[Reference, ...] = ()
+    named: dict = field(default_factory=dict)
 
     def reply(self, *values):
         """Gives the values; without any, None for each."""
@@ -61,8 +62,8 @@ class FakeActor:
 
     def __getattr__(self, method):
         def options(concurrency_group=None, num_returns=1):
-            def remote(*arguments):
-                call = Call(self, method, arguments, concurrency_group)
+            def remote(*arguments, **named):
+                call = Call(self, method, arguments, concurrency_group, named=named)
                 call.references = tuple(Reference(call) for _ in range(num_returns))
                 self._record.append(call)
                 if method in self._replies:

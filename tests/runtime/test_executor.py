@@ -120,6 +120,23 @@ def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog)
     assert "cam: window 1 has none of its labels" in caplog.text
 
 
+def test_preparation_after_a_drift_hands_in_frames_since_then(executor, actors):
+    executor.execute([prepare(1)])
+    events_of(executor, actors)
+    executor.execute([cmd.EndPreparation(1)])
+    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
+    executor.execute([cmd.BeginPreparation(1, 500, (asked,), round=1)])
+    events_of(executor, actors)
+    assert actors.arguments("material") == [(CAM, 1, None), (CAM, 1, 7 * S)]
+    first, second = actors.calls("hand_in")
+    assert (first.named, second.named) == ({"round": 0}, {"round": 1})
+    executor.execute([cmd.EndPreparation(1, 1)])
+    assert [(call.arguments, call.named) for call in actors.calls("end")] == [
+        ((1,), {"round": 0}),
+        ((1,), {"round": 1}),
+    ]
+
+
 def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
     executor.execute([prepare(1)])
     actors.kill(actors.preparation)

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -130,6 +131,25 @@ def test_newer_weights_are_compared_and_the_better_are_tried(actor, good, materi
     second = prepare(actor, materials, 2, ModelVersion(1), BASE_VERSION)
     assert second.compared.new < 0.5 < second.compared.old
     assert second.serving_accuracy > 0.8
+
+
+def test_second_round_of_a_window_replaces_the_labels_of_its_stream(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    prepare(actor, materials, 1, BASE_VERSION, None)
+    first = actor.labels(1, CAM)
+    since_us = 5
+    asked = cmd.PrepareStream(CAM, (), (HEAD,), since_us)
+    actor.begin(cmd.BeginPreparation(1, 500, (asked,), round=1), 2)
+    assert actor.labels(1, CAM) is first, "until there are others"
+    newer = replace(materials[1], since_us=since_us)
+    actor.hand_in(1, CAM, SETTINGS, newer, BASE_VERSION, unheard_of, None, round=1)
+    events = []
+    while not any(isinstance(event, ev.PreparationEnded) for event in events):
+        events.extend(actor.poll(5.0))
+    (told,) = (event for event in events if isinstance(event, ev.LabelsReady))
+    assert (told.window, told.since_us) == (1, since_us)
+    assert events[-1] == ev.PreparationEnded(events[-1].t_us, 1, 1)
+    assert actor.labels(1, CAM) is not first
 
 
 def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materials):

@@ -152,7 +152,7 @@ def test_end_of_preparation_frees_earlier_weights(tmp_path, good):
         assert earlier() is not None, "the next labels judge by it"
         world.labels(3)
         assert earlier() is not None, "it may serve again"
-        frames = world.camera.inference.material(2, world.executor.now_us)
+        frames = world.camera.inference.material(3, world.executor.now_us)
         assert frames.sample == frames.burst == (), "labelled"
         world.turn(3)
         gc.collect()

@@ -46,7 +46,7 @@ def events_of(golden, windows, empty=()):
         forget_material=lambda _: None,
     )
     preparing = PreparingWindows({CAM: camera}, prepared.golden, CARD, 0)
-    preparing.of = lambda _, window, __: (
+    preparing.of = lambda _, window, *__: (
         replace(prepared, material=WindowMaterial(0, (), ())) if window in empty else prepared
     )
     events = []

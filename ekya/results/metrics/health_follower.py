@@ -108,7 +108,7 @@ class HealthFollower:
 
     def _carry_out(self, command: cmd.Command, now_us: int) -> None:
         match command:
-            case cmd.BeginPreparation():
+            case cmd.BeginPreparation() if command.round == 0:  # no labels are due after a drift
                 self._prepared = False
                 asked = {one.stream for one in command.streams}
                 for name, stream in self._streams.items():

@@ -36,7 +36,10 @@ class FileJournal:
             raise UserError(f"{path}: the journal cannot be written ({error.strerror}).") from error
         if goes_on:
             return
-        self._write({"scheduler": scheduler, "options": _OPTIONS.dump_python(options, mode="json")})
+        header = _OPTIONS.dump_python(options, mode="json")
+        if not options.reacts_to_drift:  # a run without it is written as before there was such an option
+            del header["reacts_to_drift"]
+        self._write({"scheduler": scheduler, "options": header})
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""

@@ -36,6 +36,7 @@ class EmulatedCamera:
         misfortunes: losses and returns of its camera, reported at their time.
         judged: weights that served when labels were last taken.
         earlier: weights that served before ``judged``, if they were other ones.
+        trained_on: labels of the last retraining.
         base: the model that served first.
     """
 
@@ -55,6 +56,7 @@ class EmulatedCamera:
     end_reported: bool = False
     judged: Served | None = None
     earlier: Served | None = None
+    trained_on: StreamLabels | None = None
     base: EdgeModel = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,8 +112,8 @@ class EmulatedCamera:
 
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""
-        if best is not None and self.labels is not None:
-            self.memory = self.memory.update(best.model, self.labels.training.examples)
+        if best is not None and self.trained_on is not None:
+            self.memory = self.memory.update(best.model, self.trained_on.training.examples)
 
     def keep(self, background: int | None) -> CachedModel | None:
         """Trains and keeps a model of the newest labels, if the scheduler wants kept models."""

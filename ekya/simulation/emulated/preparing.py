@@ -90,7 +90,7 @@ class LabelledStream:
         return LabelsReady(
             t_us=t_us,
             stream=stream,
-            window=prepared.material.window + 1,
+            window=prepared.material.used_in,
             training_crops=len(labels.training.examples),
             validation_crops=len(labels.validation.examples),
             serving_accuracy=self.accuracy,
@@ -101,6 +101,7 @@ class LabelledStream:
             compared=self.compared,
             golden_calls=self.golden_calls,
             objects=labels.objects_in_frames,
+            since_us=prepared.material.since_us,
         )
 
 
@@ -187,13 +188,15 @@ class PreparingWindows:
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self._window, self._prepared, self._passed = command.window, {}, {}
-        self._offered_models = {}
+        self._window, self._prepared, self._offered_models = command.window, {}, {}
+        if command.round == 0:
+            self._passed = {}
         for asked in command.streams:
             camera = self._cameras[asked.stream]
-            camera.labels = None
+            if asked.since_us is None:
+                camera.labels = None
             camera.judge()
-            self._prepared[asked.stream] = self.of(camera, command.window, now_us)
+            self._prepared[asked.stream] = self.of(camera, command.window, now_us, asked.since_us)
         return self._steps(command)
 
     def end(self) -> None:
@@ -204,11 +207,13 @@ class PreparingWindows:
             self._cameras[stream].forget_material(self._window - 1)
         self._prepared = {}
 
-    def of(self, camera: EmulatedCamera, window: int, now_us: int) -> StreamPreparation:
-        """Returns the inputs of preparing a camera's window."""
+    def of(
+        self, camera: EmulatedCamera, window: int, now_us: int, since_us: int | None = None
+    ) -> StreamPreparation:
+        """Returns the inputs of preparing a camera's window, or of labelling it again since a drift."""
         return StreamPreparation(
             camera.settings,
-            camera.inference.material(window - 1, now_us),
+            camera.inference.material(window, now_us, since_us),
             camera.inference.serving,
             self._golden,
             exemplars=camera.memory.size,

@@ -115,10 +115,10 @@ class EmulatedStream:
         used, self._used_gpu_s = self._used_gpu_s, 0.0
         return used
 
-    def material(self, window: int, now_us: int) -> WindowMaterial:
-        """Returns the material kept of a window that is over at ``now_us``."""
+    def material(self, window: int, now_us: int, since_us: int | None = None) -> WindowMaterial:
+        """Returns the material of which a window's labels are made at ``now_us``."""
         self.advance(now_us)
-        return self._steps.collector.close(window)
+        return self._steps.collector.material(window, since_us)
 
     def forget_material(self) -> None:
         """Drops the material of the last closed window."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.shares import inference_holder
+from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.speed import LINEAR
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId
 from ekya.models.edge.model import EdgeModel
@@ -95,13 +95,14 @@ class EmulatedWorld:
         self, command: cmd.BeginPreparation, now_us: int
     ) -> tuple[list[ev.Event], Iterator[PreparedStep]]:
         """Returns models of the previous window, which can serve from the next one on, and the steps."""
-        kept = [(stream, of.keep(self._golden.background)) for stream, of in self._cameras.items()]
+        cameras = self._cameras.items() if command.round == 0 else ()
+        kept = [(stream, of.keep(self._golden.background)) for stream, of in cameras]
         events: list[ev.Event] = [ev.ModelCached(now_us, stream, model) for stream, model in kept if model]
         speed = LINEAR.speed(command.share_milli)
         steps = self._preparing.begin(command, now_us)
         return events, (PreparedStep(round(step.gpu_s / speed * US_PER_S), step.finished) for step in steps)
 
-    def end_preparation(self, window: int, now_us: int) -> None:
+    def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Frees the data of a preparation."""
         self._preparing.end()
 
@@ -205,6 +206,7 @@ class EmulatedWorld:
         model = camera.kept.models[trained_in]
         now = self._preparing.of(camera, command.window, now_us)
         kept = replace(now, serving=serving(model, camera.settings.classes))
+        camera.trained_on = camera.labels
         end = EpochEnd(1, kept.serving_accuracy(camera.labels), 0.0, lambda: model)
         return iter([TrainingStep(0.0, lambda: end)])
 
@@ -213,7 +215,7 @@ class EmulatedWorld:
     ) -> Retraining | None:
         """Labels the window at no cost if it has no labels yet; the labelled objects count in no accuracy."""
         labels = camera.labels
-        if labels is None or labels.window != command.window - 1:
+        if labels is None or labels.window < command.window - 1:
             labels = self._preparing.of(camera, command.window, now_us).label()
             self._preparing.keep_labels(command.stream, labels)
         return self._retraining(camera, labels, command) if labels.can_train else None
@@ -225,6 +227,7 @@ class EmulatedWorld:
         command: cmd.StartRetraining,
         passed: ActivationCache | None = None,
     ) -> Retraining:
+        camera.trained_on = labels
         return retraining_of(
             camera.model,
             command.config,

@@ -18,7 +18,7 @@ from functools import partial
 from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.shares import inference_holder, preparation_holder
+from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
@@ -106,9 +106,9 @@ class TraceWorld:
         self._window = command.window
         return events, self._prepared_steps(command)
 
-    def end_preparation(self, window: int, now_us: int) -> None:
+    def end_preparation(self, holder: ShareHolder, now_us: int) -> None:
         """Releases the share of a preparation as soon as its last step is over."""
-        self.shares.leave(preparation_holder(window), now_us)
+        self.shares.leave(holder, now_us)
 
     def set_inference(self, command: cmd.SetInference, now_us: int) -> None:
         """Sets λ and share of a stream."""

@@ -1,0 +1,121 @@
+"""Decides which streams are labelled and profiled, and when: with a window, late in it, and after a drift."""
+
+from ekya.control.options import LoopOptions
+from ekya.control.views import Histories, history_of
+from ekya.core import commands as cmd
+from ekya.core.faults import Status
+from ekya.core.profile import Family, family_of
+from ekya.core.state import FleetState, StreamState
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.planning.profiling.preparation_steps import next_prepared
+from ekya.planning.profiling.pruning import select
+from ekya.planning.schedulers.scheduler import Needs
+
+INFERENCE_PROFILE_EVERY = 4
+"""Least number of windows between two profiles of λ: motion changes more slowly than appearance."""
+
+MOST_REACTIONS = 2
+"""Preparations in a window that answer drifts of one stream: one at once, on the few objects that the new
+scene has shown, and one when it has shown more. Others would take the window's share from retraining."""
+
+
+def window_preparation(
+    fleet: FleetState, histories: Histories, options: LoopOptions, needs: Needs
+) -> cmd.BeginPreparation:
+    """Returns the preparation of the open window: of the streams whose turn it is."""
+    window = fleet.window
+    # A stream that was just added has no frames to label yet.
+    serving = [
+        stream for stream in fleet.streams if stream.status is Status.SERVING and stream.added_in < window
+    ]
+
+    if options.prepared_streams is not None and options.prepared_streams < len(serving):
+        serving = [fleet.stream(one) for one in next_prepared(serving, options.prepared_streams)]
+
+    def profiles_inference(stream: StreamState) -> bool:
+        last = stream.inference_profiled_in
+        due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
+        return needs.inference_profile and (needs.true_profile or due_again)
+
+    return cmd.BeginPreparation(
+        window=window,
+        share_milli=options.preparation_share_milli,
+        streams=tuple(
+            cmd.PrepareStream(
+                stream=stream.stream,
+                inference=options.inference_configs if profiles_inference(stream) else (),
+                families=_families(fleet, histories, stream.stream, options, needs),
+            )
+            for stream in serving
+        ),
+        training_speed=options.training_speed,
+    )
+
+
+def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
+    """Returns whether the window has no labels yet, and there is still time to make them."""
+    unlabelled = not any(
+        stream.labels.training_crops or stream.labels.validation_crops for stream in fleet.streams
+    )
+    in_time = now_us + options.preparation_us < fleet.window_end_us
+    return fleet.window > 0 and not fleet.preparing and unlabelled and in_time
+
+
+def reaction(
+    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
+) -> cmd.BeginPreparation | None:
+    """Returns a preparation of the streams that have drifted; None without one that there is time for.
+
+    One at a time runs; what drifts meanwhile is prepared after it. A drift without a preparation is labelled
+    with the next window, or after its preparation if that labels mostly the scene before.
+    """
+    if not (options.reacts_to_drift and needs.labels) or fleet.preparing or fleet.window < 0:
+        return None
+    drifted = [
+        cmd.PrepareStream(
+            stream.stream,
+            (),
+            _families(fleet, histories, stream.stream, options, needs),
+            stream.drifted_us,
+        )
+        for stream in fleet.streams
+        if stream.drifted_us is not None
+        and stream.status is Status.SERVING
+        and stream.reactions < MOST_REACTIONS
+        and now_us + _reaction_us(stream, histories, options) <= fleet.window_end_us
+    ]
+    if not drifted:
+        return None
+    return cmd.BeginPreparation(
+        window=fleet.window,
+        share_milli=options.preparation_share_milli,
+        streams=tuple(drifted[: options.prepared_streams]),
+        training_speed=options.training_speed,
+        round=fleet.rounds + 1,
+    )
+
+
+def _reaction_us(stream: StreamState, histories: Histories, options: LoopOptions) -> int:
+    """Returns the time for labels, profiles and the cheapest retraining, which has all that is left.
+
+    Costs of γ are those that were profiled; before these, priors for as many crops as are labelled.
+    """
+    known = [one.gpu_s for one in history_of(histories, stream.stream).observations]
+    priors = [
+        cost.gpu_s(config, stream.labels.training_crops)
+        for cost in options.family_costs
+        for config in options.retrain_configs
+        if family_of(config) == cost.family
+    ]
+    speed = options.training_speed.speed(min(options.capacity_milli, FULL_GPU_MILLI))
+    return options.preparation_us + round(min(known or priors, default=0.0) / speed * US_PER_S)
+
+
+def _families(
+    fleet: FleetState, histories: Histories, stream: StreamId, options: LoopOptions, needs: Needs
+) -> tuple[Family, ...]:
+    if not needs.micro_profile:
+        return ()
+    if needs.true_profile:
+        return tuple(sorted({family_of(config) for config in options.retrain_configs}))
+    return select(options.retrain_configs, history_of(histories, stream), fleet.window)

@@ -1,0 +1,179 @@
+"""Tests of a drift inside a window in the emulated world: labels of the new scene, and weights for it."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from bars import CARD, FPS, NAMES, SIDE, Golden, knowing, standing
+
+from ekya.control.journal_replay import replay
+from ekya.control.loop import run_loop
+from ekya.control.options import LoopOptions
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.units import BASE_VERSION, StreamId
+from ekya.models.edge.checkpoints import to_bytes
+from ekya.models.proposer import GivenBoxes
+from ekya.models.training.exemplars import ExemplarMemory
+from ekya.pipeline.collector import WindowCollector
+from ekya.pipeline.inference import Classifier, FrameSteps
+from ekya.pipeline.run_writer import FrameRecord, ModelRecord, merge_frames
+from ekya.pipeline.settings import PreparationSettings
+from ekya.planning.profiling.inference_profile import inference_options
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_tables import read_predictions, read_reference
+from ekya.simulation.emulated.camera import EmulatedCamera
+from ekya.simulation.emulated.stream import EmulatedStream
+from ekya.simulation.emulated.world import EmulatedWorld
+from ekya.simulation.executor import VirtualExecutor
+
+S = 1_000_000
+CAM = StreamId("cam")
+WINDOW_US = 9 * S
+DRIFT_US, NOTICED_US = 12 * S, 13 * S
+QUICK = replace(CARD, batch_inference_ops_per_s=4e9)
+LAMBDAS = (InferenceConfig(1, SIDE),)
+OPTIONS = LoopOptions(
+    window_us=WINDOW_US,
+    windows=3,
+    capacity_milli=1500,
+    quantum_milli=50,
+    steal_milli=50,
+    min_accuracy=0.2,
+    preparation_share_milli=1000,
+    preparation_us=WINDOW_US * 15 // 100,
+    checkpoint_delay_us=S // 20,
+    retrain_configs=(RetrainConfig(30, 8, 0, 0, 1.0),),
+    inference_configs=LAMBDAS,
+    family_costs=(),
+    reacts_to_drift=True,
+)
+
+good = pytest.fixture(knowing, scope="module")
+
+
+def street():
+    """Yields the standing bars; from the drift on a mark between them says that each means the next class."""
+    for frame, truth in standing(270):
+        drifted = frame.t_us >= DRIFT_US
+        if drifted:
+            frame.image[:, 18] = 255
+        yield frame, replace(truth, classes=(truth.classes + int(drifted)) % len(NAMES))
+
+
+class MarkedGolden(Golden):
+    """Golden model that knows the mark."""
+
+    def label(self, items):
+        """Returns the class of each box."""
+        return [
+            (of + int(item.picture[0, 18, 0] == 255)) % len(NAMES)
+            for item, of in zip(items, super().label(items), strict=True)
+        ]
+
+
+def emulate(root, base, options):
+    """Runs one camera whose monitor notices the drift; returns folder, steps and labels."""
+    folder = RunFolder.create(root, "drift")
+    settings = PreparationSettings(NAMES, SIDE, FPS, 60, 71, keeps_newest=options.reacts_to_drift)
+    noticed = ev.DriftDetected(NOTICED_US, CAM, 1, DRIFT_US, "told by the test")
+    scheduler = make_scheduler("thief")
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore(folder.state))
+        journal = FileJournal(folder.journal, "thief", options)
+        stack.callback(journal.close)
+        models = ModelRecord(folder, store, CAM)
+        models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
+        steps = FrameSteps(GivenBoxes(), WindowCollector(settings, WINDOW_US))
+        camera = EmulatedCamera(
+            settings=settings,
+            inference=EmulatedStream(street(), steps, QUICK, base, partial(Classifier, classes=NAMES)),
+            frames=FrameRecord(folder, CAM),
+            models=models,
+            model=base,
+            options=inference_options(LAMBDAS, (), {SIDE: 0.005}, FPS),
+            version=BASE_VERSION,
+            memory=ExemplarMemory(),
+            misfortunes=(noticed,),
+        )
+        world = EmulatedWorld({CAM: camera}, MarkedGolden(), QUICK, 0, options.capacity_milli)
+        executor = VirtualExecutor(world, S // 20)
+        run_loop(executor, journal, scheduler.plan, scheduler.needs, options, lambda *_: None)
+        world.finish(executor.now_us)
+        labelled = store.labelled(CAM)
+    merge_frames(folder, [CAM])
+    return folder, read_journal(folder.journal)[2], labelled
+
+
+@pytest.fixture(scope="module")
+def reacted(good, tmp_path_factory):
+    return emulate(tmp_path_factory.mktemp("reacted"), good, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def waited(good, tmp_path_factory):
+    return emulate(tmp_path_factory.mktemp("waited"), good, replace(OPTIONS, reacts_to_drift=False))
+
+
+def events(steps, kind):
+    return [event for step in steps for event in step.events if isinstance(event, kind)]
+
+
+def accuracy(folder, from_us, until_us):
+    """Returns the part of the objects that were named right in the analysed frames of a part of the run."""
+    answers, truths = read_predictions(folder.predictions(CAM)), read_reference(folder.reference(CAM))
+    rows = np.flatnonzero(answers.analysed & (answers.t_us >= from_us) & (answers.t_us < until_us))
+    named, true = (
+        np.concatenate([of.classes[of.offsets[row] : of.offsets[row + 1]] for row in rows])
+        for of in (answers, truths)
+    )
+    return float((named == true).mean())
+
+
+def test_drift_is_labelled_in_the_new_scene_and_answered_in_the_same_window(reacted):
+    folder, steps, _ = reacted
+    before, after = (one for one in events(steps, ev.LabelsReady) if one.window == 1)
+    assert (before.since_us, after.since_us) == (None, DRIFT_US)
+    assert before.serving_accuracy > 0.9
+    assert after.serving_accuracy < 0.1
+    assert min(after.training_crops, after.validation_crops) > 4
+    (swapped,) = (one for one in events(steps, ev.ModelSwapped) if one.t_us < 2 * WINDOW_US)
+    assert NOTICED_US < swapped.t_us < NOTICED_US + 3 * S
+    assert accuracy(folder, DRIFT_US, NOTICED_US) < 0.1
+    assert accuracy(folder, swapped.t_us + S // 10, 2 * WINDOW_US) > 0.6
+
+
+def test_drift_without_reaction_stays_inaccurate_for_the_window(waited):
+    folder, steps, _ = waited
+    assert [one.window for one in events(steps, ev.LabelsReady)] == [1, 2]
+    assert accuracy(folder, DRIFT_US, 2 * WINDOW_US) < 0.1
+
+
+def test_reaction_labels_only_frames_since_the_drift(reacted, waited):
+    """What the windows' own preparations label is the same in both runs."""
+    (_, _, labelled), (_, _, as_ever) = reacted, waited
+    first, last = DRIFT_US * int(FPS) // S, NOTICED_US * int(FPS) // S
+    newly = set(labelled.frame.tolist()) - set(as_ever.frame.tolist())
+    assert newly
+    assert all(first <= frame <= last for frame in newly)
+
+
+def test_run_with_reaction_is_replayed(reacted):
+    _, steps, _ = reacted
+    scheduler = make_scheduler("thief")
+    replayed = list(replay(steps, OPTIONS, scheduler.needs, scheduler.plan))
+    assert len(replayed) == len(steps)
+    assert all(one.same for one in replayed)
+    rounds = [
+        (one.window, one.round)
+        for step in steps
+        for one in step.commands
+        if isinstance(one, cmd.BeginPreparation)
+    ]
+    assert rounds == [(1, 0), (1, 1), (2, 0)]
