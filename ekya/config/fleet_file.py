@@ -150,6 +150,7 @@ class FleetConfig(FleetSection):
             "preparation": self.preparation.model_copy(update={"profiler": preset.profiler}),
             "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
+            "drift": self.drift if preset.reacts_to_drift else DriftConfig(),
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)

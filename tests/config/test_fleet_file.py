@@ -94,8 +94,12 @@ def test_load_fleet_reads_scheduler_and_placement(folder):
 
 
 def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
-    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30)
+    drift = {"notice": True, "react": True}
+    fleet = load(
+        folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30, drift=drift
+    )
     under = fleet.under("paper")
+    assert not (under.drift.notice or under.drift.react)
     assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
     assert (under.checkpoints, under.window_s) == (False, 30.0)
     assert under.under("paper") == under
@@ -684,3 +688,8 @@ def test_load_fleet_imports_no_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_load_fleet_reaction_without_notice_is_refused(folder):
+    with pytest.raises(UserError, match=r"drift: react needs notice; set notice: true"):
+        load(folder, fleet_dict(), drift={"react": True})

@@ -99,14 +99,16 @@ def test_health_stream_with_all_it_needs_is_ok():
 
 
 def test_health_labels_of_frames_without_objects_are_unlabelled():
-    def found(objects):
-        return turn(21, ev.LabelsReady(21 * S, A, 1, 24, 0, 0.0, False, 0.1, objects=objects))
+    def found(objects, frames=24):
+        return turn(21, ev.LabelsReady(21 * S, A, 1, frames, 0, 0.0, False, 0.1, objects=objects))
 
     health = healths(border(1), found(0), prepared(1), end(1))[1]
     assert health.state is HealthState.UNLABELLED
     assert "saw no object" in health.reason
     assert "nothing to learn" in health.line
     assert states(border(1), found(1), prepared(1), end(1))[1] == "ok"
+    no_frames = healths(border(1), found(0, frames=0), prepared(1), end(1))[1]
+    assert "saw no object" not in no_frames.reason, "none was looked for, as after a resume"
 
 
 def test_health_over_a_tenth_of_frames_dropped_is_behind():

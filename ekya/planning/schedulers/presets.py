@@ -20,6 +20,7 @@ class Preset:
         profiler: how γ are micro-profiled.
         placement: how shares of its own scheduler are packed; those of another are packed as the fleet says.
         checkpoints: whether weights may serve while their retraining goes on.
+        reacts_to_drift: whether changes inside a window may be noticed and answered there.
         window_s: length of a window where neither file nor command sets one.
     """
 
@@ -27,6 +28,7 @@ class Preset:
     profiler: Profiler
     placement: Packing
     checkpoints: bool
+    reacts_to_drift: bool
     window_s: float
 
 
@@ -37,6 +39,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             profiler=Profiler.PAPER,
             placement=Packing.QUANTISED,
             checkpoints=False,
+            reacts_to_drift=False,
             window_s=200.0,
         )
     }

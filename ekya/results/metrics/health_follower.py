@@ -224,7 +224,9 @@ class _Stream:
             case ev.FramesCounted() if event.window == facts.index:
                 facts.frames += FrameCount(event.due, event.analysed)
             case ev.LabelsReady() if event.window == facts.index:
-                in_time = Labels.EMPTY if event.objects == 0 else Labels.IN_TIME
+                # A resumed run has no frames to label in its first window, which says nothing about objects.
+                asked = event.training_crops + event.validation_crops > 0
+                in_time = Labels.EMPTY if asked and event.objects == 0 else Labels.IN_TIME
                 facts.labels = Labels.LATE if facts.labels is Labels.MISSING else in_time
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
