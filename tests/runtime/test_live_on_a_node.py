@@ -36,7 +36,7 @@ from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
 from ekya.runtime.run_session import NullCoordinator, RunSession
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 EAST, WEST = NodeName("east"), NodeName("west")
 WINDOW_S = 5
@@ -222,7 +222,6 @@ def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet,
     assert torch.allclose(served.head.weight, trained.head.weight, atol=1e-3)
 
 
-@pytest.mark.long
 def test_server_that_dies_is_resumed_in_another_process(nodes, server_on, fleet, tmp_path):
     dying = server_on(WEST, ends=False)
     running = dying.run.remote(fleet, RunOptions(runs=tmp_path, shares="cpu"))

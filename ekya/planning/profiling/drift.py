@@ -41,7 +41,7 @@ FEWEST_BLOCKS = 4
 """A change shorter than this raises no alarm, however great: a bus that fills the picture for a second."""
 
 EXPOSURE = 1.25
-"""Factor by which a camera may change its exposure, as where somebody in dark clothes comes near."""
+"""Factor by which a camera may change its exposure, as for a large dark object."""
 
 DOUBT, OBJECTS, PICTURE = "doubt of the model", "number of objects", "difference of the picture"
 
@@ -104,10 +104,9 @@ class DriftMonitor:
     Signals are the mean doubt of the model (1 - confidence), the part of each class in the answers, the
     number of objects, and the difference between the picture and the mean picture of the reference (the
     median over its description, so that an object in less than half of it is none, and but for what exposure
-    does). Drift raises a signal;
-    lower doubt and fewer objects are no drift, and without objects only the picture is tested. The reference
-    of what the model says begins anew with new weights, and each resolution has its own; that of the picture
-    goes on. After an alarm all of it is learnt anew, from the new scene.
+    does). Drift raises a signal; lower doubt and fewer objects are no drift, and without objects only the
+    picture is tested. The reference of what the model says begins anew with new weights, and each resolution
+    has its own; that of the picture goes on. After an alarm all of it is learnt anew, from the new scene.
 
     Args:
         classes: the fleet's.
