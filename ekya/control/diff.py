@@ -7,7 +7,7 @@ from operator import itemgetter
 from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.plan import Assignment
-from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState, without_preparation
+from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
 
@@ -129,7 +129,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             faults = replace(stream.faults, set_aside=command.reason)
             return state.with_stream(replace(stream, faults=faults, job=None))
         case cmd.EndPreparation():
-            return without_preparation(state)
+            return state.without_preparation()
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
             return state
 

@@ -18,10 +18,11 @@ from ekya.control.views import (
 )
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.effects import apply
 from ekya.core.faults import OVER, Status
 from ekya.core.plan import Phase, Plan
 from ekya.core.speed import SpeedCurve
-from ekya.core.state import FleetState, RetrainJob, StreamState, apply
+from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import us_to_seconds
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_adopted, why_back, why_not

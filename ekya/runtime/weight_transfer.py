@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.core import events as ev
-from ekya.core.state import with_roll_back
+from ekya.core.effects import with_roll_back
 from ekya.core.units import ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.planning.profiling.gate import tried_by
 from ekya.runtime.actor_kinds import LentWeights

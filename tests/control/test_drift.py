@@ -17,7 +17,7 @@ from ekya.control.step import due, next_due_us
 from ekya.control.views import lendable_milli
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.state import ENOUGH_SCENE_US
+from ekya.core.effects import ENOUGH_SCENE_US
 from ekya.core.units import JobId
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.results.storage.journal import read_journal

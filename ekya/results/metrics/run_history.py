@@ -9,7 +9,7 @@ from typing import Any
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.state import with_roll_back
+from ekya.core.effects import with_roll_back
 from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
 from ekya.results.metrics.timeline import (

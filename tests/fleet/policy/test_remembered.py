@@ -6,7 +6,8 @@ import pytest
 
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
-from ekya.core.state import FleetState, RetrainJob, StreamState, apply
+from ekya.core.effects import apply
+from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.fleet.policy.remembered import Remembered
 

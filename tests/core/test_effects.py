@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.effects import apply
 from ekya.core.faults import DEATHS_WITHIN_US, TOGETHER_US, Faults, Status
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import (
@@ -17,7 +18,6 @@ from ekya.core.state import (
     StreamState,
     WindowLabels,
     WindowProfiles,
-    apply,
 )
 from ekya.core.units import BASE_VERSION, US_PER_S, JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption

@@ -1,0 +1,225 @@
+"""Effects of events on the state of the loop."""
+
+from dataclasses import replace
+from typing import Any
+
+from ekya.core import events as ev
+from ekya.core.faults import OVER
+from ekya.core.shares import ShareHolder, Work
+from ekya.core.speed import Pace
+from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
+from ekya.core.units import US_PER_S, ModelVersion, us_to_seconds
+
+ENOUGH_SCENE_US = 6 * US_PER_S
+"""Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
+
+
+def apply(state: FleetState, event: ev.Event) -> FleetState:
+    """Returns the state after an event. Events of a past job or window change nothing."""
+    match event:
+        case ev.WindowOpened():
+            labels, profiles = WindowLabels(), WindowProfiles()
+            newest_us = _newest_us(event.t_us, event.end_us)
+            return replace(
+                state,
+                streams=tuple(
+                    replace(
+                        stream,
+                        labels=labels,
+                        profiles=profiles,
+                        job=None,
+                        finished=None,
+                        paces=(),
+                        drifted_us=_still_new_us(stream, newest_us),
+                        relabelling=False,
+                        reactions=0,
+                        more_labels_us=None,
+                    )
+                    for stream in state.streams
+                ),
+                rounds=0,
+                window=event.index,
+                window_open_us=event.t_us,
+                window_end_us=event.end_us,
+            )
+        case ev.WindowClosed() | ev.GpuMeasured() | ev.ShareOverdue() | ev.FramesCounted() | ev.Warned():
+            return state
+        case ev.ShareResized():
+            return _at_share(state, event.holder, event.share_milli)
+        case ev.PreparationEnded():
+            return state.without_preparation() if state.ends(event) else state
+        case ev.ProfilerBack():
+            return state
+        case ev.CapacityLent():
+            return replace(state, lent_milli=event.share_milli)
+        case ev.StreamAdded():
+            return state.with_stream(
+                StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))
+            )
+        case _:
+            return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _newest_us(open_us: int, end_us: int) -> int:
+    """Returns the middle of the window before: the labels of a window show scenes up to there.
+
+    They are drawn from all of that window, so most of them show an older scene than one that began later.
+    """
+    return open_us - (end_us - open_us) // 2
+
+
+def _still_new_us(stream: StreamState, newest_us: int) -> int | None:
+    """Returns the stream time of a drift that a window's own labels will show too little of; None without."""
+    since_us = stream.drifted_us
+    if since_us is None and stream.more_labels_us is not None:
+        since_us = stream.labels.since_us
+    return since_us if since_us is not None and since_us > newest_us else None
+
+
+def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> FleetState:
+    """Returns the state after a job has changed to another share."""
+    if holder.work is not Work.RETRAINING or holder.stream is None:
+        return state
+    stream = state.stream(holder.stream)
+    if stream.job is None or stream.job.job != holder.number:
+        return state
+    job = replace(stream.job, held_milli=share_milli, epoch_since_us=None)
+    return state.with_stream(replace(stream, job=job))
+
+
+def _window_at(state: FleetState, t_us: int) -> int:
+    """Returns the window of a moment; the end of the open one belongs to the next."""
+    return max(state.window, 0) + (state.window >= 0 and t_us >= state.window_end_us)
+
+
+def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) -> StreamState:
+    known = stream.profiles
+    match event:
+        case ev.LabelsReady() if event.window == state.window:
+            labels = WindowLabels(
+                event.training_crops,
+                event.validation_crops,
+                event.new_classes,
+                event.class_histogram,
+                event.since_us,
+            )
+            # Without validation crops there is no new accuracy of the model.
+            accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
+            labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
+            return labelled if event.since_us is None else _of_new_scene(labelled, event)
+        case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
+            state.window_open_us, state.window_end_us
+        ):
+            return replace(stream, drifted_us=event.since_us, more_labels_us=None)
+        case ev.MoreLabelsDue() if event.window == state.window:
+            return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
+        case ev.InferenceProfiled() if event.window == state.window and event.options:
+            return replace(stream, inference_options=event.options)
+        case ev.ProfileReady() if event.window == state.window:
+            return replace(stream, profiles=replace(known, curves=(*known.curves, event.curve)))
+        case ev.RetrainProfiled() if event.window == state.window:
+            return replace(stream, profiles=replace(known, options=(*known.options, *event.options)))
+        case ev.MemoryShort() if event.window == state.window:
+            return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
+        case ev.ModelCached():
+            return replace(stream, cached=(*stream.cached, event.model))
+        case ev.ModelSwapped() | ev.ModelAdopted():
+            accuracy = event.validation_accuracy
+            return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None)
+        case ev.RolledBack():
+            base_versions = with_roll_back(stream.base_versions, event)
+            return replace(stream, version=event.version, base_versions=base_versions)
+        case ev.NeedMeasured():
+            return replace(stream, need=event)
+        case ev.WorkerDied() if stream.status not in OVER:
+            return _after_death(stream, event)
+        case ev.WorkerBack(role=ev.Role.INFERENCE):
+            return replace(stream, faults=replace(stream.faults, down=None))
+        case ev.StreamLost():
+            return _not_serving(stream, lost=event.reason)
+        case ev.StreamBack():
+            return replace(stream, faults=replace(stream.faults, lost=None))
+        case ev.StreamEnded():
+            return _not_serving(stream, ended=True)
+        case ev.RetrainProgress() | ev.RetrainFinished() | ev.RetrainFailed():
+            return _apply_to_job(stream, event)
+        case _:
+            return stream
+
+
+def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
+    """Returns the stream without what is known of the scene before its new labels.
+
+    It may be retrained again, whatever was retrained in the window before.
+    """
+    since_us = event.since_us or 0
+    newer = stream.drifted_us is not None and stream.drifted_us > since_us
+    enough_us = since_us + ENOUGH_SCENE_US
+    return replace(
+        stream,
+        profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
+        finished=None,
+        drifted_us=stream.drifted_us if newer else None,
+        relabelling=False,
+        more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
+    )
+
+
+def _apply_to_job(
+    stream: StreamState, event: ev.RetrainProgress | ev.RetrainFinished | ev.RetrainFailed
+) -> StreamState:
+    job = stream.job
+    if job is None or job.job != event.job:
+        return stream
+    match event:
+        case ev.RetrainProgress():
+            # A slow network may skip the weights of some epochs of a remote retraining.
+            missing = (0.0,) * (event.epoch - 1 - len(job.accuracies))
+            accuracies = (*job.accuracies, *missing, event.validation_accuracy)
+            first = job.first_epoch_gpu_s if job.accuracies else event.gpu_s
+            going_on = replace(
+                job,
+                accuracies=accuracies,
+                gpu_s=event.gpu_s,
+                first_epoch_gpu_s=first,
+                epoch_since_us=event.t_us,
+            )
+            return replace(stream, job=going_on, paces=(*stream.paces, *_pace(job, event.t_us)))
+        case ev.RetrainFinished():
+            # The best weights are about to serve unless they are worse; the next plan must know this.
+            accuracy = stream.accuracy
+            if not stream.relabelling:
+                accuracy = max(accuracy or 0.0, job.best_accuracy)
+            return replace(stream, job=None, finished=replace(job, gpu_s=event.gpu_s), accuracy=accuracy)
+        case ev.RetrainFailed():
+            try_another = not job.accuracies and not stream.profiles.fits(job.config)
+            return replace(stream, job=None, finished=None if try_another else job)
+
+
+def _pace(job: RetrainJob, now_us: int) -> tuple[Pace, ...]:
+    """Returns the pace of an epoch that ends now; empty if its time is distorted."""
+    if job.epoch_since_us is None or job.held_milli == 0:
+        return ()
+    return (Pace(job.job, job.held_milli, us_to_seconds(now_us - job.epoch_since_us)),)
+
+
+def with_roll_back(base_versions: frozenset[ModelVersion], event: ev.RolledBack) -> frozenset[ModelVersion]:
+    """Returns the versions under which a stream's base model has served, after a roll-back."""
+    return base_versions | {event.version} if event.of in base_versions else base_versions
+
+
+def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
+    if event.role is ev.Role.INFERENCE and stream.adopting_over is not None:
+        # The weights died with it: the base model goes on, and the profiles are not of it.
+        base = stream.adopting_over
+        stream = replace(stream, accuracy=base, adopting_over=None, profiles=WindowProfiles())
+    stream = replace(stream, faults=stream.faults.after_death(event))
+    if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
+        return replace(stream, job=None, finished=stream.job or stream.finished)
+    return _not_serving(stream)
+
+
+def _not_serving(stream: StreamState, **fault: Any) -> StreamState:
+    """Returns the stream after a fault, without inference, whose share the others get until it is back."""
+    faults = replace(stream.faults, **fault)
+    return replace(stream, faults=faults, inference=None, inference_share_milli=0)
