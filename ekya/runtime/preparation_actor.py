@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import cv2
 
@@ -13,7 +13,7 @@ from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
-from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.cuts import Task
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
@@ -44,6 +44,7 @@ from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.known_models import KnownModels
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
+from ekya.runtime.preparation_job import PreparationJob
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import lower_priority
 
@@ -53,65 +54,6 @@ _HAND_IN_S = 1.0
 _OVER = Resized(0, 0, "the preparation is over")
 _ROUNDS = 1_000_000
 """More preparations than a window can have."""
-
-
-@dataclass(slots=True, eq=False)
-class _Preparation:
-    """One window's preparation and the thread that runs it.
-
-    Attributes:
-        share: its use is reported in the events of the preparation, and measures the cost of trials.
-        changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
-        unlabelled: streams that are not labelled yet, in order.
-        others: weights of other streams that each stream tries on its labels.
-    """
-
-    command: BeginPreparation
-    share: JobShare
-    unlabelled: list[StreamId]
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
-    others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
-    labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
-    has_ended: bool = False
-
-    def awaited(self) -> tuple[PrepareStream, ...]:
-        """Returns the streams that are still to be labelled; none once the time is up."""
-        with self.changed:
-            waiting = () if self.has_ended else self.unlabelled
-            return tuple(one for one in self.command.streams if one.stream in waiting)
-
-    def next_to_label(self, timeout_s: float | None) -> StreamId | None:
-        """Waits for the next stream that has handed in; returns None after the timeout."""
-        with self.changed:
-            self.changed.wait_for(
-                lambda: self.has_ended or not self.unlabelled or self._handed_in(), timeout_s
-            )
-            stream = None if self.has_ended else self._handed_in()
-            if stream is not None:
-                self.unlabelled.remove(stream)
-            return stream
-
-    def drop(self, stream: StreamId) -> None:
-        """Removes a stream that cannot hand anything in."""
-        with self.changed:
-            self.unlabelled.remove(stream)
-            self.changed.notify_all()
-
-    def _handed_in(self) -> StreamId | None:
-        return next((one for one in self.unlabelled if one in self.streams), None)
-
-    def end(self) -> Resized:
-        """Drops unfinished work, since the time is up; returns when the last batch is over."""
-        with self.changed:
-            self.has_ended = True
-            self.changed.notify_all()
-        return self.share.stop()
-
-    @property
-    def used_s(self) -> float:
-        """GPU-seconds used since this was last read."""
-        return self.share.unreported_us() / US_PER_S
 
 
 class PreparationActor:
@@ -130,7 +72,7 @@ class PreparationActor:
         forward_operations(crop_side(config.fleet), architecture=config.fleet.edge.model)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
-        self._preparations: NewestJob[_Preparation] = NewestJob()
+        self._preparations: NewestJob[PreparationJob] = NewestJob()
         predictors = Predictors(config.device, config.way)
         if config.fleet.edge.task is Task.DETECT:
             # So does the first export of a detector: without this the first window has no labels.
@@ -158,7 +100,7 @@ class PreparationActor:
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._config.shares.attach(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)
-        preparation = _Preparation(command, share, [asked.stream for asked in command.streams])
+        preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
         before, number = self._newest(command.window), _number(command.window, command.round)
         if before is not None:
             # The labels of other streams stay valid.
@@ -259,7 +201,7 @@ class PreparationActor:
             return None, None
         return prepared.passed.copy(), None
 
-    def _newest(self, window: int) -> _Preparation | None:
+    def _newest(self, window: int) -> PreparationJob | None:
         """Returns the newest preparation if it is one of this window."""
         newest = self._preparations.job
         return newest if newest is not None and newest.command.window == window else None
@@ -268,7 +210,7 @@ class PreparationActor:
         """Returns the events of this actor; waits up to the timeout for the first."""
         return self._mailbox.take(timeout_s)
 
-    def _run(self, preparation: _Preparation, before: _Preparation | None) -> None:
+    def _run(self, preparation: PreparationJob, before: PreparationJob | None) -> None:
         window = preparation.command.window
         if before is not None:
             # Its last events precede those of this one.
@@ -285,12 +227,12 @@ class PreparationActor:
             give_back_freed()
         self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window, preparation.command.round))
 
-    def _prepare(self, preparation: _Preparation) -> None:
+    def _prepare(self, preparation: PreparationJob) -> None:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         while asked := preparation.awaited():
             self._prepare_streams(preparation, asked)
 
-    def _prepare_streams(self, preparation: _Preparation, asked: Sequence[PrepareStream]) -> None:
+    def _prepare_streams(self, preparation: PreparationJob, asked: Sequence[PrepareStream]) -> None:
         labelled: dict[StreamId, Labelled] = {}
         timeout_s: float | None = None
         for planned in preparation_steps(asked, labelled):
@@ -325,7 +267,7 @@ class PreparationActor:
             finally:
                 free_cache()
 
-    def _label(self, preparation: _Preparation, stream: StreamId) -> Labelled:
+    def _label(self, preparation: PreparationJob, stream: StreamId) -> Labelled:
         prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
         calls_before = self._golden.calls
         with preparation.share.batch():
@@ -356,7 +298,7 @@ class PreparationActor:
         )
         return Labelled(accuracy, labels.can_train)
 
-    def _check_teacher(self, preparation: _Preparation, stream: StreamId) -> None:
+    def _check_teacher(self, preparation: PreparationJob, stream: StreamId) -> None:
         """Logs a warning if a stream's first labels say that the golden model is worse than its own."""
         prepared, labels = preparation.streams[stream], preparation.labels[stream]
         if stream in self._teacher_checked or not prepared.images_to_check_teacher(labels):
@@ -367,7 +309,7 @@ class PreparationActor:
         if warning is not None:
             _LOG.warning("%s: %s", stream, warning)
 
-    def _try_others(self, preparation: _Preparation, stream: StreamId) -> float | None:
+    def _try_others(self, preparation: PreparationJob, stream: StreamId) -> float | None:
         """Tries other streams' models on new labels, and prepares the best instead if it is to serve.
 
         Returns:
@@ -384,7 +326,7 @@ class PreparationActor:
         return None if preparation.streams[stream] is prepared else offer.accuracy
 
     def _profile_inference(
-        self, preparation: _Preparation, stream: StreamId, configs: tuple[InferenceConfig, ...]
+        self, preparation: PreparationJob, stream: StreamId, configs: tuple[InferenceConfig, ...]
     ) -> None:
         prepared = preparation.streams[stream]
         typical, golden_before_s = self._costs[stream], self._golden.took_s
@@ -404,7 +346,7 @@ class PreparationActor:
             )
         )
 
-    def _micro_profile(self, preparation: _Preparation, step: TrialStep) -> None:
+    def _micro_profile(self, preparation: PreparationJob, step: TrialStep) -> None:
         trial = preparation.streams[step.stream].trial(
             step.family,
             preparation.labels[step.stream],
