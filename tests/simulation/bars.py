@@ -1,11 +1,13 @@
 """Street of bright bars whose position is the class, and an edge model that learns it in milliseconds."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import nn
 
+from ekya.control.options import LoopOptions
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import BASE_VERSION
 from ekya.models.edge.architectures import EDGE_MODELS, Trunk
@@ -31,6 +33,24 @@ FRAMES = 30
 NAMES = ("left", "middle", "right")
 SIDE = 16
 CARD = CostCard("a device", 1e9, 2e9, 1e9, 0.0, 1e9, 1e9, 0)
+QUICK = replace(CARD, batch_inference_ops_per_s=4e9)
+"""Fast enough to label two streams in 0.45 s, one of them by serving and earlier weights."""
+TIGHT = LoopOptions(
+    window_us=WINDOW_US,
+    windows=3,
+    capacity_milli=1500,
+    quantum_milli=50,
+    steal_milli=50,
+    min_accuracy=0.2,
+    preparation_share_milli=1000,
+    preparation_us=WINDOW_US * 15 // 100,
+    checkpoint_delay_us=50_000,
+    retrain_configs=(),
+    inference_configs=(),
+    family_costs=(),
+)
+"""Constants of a loop with little time; tests set γ and λ."""
+
 PARKED = 4
 """Number of frames for which an object stands before the next one takes its place."""
 
@@ -145,18 +165,20 @@ def turned_around(model):
     return bad
 
 
-def standing_camera(folder, store, stream, model, settings):
-    """Returns an emulated camera that shows ``standing`` bars, with ``model`` as its base model."""
+def camera_of(folder, store, stream, model, settings, shown=None, window_us=WINDOW_US, card=CARD, **more):
+    """Returns an emulated camera that shows ``standing`` bars or others, with ``model`` as its base model."""
     models = ModelRecord(folder, store, stream)
     models.add_model(BASE_VERSION, to_bytes(model), -1, None, None, 0)
-    steps = FrameSteps(GivenBoxes(), WindowCollector(settings, WINDOW_US))
-    return EmulatedCamera(
-        settings=settings,
-        inference=EmulatedStream(standing(200), steps, CARD, model, partial(Classifier, classes=NAMES)),
-        frames=FrameRecord(folder, stream),
-        models=models,
-        model=model,
-        options=(),
-        version=BASE_VERSION,
-        memory=ExemplarMemory(),
-    )
+    steps = FrameSteps(GivenBoxes(), WindowCollector(settings, window_us))
+    prepare = partial(Classifier, classes=NAMES)
+    values = {
+        "settings": settings,
+        "inference": EmulatedStream(shown or standing(200), steps, card, model, prepare),
+        "frames": FrameRecord(folder, stream),
+        "models": models,
+        "model": model,
+        "options": (),
+        "version": BASE_VERSION,
+        "memory": ExemplarMemory(),
+    }
+    return EmulatedCamera(**values | more)

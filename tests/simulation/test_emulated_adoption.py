@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, knowing, standing_camera, turned_around
+from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, camera_of, knowing, turned_around
 from starts import start_retraining
 
 from ekya.core import commands as cmd
@@ -35,7 +35,7 @@ class World:
         folder = RunFolder.create(root, "adopts")
         self.store = stack.enter_context(StateStore(folder.state))
         self.cameras = {
-            stream: standing_camera(folder, self.store, stream, base, settings) for stream in (NEW, OLD)
+            stream: camera_of(folder, self.store, stream, base, settings) for stream in (NEW, OLD)
         }
         self.executor = VirtualExecutor(EmulatedWorld(self.cameras, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(one, InferenceConfig(1, SIDE), 500) for one in self.cameras])

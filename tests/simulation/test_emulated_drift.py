@@ -2,25 +2,18 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
-from bars import CARD, FPS, NAMES, SIDE, Golden, knowing, standing
+from bars import FPS, NAMES, QUICK, SIDE, TIGHT, Golden, camera_of, knowing, standing
 
 from ekya.control.journal_replay import replay
 from ekya.control.loop import run_loop
-from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import BASE_VERSION, StreamId
-from ekya.models.edge.checkpoints import to_bytes
-from ekya.models.proposer import GivenBoxes
-from ekya.models.training.exemplars import ExemplarMemory
-from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.run_writer import FrameRecord, ModelRecord, merge_frames
+from ekya.core.units import StreamId
+from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
 from ekya.planning.schedulers.registry import make_scheduler
@@ -28,8 +21,6 @@ from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
-from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 
@@ -37,21 +28,13 @@ S = 1_000_000
 CAM = StreamId("cam")
 WINDOW_US = 9 * S
 DRIFT_US, NOTICED_US = 12 * S, 13 * S
-QUICK = replace(CARD, batch_inference_ops_per_s=4e9)
 LAMBDAS = (InferenceConfig(1, SIDE),)
-OPTIONS = LoopOptions(
+OPTIONS = replace(
+    TIGHT,
     window_us=WINDOW_US,
-    windows=3,
-    capacity_milli=1500,
-    quantum_milli=50,
-    steal_milli=50,
-    min_accuracy=0.2,
-    preparation_share_milli=1000,
     preparation_us=WINDOW_US * 15 // 100,
-    checkpoint_delay_us=S // 20,
     retrain_configs=(RetrainConfig(30, 8, 0, 0, 1.0),),
     inference_configs=LAMBDAS,
-    family_costs=(),
     reacts_to_drift=True,
 )
 
@@ -88,18 +71,16 @@ def emulate(root, base, options):
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, "thief", options)
         stack.callback(journal.close)
-        models = ModelRecord(folder, store, CAM)
-        models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
-        steps = FrameSteps(GivenBoxes(), WindowCollector(settings, WINDOW_US))
-        camera = EmulatedCamera(
-            settings=settings,
-            inference=EmulatedStream(street(), steps, QUICK, base, partial(Classifier, classes=NAMES)),
-            frames=FrameRecord(folder, CAM),
-            models=models,
-            model=base,
+        camera = camera_of(
+            folder,
+            store,
+            CAM,
+            base,
+            settings,
+            shown=street(),
+            window_us=WINDOW_US,
+            card=QUICK,
             options=inference_options(LAMBDAS, (), {SIDE: 0.005}, FPS),
-            version=BASE_VERSION,
-            memory=ExemplarMemory(),
             misfortunes=(noticed,),
         )
         world = EmulatedWorld({CAM: camera}, MarkedGolden(), QUICK, 0, options.capacity_milli)

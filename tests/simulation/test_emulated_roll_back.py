@@ -14,8 +14,8 @@ from bars import (
     SIDE,
     WINDOW_US,
     Golden,
+    camera_of,
     knowing,
-    standing_camera,
     turned_around,
 )
 from starts import start_retraining
@@ -46,7 +46,7 @@ class World:
     def __init__(self, root, model, stack):
         folder = RunFolder.create(root, "back")
         self.store = stack.enter_context(StateStore(folder.state))
-        self.camera = standing_camera(folder, self.store, CAM, model, SETTINGS)
+        self.camera = camera_of(folder, self.store, CAM, model, SETTINGS)
         self.executor = VirtualExecutor(EmulatedWorld({CAM: self.camera}, Golden(), CARD, 0, 2000), 0)
         self.executor.execute([cmd.SetInference(CAM, EVERY, 1000)])
 

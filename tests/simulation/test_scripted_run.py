@@ -2,25 +2,18 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pytest
 import torch
-from bars import CARD, FPS, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
+from bars import FPS, NAMES, QUICK, SIDE, TIGHT, Golden, camera_of, frames, tiny_trunk
 
 from ekya.control.loop import run_loop
-from ekya.control.options import LoopOptions
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.units import BASE_VERSION, StreamId
-from ekya.models.edge.checkpoints import to_bytes
+from ekya.core.units import StreamId
 from ekya.models.edge.model import EDGE_MODELS, build_edge_model
-from ekya.models.proposer import GivenBoxes
-from ekya.models.training.exemplars import ExemplarMemory
-from ekya.pipeline.collector import WindowCollector
-from ekya.pipeline.inference import Classifier, FrameSteps
-from ekya.pipeline.run_writer import FrameRecord, ModelRecord, merge_frames
+from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import misfortunes
 from ekya.planning.profiling.inference_profile import inference_options
@@ -29,8 +22,6 @@ from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.run_tables import read_predictions, read_reference
-from ekya.simulation.emulated.camera import EmulatedCamera
-from ekya.simulation.emulated.stream import EmulatedStream
 from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.playing import PlayConfig, PlayedSource
@@ -46,25 +37,9 @@ SCRIPTS = {
 SPEED = 1.0
 GAMMAS = tuple(RetrainConfig(epochs, 8, 0, 0, 1.0) for epochs in (1, 3))
 LAMBDAS = (InferenceConfig(1, SIDE), InferenceConfig(3, SIDE))
-OPTIONS = LoopOptions(
-    window_us=WINDOW_US,
-    windows=WINDOWS,
-    capacity_milli=1500,
-    quantum_milli=50,
-    steal_milli=50,
-    min_accuracy=0.2,
-    preparation_share_milli=1000,
-    preparation_us=WINDOW_US * 15 // 100,
-    checkpoint_delay_us=S // 20,
-    retrain_configs=GAMMAS,
-    inference_configs=LAMBDAS,
-    family_costs=(),
-    last_join_us=4_500_000,
+OPTIONS = replace(
+    TIGHT, windows=WINDOWS, retrain_configs=GAMMAS, inference_configs=LAMBDAS, last_join_us=4_500_000
 )
-
-
-QUICK_CARD = replace(CARD, batch_inference_ops_per_s=4e9)
-"""Fast enough to label two streams in 0.45 s, one of them by serving and earlier weights."""
 
 
 @dataclass
@@ -123,25 +98,18 @@ def emulate(root, scheduler="thief"):
         for place, (stream, script) in enumerate(SCRIPTS.items()):
             play = PlayConfig(speed=SPEED, script=script)
             settings = PreparationSettings(NAMES, SIDE, FPS, 20, 70 + place)
-            collector = WindowCollector(settings, WINDOW_US)
-            steps = FrameSteps(GivenBoxes(), collector)
-            models = ModelRecord(folder, store, stream)
-            models.add_model(BASE_VERSION, to_bytes(base), -1, None, None, 0)
-            cameras[stream] = EmulatedCamera(
-                settings=settings,
-                inference=EmulatedStream(
-                    PlayedSource(Bars(), play).frames(), steps, CARD, base, partial(Classifier, classes=NAMES)
-                ),
-                frames=FrameRecord(folder, stream),
-                models=models,
-                model=base,
+            cameras[stream] = camera_of(
+                folder,
+                store,
+                stream,
+                base,
+                settings,
+                shown=PlayedSource(Bars(), play).frames(),
                 options=inference_options(LAMBDAS, (), {SIDE: 0.005}, FPS),
-                version=BASE_VERSION,
-                memory=ExemplarMemory(),
                 joins_us=play.joins_us,
                 misfortunes=misfortunes(Config(stream, play)),
             )
-        world = EmulatedWorld(cameras, Golden(), QUICK_CARD, 0, OPTIONS.capacity_milli)
+        world = EmulatedWorld(cameras, Golden(), QUICK, 0, OPTIONS.capacity_milli)
         executor = VirtualExecutor(world, S // 20)
         chosen = make_scheduler(scheduler)
         run_loop(executor, journal, chosen.plan, chosen.needs, OPTIONS, lambda _batch, _turn: None)
