@@ -28,7 +28,7 @@ import cv2
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from recipe import run
+from recipe import Json, run
 from rich.progress import Progress
 from rich.table import Table
 
@@ -204,9 +204,7 @@ def main(
     everything: Annotated[
         bool, typer.Option("--all", help="Count what the detector half believes in.")
     ] = False,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Measure what following saves, and which objects it misses."""
     cv2.setNumThreads(1)

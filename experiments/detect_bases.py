@@ -19,6 +19,7 @@ from city_windows import one_thread
 from detect_clips import first_and_last, labelled_clip, retrained
 from detect_options import Every, Side
 from detect_scores import f1_of
+from recipe import Json
 from rich.table import Table
 
 from ekya.cli.output import output
@@ -88,9 +89,7 @@ def main(
     blocks: Annotated[list[int] | None, typer.Option(help="Trained blocks; may be repeated.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Of a retraining.")] = 40,
     seeds: Annotated[int, typer.Option(min=1, help="Retrainings whose mean is taken.")] = 2,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Measure bases of detectors on video."""
     named = [one.partition("=") for one in base]

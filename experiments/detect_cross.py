@@ -24,7 +24,7 @@ from city_windows import one_thread
 from detect_clips import default_gamma, first_and_last, labelled_clip, retrained
 from detect_options import Every, Golden, Labelled, Side, Student
 from detect_scores import f1_of
-from recipe import run
+from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.options import distinct, numbers
@@ -118,9 +118,7 @@ def main(
     every: Every = 6,
     labelled: Labelled = 24,
     seeds: Annotated[str, typer.Option(metavar="N,...", help="Seeds whose mean is taken.")] = "11,12,13",
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Measure what a detector that was adapted to one camera does on others."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -28,9 +28,9 @@ from city_windows import one_thread
 from detect_clips import labelled_clip
 from detect_fleet import CAMERA, each, fleet_of
 from detect_gains import Estimate
-from detect_options import Golden, Student
+from detect_options import Golden, Jobs, Student
 from detect_scores import f1_of
-from recipe import run
+from recipe import Json, run
 from rich.progress import Progress
 from rich.table import Table
 
@@ -233,10 +233,8 @@ def main(
     window: Annotated[float, typer.Option(min=4.0, help="Seconds of a window.")] = 20.0,
     visit: Annotated[int, typer.Option(min=2, help="Windows of a visit.")] = 2,
     fps: Annotated[float, typer.Option(min=0.5, help="Frames a second, at most.")] = 10.0,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    jobs: Jobs = 1,
+    json_to: Json = None,
 ) -> None:
     """Measure what a detector forgets of a scene while its camera shows others."""
     one_thread()

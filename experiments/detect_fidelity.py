@@ -23,7 +23,7 @@ from typing import Annotated, Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import typer
-from recipe import run
+from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.output import output
@@ -140,9 +140,7 @@ def _summary(folder: RunFolder) -> Mapping[str, Any]:
 def main(
     live: Annotated[Path, typer.Argument(help="Folder of a live run on recorded video.")],
     card: Annotated[Path | None, typer.Option(help="Cost card; the shipped one.")] = None,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Compare a live run with the same fleet on virtual time."""
     with output(json_to) as out, tempfile.TemporaryDirectory() as temporary:

@@ -24,7 +24,7 @@ from detect_clips import default_gamma, first_and_last, labelled_clip, retrained
 from detect_options import Every, Golden, Labelled, Side, Student
 from detect_scores import f1_of
 from numpy.typing import NDArray
-from recipe import run
+from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.options import distinct
@@ -150,9 +150,7 @@ def main(
     labelled: Labelled = 24,
     epochs: Annotated[int, typer.Option(min=1, help="Of a retraining.")] = 40,
     seed: Annotated[int, typer.Option(help="Of the retrainings.")] = 11,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Measure what a camera gains by starting from another camera's model."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -31,9 +31,9 @@ import numpy as np
 import typer
 from detect_fleet import CAMERA, CLASSES, duration_s, each, fleet_of
 from detect_gains import ADAPTED, FROZEN, Row, gain_table, gains, lower
-from detect_options import Golden, Student
+from detect_options import Golden, Jobs, Student
 from numpy.typing import NDArray
-from recipe import run
+from recipe import Json, run
 from rich.progress import Progress
 from rich.table import Table
 
@@ -274,10 +274,8 @@ def main(
             help="Video that settings were chosen on; may be repeated. The others are stated apart."
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cases at a time, each in a process of its own.")] = 1,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    jobs: Jobs = 1,
+    json_to: Json = None,
 ) -> None:
     """Compare an adapted student with a golden detector that runs less often."""
     names = tuple(schedulers.split(","))

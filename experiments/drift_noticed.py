@@ -28,7 +28,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import typer
 from detect_fleet import each
-from recipe import run
+from detect_options import Jobs
+from recipe import Json, run
 from rich.progress import Progress
 from rich.table import Table
 from scipy.stats import chi2
@@ -395,10 +396,8 @@ def main(
     student: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="FastestDet's weights, for recordings.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cases at a time, each in a process of its own.")] = 1,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    jobs: Jobs = 1,
+    json_to: Json = None,
 ) -> None:
     """Measure what a monitor of drift notices."""
     if video and student is None:

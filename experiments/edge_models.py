@@ -27,7 +27,7 @@ import numpy as np
 import typer
 from balanced import balanced_accuracy
 from city_windows import SIDE, CityFleet, one_thread, read_fleet
-from recipe import run
+from recipe import Json, run
 from rich.progress import Progress
 from rich.table import Table
 from torch import nn
@@ -133,9 +133,7 @@ def main(
     halved: Annotated[bool, typer.Option("--halved", help="Also with torchvision's strides.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Ten days and eight epochs.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of weights and order.")] = 0,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Measure the edge models side by side."""
     names = list(model or STREAMS_MODELS)

@@ -24,7 +24,7 @@ import typer
 from detect_fleet import CLASSES, fleet_of
 from detect_options import Golden, Student
 from numpy.typing import NDArray
-from recipe import run
+from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.options import numbers
@@ -146,9 +146,7 @@ def main(
     sides: Annotated[str, typer.Option(metavar="N,...", help="Sides of the student's input.")] = "352,224",
     every: Annotated[str, typer.Option(metavar="N,...", help="Analyse every n-th frame.")] = "1,2,3,5,10,15",
     frames: Annotated[int, typer.Option(min=2, help="Most frames of a video.")] = 600,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also as JSON; - is standard output.")
-    ] = None,
+    json_to: Json = None,
 ) -> None:
     """Compare boxes that are held with boxes that are followed."""
     cv2.setNumThreads(1)
