@@ -9,6 +9,7 @@ from ekya.core.state import FleetState, StreamState
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
+from ekya.planning.profiling.zoo import candidates
 from ekya.planning.schedulers.scheduler import Needs
 
 INFERENCE_PROFILE_EVERY = 4
@@ -45,6 +46,8 @@ def window_preparation(
                 stream=stream.stream,
                 inference=options.inference_configs if profiles_inference(stream) else (),
                 families=_families(fleet, histories, stream.stream, options, needs),
+                candidates=candidates(fleet.zoo, stream.picture, stream.kept),
+                kept=stream.kept,
             )
             for stream in serving
         ),
@@ -77,6 +80,8 @@ def reaction(
             (),
             _families(fleet, histories, stream.stream, options, needs),
             stream.drifted_us,
+            candidates(fleet.zoo, stream.picture, stream.kept),
+            stream.kept,
         )
         for stream in fleet.streams
         if stream.drifted_us is not None

@@ -39,6 +39,8 @@ class FileJournal:
         header = _OPTIONS.dump_python(options, mode="json")
         if not options.reacts_to_drift:  # a run without it is written as before there was such an option
             del header["reacts_to_drift"]
+        if not options.zoo:
+            del header["zoo"]
         self._write({"scheduler": scheduler, "options": header})
 
     def batch(self, batch: Batch) -> None:
