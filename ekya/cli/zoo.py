@@ -70,6 +70,6 @@ def _table(title: str, files: "Sequence[tuple[KeptFile, bool]]", classes: Sequen
             f"{model.accuracy:.1%}",
             ", ".join(classes[at] for at in most if seen[at]),
             f"{file.size / 1e6:.1f}",
-            "whole" if whole else "damaged or missing",
+            "whole" if whole else "damaged",
         )
     return table
