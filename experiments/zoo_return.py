@@ -5,8 +5,10 @@
 
 Of each camera whose rendered scene returns in a run: the time from the return until it is noticed, from the
 first labels after it until a kept model serves, and the accuracy in the first ten seconds, beside that in the
-last ten seconds before the scene was left and of the same time in a run without kept models (``--without``,
-objects that either run labelled do not count).
+last ten seconds before the scene was left and of the same time in a run without kept models (``--without``).
+
+Labelled objects count here, unlike in a run's summary: after a drift most of the few objects are labelled,
+and none was before it was first answered.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,12 +25,13 @@ from ekya.cli.output import output
 from ekya.config.fleet_file import FleetConfig, load_fleet
 from ekya.core import events as ev
 from ekya.core.errors import UserError
-from ekya.core.records import LabelledBoxes
+from ekya.core.records import NO_LABELS
 from ekya.core.units import US_PER_S, StreamId
-from ekya.results.finalize import labelled_in_any, score_run
+from ekya.results.finalize import scoring
 from ekya.results.metrics.accuracy import ScoreSeries
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.streams.synthetic import CitySpec
 
 FIRST_S = 10.0
@@ -106,8 +109,7 @@ def measured(kept: RunFolder, without: RunFolder | None) -> Iterator[Measured]:
     """Yields what happened at each return of a run, beside a run without kept models."""
     fleet = load_fleet(kept.fleet)
     folders = [kept] if without is None else [kept, without]
-    labelled = {one.id: labelled_in_any(folders, one.id) for one in fleet.streams}
-    series = [_series(folder, fleet, labelled) for folder in folders]
+    series = [_series(folder, fleet) for folder in folders]
     _, _, steps = read_journal(kept.journal)
     events = [event for step in steps for event in step.events]
     for of in returns(fleet):
@@ -131,10 +133,17 @@ def accuracy(series: ScoreSeries, from_s: float, until_s: float) -> float:
     return float(series.correct[within].sum() / max(int(series.counted[within].sum()), 1))
 
 
-def _series(
-    folder: RunFolder, fleet: FleetConfig, labelled: dict[StreamId, LabelledBoxes]
-) -> dict[StreamId, ScoreSeries]:
-    return {stream: score.series for stream, score in score_run(folder, fleet, labelled).items()}
+def _series(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, ScoreSeries]:
+    score = scoring(fleet)
+    return {
+        one.id: score(
+            read_predictions(folder.predictions(one.id)),
+            read_reference(folder.reference(one.id)),
+            NO_LABELS,
+            decoded=0,
+        ).series
+        for one in fleet.streams
+    }
 
 
 def _first_s(events: Sequence[ev.Event], kind: type[ev.Event], since_s: float) -> float | None:
