@@ -154,7 +154,9 @@ class FleetConfig(FleetSection):
         if preset is None:
             return self
         changes = {
-            "preparation": self.preparation.model_copy(update={"profiler": preset.profiler}),
+            "preparation": self.preparation.model_copy(
+                update={"profiler": preset.profiler, "burst": preset.prepares_in_burst}
+            ),
             "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
             "drift": self.drift if preset.reacts_to_drift else DriftConfig(),

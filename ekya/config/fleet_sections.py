@@ -53,11 +53,14 @@ class PreparationConfig(FleetSection):
     """Resources of a window for labelling and profiling.
 
     Attributes:
-        share_milli: share that both hold together.
-        fraction: longest part of the window for which they hold it.
+        share_milli: largest share that both hold together; less where inference needs the rest for its
+            minimum accuracy.
+        fraction: longest part of the window for which they hold it; at a smaller share they may take longer,
+            up to three tenths of the window.
         streams: number of streams that are labelled and profiled per window, round robin; None for all.
         frames: frames of a window that are used.
         profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
+        burst: hold all of ``share_milli`` whatever inference needs, as in the paper.
     """
 
     share_milli: int = Field(default=900, ge=1)
@@ -65,6 +68,7 @@ class PreparationConfig(FleetSection):
     streams: int | None = Field(default=None, ge=1)
     frames: KeptFrames = KeptFrames.DRAWN
     profiler: Profiler = Profiler.EKYA
+    burst: bool = False
 
 
 class ShadowGateConfig(FleetSection):

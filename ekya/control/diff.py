@@ -85,7 +85,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             for asked in command.streams:
                 state = state.with_stream(_to_be_prepared(state.stream(asked.stream), asked, command.window))
             streams = frozenset(asked.stream for asked in command.streams)
-            running = RunningPreparation(now_us, command.round, streams)
+            running = RunningPreparation(now_us, command.share_milli, command.round, streams)
             return replace(state, preparation=running, rounds=max(state.rounds, command.round))
         case cmd.SetInference():
             stream = state.stream(command.stream)

@@ -44,8 +44,8 @@ class LoopOptions:
         windows: number of windows; None continues until every stream has ended.
         capacity_milli: all GPUs together.
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
-        preparation_share_milli: share of labelling and profiling while they run.
-        preparation_us: time limit of labelling and profiling.
+        preparation_share_milli: largest share of labelling and profiling while they run.
+        preparation_us: time limit of labelling and profiling at that share.
         prepared_streams: number of streams that are labelled and profiled per window; None for all.
         checkpoint_delay_us: how long a checkpoint stops a retraining; None: no weights serve before its end.
         retrain_configs, inference_configs: Γ without ∅, and Λ.
@@ -64,6 +64,7 @@ class LoopOptions:
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
         zoo: number of retrained models that are kept; 0 without a zoo.
+        preparation_bursts: labelling and profiling always have their largest share, whatever inference needs.
     """
 
     window_us: int
@@ -94,3 +95,4 @@ class LoopOptions:
     prepared_streams: int | None = None
     reacts_to_drift: bool = False
     zoo: int = 0
+    preparation_bursts: bool = True

@@ -1,15 +1,19 @@
 """Decides which streams are labelled and profiled, and when: with a window, late in it, and after a drift."""
 
+from dataclasses import replace
+
 from ekya.control.options import LoopOptions
-from ekya.control.views import Histories, history_of
+from ekya.control.views import Histories, free_milli_at_home, history_of, window_view
 from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.profile import Family, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.zoo import candidates
+from ekya.planning.schedulers.allocation import left_by_inference
 from ekya.planning.schedulers.scheduler import Needs
 
 INFERENCE_PROFILE_EVERY = 4
@@ -19,9 +23,21 @@ MOST_REACTIONS = 2
 """Preparations in a window that answer drifts of one stream: one at once, on the few objects that the new
 scene has shown, and one when it has shown more. Others would take the window's share from retraining."""
 
+LONGEST_PART = 0.3
+"""Part of a window that preparation may take where inference leaves it little share."""
+
+
+def time_limit_us(share_milli: int, options: LoopOptions) -> int:
+    """Returns the time limit of a preparation at a share: for the same work, within ``LONGEST_PART``."""
+    most, share = (
+        options.training_speed.speed(milli) for milli in (options.preparation_share_milli, share_milli)
+    )
+    longest_us = max(int(options.window_us * LONGEST_PART), options.preparation_us)
+    return min(round(options.preparation_us * most / share), longest_us) if share > 0.0 else longest_us
+
 
 def window_preparation(
-    fleet: FleetState, histories: Histories, options: LoopOptions, needs: Needs
+    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
 ) -> cmd.BeginPreparation:
     """Returns the preparation of the open window: of the streams whose turn it is."""
     window = fleet.window
@@ -30,8 +46,10 @@ def window_preparation(
         stream for stream in fleet.streams if stream.status is Status.SERVING and stream.added_in < window
     ]
 
-    if options.prepared_streams is not None and options.prepared_streams < len(serving):
-        serving = [fleet.stream(one) for one in next_prepared(serving, options.prepared_streams)]
+    share_milli = _share_milli(fleet, histories, now_us, options, needs)
+    places = _places(len(serving), share_milli, options)
+    if places < len(serving):
+        serving = [fleet.stream(one) for one in next_prepared(serving, places)]
 
     def profiles_inference(stream: StreamState) -> bool:
         last = stream.inference_profiled_in
@@ -40,7 +58,7 @@ def window_preparation(
 
     return cmd.BeginPreparation(
         window=window,
-        share_milli=options.preparation_share_milli,
+        share_milli=share_milli,
         streams=tuple(
             cmd.PrepareStream(
                 stream=stream.stream,
@@ -74,6 +92,17 @@ def reaction(
     """
     if not (options.reacts_to_drift and needs.labels) or fleet.preparing or fleet.window < 0:
         return None
+    waiting = [
+        stream
+        for stream in fleet.streams
+        if stream.drifted_us is not None
+        and stream.status is Status.SERVING
+        and stream.reactions < MOST_REACTIONS
+    ]
+    if not waiting:
+        return None
+    share_milli = _share_milli(fleet, histories, now_us, options, needs)
+    left_us = fleet.window_end_us - now_us - time_limit_us(share_milli, options)
     drifted = [
         cmd.PrepareStream(
             stream.stream,
@@ -83,25 +112,51 @@ def reaction(
             candidates(fleet.zoo, stream.picture, stream.kept),
             stream.kept,
         )
-        for stream in fleet.streams
-        if stream.drifted_us is not None
-        and stream.status is Status.SERVING
-        and stream.reactions < MOST_REACTIONS
-        and now_us + _reaction_us(stream, histories, options) <= fleet.window_end_us
+        for stream in waiting
+        if _cheapest_us(stream, histories, options) <= left_us
     ]
     if not drifted:
         return None
     return cmd.BeginPreparation(
         window=fleet.window,
-        share_milli=options.preparation_share_milli,
-        streams=tuple(drifted[: options.prepared_streams]),
+        share_milli=share_milli,
+        streams=tuple(drifted[: _places(len(drifted), share_milli, options)]),
         training_speed=options.training_speed,
         round=fleet.rounds + 1,
     )
 
 
-def _reaction_us(stream: StreamState, histories: Histories, options: LoopOptions) -> int:
-    """Returns the time for labels, profiles and the cheapest retraining, which has all that is left.
+def _share_milli(
+    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
+) -> int:
+    """Returns the share of a preparation that begins now: what inference leaves at its floors, at least δ.
+
+    Without any share a stream whose inference needs the rest to reach a_MIN would never be retrained.
+    """
+    most = options.preparation_share_milli
+    if options.preparation_bursts:
+        return most
+    view = window_view(fleet, now_us, options, needs, histories)
+    if options.homes:
+        here = {one.stream for one in options.homes if one.gpu == PREPARATION_GPU}
+        streams = tuple(stream for stream in view.streams if stream.stream in here)
+        free_milli = free_milli_at_home(fleet, options)[PREPARATION_GPU]
+        view = replace(view, streams=streams, capacity_milli=free_milli)
+    share_milli = min(max(left_by_inference(view), options.quantum_milli), most)
+    return options.training_groups.down(share_milli) if options.training_groups else share_milli
+
+
+def _places(streams: int, share_milli: int, options: LoopOptions) -> int:
+    """Returns the number of streams that a preparation has time for at its share, of those that want one."""
+    most = streams if options.prepared_streams is None else min(streams, options.prepared_streams)
+    speed = options.training_speed
+    work = time_limit_us(share_milli, options) * speed.speed(share_milli)
+    whole = options.preparation_us * speed.speed(options.preparation_share_milli)
+    return most if work >= whole else max(int(most * work / whole), 1)
+
+
+def _cheapest_us(stream: StreamState, histories: Histories, options: LoopOptions) -> int:
+    """Returns the time for the cheapest retraining, which has all that is left.
 
     Costs of γ are those that were profiled; before these, priors for as many crops as are labelled.
     """
@@ -113,7 +168,7 @@ def _reaction_us(stream: StreamState, histories: Histories, options: LoopOptions
         if family_of(config) == cost.family
     ]
     speed = options.training_speed.speed(min(options.capacity_milli, FULL_GPU_MILLI))
-    return options.preparation_us + round(min(known or priors, default=0.0) / speed * US_PER_S)
+    return round(min(known or priors, default=0.0) / speed * US_PER_S)
 
 
 def _families(

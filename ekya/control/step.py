@@ -7,7 +7,7 @@ from ekya.control.checkpointing import gpu_s_left, worth_serving
 from ekya.control.diff import after_command, diff
 from ekya.control.granting import at_granted_shares
 from ekya.control.options import LoopOptions
-from ekya.control.preparing import may_prepare_late, reaction, window_preparation
+from ekya.control.preparing import may_prepare_late, reaction, time_limit_us, window_preparation
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
     Histories,
@@ -179,7 +179,8 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the loop's own next event."""
     if state.preparation is not None:
-        return min(state.preparation.began_us + options.preparation_us, state.window_end_us)
+        limit_us = time_limit_us(state.preparation.share_milli, options)
+        return min(state.preparation.began_us + limit_us, state.window_end_us)
     labelled = (stream.more_labels_us for stream in state.streams if stream.more_labels_us is not None)
     return min((state.window_end_us, *labelled))
 
@@ -239,9 +240,9 @@ def _answers(
     """Yields commands that an event requires independently of a plan."""
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
-            yield window_preparation(after.fleet, after.histories, _as_known(options, after), needs)
+            yield window_preparation(after.fleet, after.histories, now_us, _as_known(options, after), needs)
         case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
-            yield window_preparation(after.fleet, after.histories, _as_known(options, after), needs)
+            yield window_preparation(after.fleet, after.histories, now_us, _as_known(options, after), needs)
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)
             if stream.job is not None and _shows_new_scene(event):

@@ -83,7 +83,7 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
         for stream in state.streams
         if stream.job is not None and stream.status is not Status.SERVING
     )
-    prepares = (options.preparation_share_milli,) if state.preparing else ()
+    prepares = (state.preparation.share_milli,) if state.preparation is not None else ()
     lent = (state.lent_milli,) if state.lent_milli else ()
     return (*prepares, *not_serving, *lent)
 
@@ -92,8 +92,8 @@ def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ..
     """Returns the share that ``held_milli`` leaves on each GPU, where every job has a home GPU."""
     homes = {one.stream: one.gpu for one in options.homes}
     free = list(free_milli_by_gpu(options.capacity_milli, ()))
-    if state.preparing:
-        free[PREPARATION_GPU] -= options.preparation_share_milli
+    if state.preparation is not None:
+        free[PREPARATION_GPU] -= state.preparation.share_milli
     free[guests_gpu(options.capacity_milli)] -= state.lent_milli
     for stream in state.streams:
         if stream.job is not None and stream.status is not Status.SERVING:

@@ -100,11 +100,13 @@ class RunningPreparation:
 
     Attributes:
         began_us: begin of its time limit.
+        share_milli: share of its command.
         round: number within the window.
         streams: those that it labels and profiles.
     """
 
     began_us: int
+    share_milli: int
     round: int = 0
     streams: frozenset[StreamId] = frozenset()
 

@@ -80,6 +80,7 @@ def loop_options(
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.react,
         zoo=_kept_models(fleet),
+        preparation_bursts=fleet.preparation.burst,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 

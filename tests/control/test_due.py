@@ -18,7 +18,7 @@ def window(index, preparing=False, statuses=(Status.SERVING, Status.SERVING)):
         StreamState(name, LAMBDAS, faults=FAULTS[s]) for name, s in zip((A, B), statuses, strict=True)
     )
     opened_us = index * 100 * S
-    preparation = RunningPreparation(opened_us) if preparing else None
+    preparation = RunningPreparation(opened_us, OPTIONS.preparation_share_milli) if preparing else None
     return FleetState(streams, index, opened_us, opened_us + 100 * S, preparation)
 
 

@@ -49,7 +49,7 @@ def in_window_2(**changes) -> FleetState:
         window=2,
         window_open_us=20,
         window_end_us=30,
-        preparation=RunningPreparation(20),
+        preparation=RunningPreparation(20, 500),
     )
 
 

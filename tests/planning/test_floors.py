@@ -13,7 +13,13 @@ from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, StreamView, WindowView
 from ekya.planning.placement.pack import Packing, pack
 from ekya.planning.placement.rounding import Steps
-from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
+from ekya.planning.schedulers.allocation import (
+    inference_floors,
+    kept_floors,
+    left_by_inference,
+    shares_of,
+    with_floors,
+)
 from ekya.planning.schedulers.registry import SCHEDULERS, make_scheduler
 from ekya.planning.schedulers.regrant import regrant
 
@@ -51,6 +57,16 @@ def test_with_floors_keeps_shares_above_floors(view, draw):
         job: floor + draw.randrange(3) * view.quantum_milli for job, floor in inference_floors(view).items()
     }
     assert with_floors(shares, inference_floors(view), sum(shares.values()), view.quantum_milli) == shares
+
+
+@given(view=window_views())
+def test_left_by_inference_takes_no_stream_below_its_floors(view):
+    left = left_by_inference(view)
+    beside = replace(view, capacity_milli=view.capacity_milli - left)
+    assert left % view.quantum_milli == 0
+    if left:
+        assert kept_floors(beside, beside.capacity_milli) == kept_floors(view, view.capacity_milli)
+        assert sum(inference_floors(view).values()) <= beside.capacity_milli
 
 
 def camera(name, accuracy, frame_milli=200):

@@ -14,7 +14,7 @@ from ekya.config.fleet_file import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay
-from ekya.core.commands import ServeModel, StartRetraining, StopRetraining
+from ekya.core.commands import BeginPreparation, EndPreparation, ServeModel, StartRetraining, StopRetraining
 from ekya.core.errors import UserError
 from ekya.core.events import (
     DriftDetected,
@@ -25,8 +25,10 @@ from ekya.core.events import (
     RetrainProgress,
 )
 from ekya.core.profile import Profiler
+from ekya.core.shares import Job, Work
 from ekya.core.trace import BASE
 from ekya.planning.placement.pack import Packing
+from ekya.planning.schedulers.allocation import kept_floors
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
@@ -106,6 +108,45 @@ def test_emulate_run_retrains_and_journal_replays(alone):
     replayed = list(replay(turns, constants, scheduler.needs, scheduler.plan))
     assert len(replayed) == len(turns)
     assert all(turn.same for turn in replayed)
+
+
+@pytest.mark.parametrize("burst", [False, True])
+def test_emulate_preparation_pushes_no_inference_below_minimum(burst, fleet_file, tmp_path):
+    raw = yaml.safe_load(fleet_file.read_text()) | {"min_accuracy": 0.6, "gpus": 1.0}
+    raw["preparation"]["burst"] = burst
+    path = tmp_path / "sparing.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    folder = RunFolder.create(tmp_path, "run")
+    emulate(folder, load_fleet(path), "ekya", SEED, quietly)
+    shares, pushed = pushed_below_minimum(folder)
+    assert shares, "something was prepared"
+    assert bool(pushed) == burst
+
+
+def pushed_below_minimum(folder):
+    """Returns the shares of preparations, and the streams that would reach a_MIN without one, in order."""
+    name, constants, turns = read_journal(folder.journal)
+    scheduler, views = make_scheduler(name), []
+
+    def planner(view):
+        views.append(view)
+        return scheduler.plan(view)
+
+    shares, pushed, held_milli = [], [], 0
+    for turn, replayed in zip(turns, replay(turns, constants, scheduler.needs, planner), strict=True):
+        assert replayed.same
+        for command in turn.commands:
+            if isinstance(command, BeginPreparation):
+                held_milli = command.share_milli
+                shares.append(held_milli)
+            elif isinstance(command, EndPreparation):
+                held_milli = 0
+        if turn.plan is not None and held_milli:
+            view = views[-1]
+            could = kept_floors(view, view.capacity_milli + held_milli)
+            below = [one.stream for one in turn.plan.phases[0].assignments if one.below_min]
+            pushed += [stream for stream in below if could.get(Job(stream, Work.INFERENCE))]
+    return shares, pushed
 
 
 @pytest.mark.long

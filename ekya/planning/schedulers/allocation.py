@@ -78,6 +78,16 @@ def inference_floors(view: WindowView) -> dict[Job, int]:
     return {job: watching_milli(view, s) for job, s in zip(inference_jobs(view), view.streams, strict=True)}
 
 
+def left_by_inference(view: WindowView) -> int:
+    """Returns the share that is left where inference of every stream has its floors, in multiples of δ.
+
+    These are a_MIN and the latency limit where they can be kept, and one frame a second.
+    """
+    kept, watching = kept_floors(view, view.capacity_milli), inference_floors(view)
+    needed = sum(max(kept.get(job, 0), floor) for job, floor in watching.items())
+    return max(view.capacity_milli - needed, 0) // view.quantum_milli * view.quantum_milli
+
+
 def with_floors(
     shares: Mapping[Job, int], floors: Mapping[Job, int], capacity_milli: int, quantum_milli: int
 ) -> dict[Job, int]:

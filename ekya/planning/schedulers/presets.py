@@ -18,6 +18,7 @@ class Preset:
     Attributes:
         scheduler: the preset's own, where only the preset is named.
         profiler: how γ are micro-profiled.
+        prepares_in_burst: whether labelling and profiling hold their share whatever inference needs.
         placement: how shares of its own scheduler are packed; those of another are packed as the fleet says.
         checkpoints: whether weights may serve while their retraining goes on.
         reacts_to_drift: whether changes inside a window may be noticed and answered there.
@@ -26,6 +27,7 @@ class Preset:
 
     scheduler: str
     profiler: Profiler
+    prepares_in_burst: bool
     placement: Packing
     checkpoints: bool
     reacts_to_drift: bool
@@ -37,6 +39,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "paper": Preset(
             scheduler="thief",
             profiler=Profiler.PAPER,
+            prepares_in_burst=True,
             placement=Packing.QUANTISED,
             checkpoints=False,
             reacts_to_drift=False,

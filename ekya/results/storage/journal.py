@@ -23,6 +23,9 @@ from ekya.system.files import write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
+_NEWER = {"reacts_to_drift": False, "preparation_bursts": True, "zoo": 0}
+"""Options that came later, and the values at which they are left out: such a run is written as before."""
+
 
 class FileJournal:
     """Appends to ``journal.jsonl``; on resume the existing file already has its header line."""
@@ -37,10 +40,7 @@ class FileJournal:
         if goes_on:
             return
         header = _OPTIONS.dump_python(options, mode="json")
-        if not options.reacts_to_drift:  # a run without it is written as before there was such an option
-            del header["reacts_to_drift"]
-        if not options.zoo:
-            del header["zoo"]
+        header = {key: value for key, value in header.items() if key not in _NEWER or value != _NEWER[key]}
         self._write({"scheduler": scheduler, "options": header})
 
     def batch(self, batch: Batch) -> None:

@@ -36,7 +36,8 @@ class Conditions:
         windows: number of windows; None takes all.
         quantum_milli, steal_milli, min_accuracy: δ, Δ and a_MIN.
         preparation_fraction: longest part of the window for labelling and profiling.
-        preparation_share_milli: their share; at most six tenths of the GPUs.
+        preparation_share_milli: their largest share; at most six tenths of the GPUs.
+        burst: whether they hold all of it whatever inference needs.
         checkpoint_delay_us, planning_us: charges for a checkpoint and a plan; None: no checkpoint serves.
         placement: how shares are packed on GPUs.
         objective: what is maximised.
@@ -53,6 +54,7 @@ class Conditions:
     min_accuracy: float = 0.4
     preparation_fraction: float = 0.15
     preparation_share_milli: int = 500
+    burst: bool = False
     checkpoint_delay_us: int | None = CHECKPOINT_DELAY_US
     planning_us: int = PLANNING_US
     placement: Packing = Packing.POOL
@@ -69,7 +71,13 @@ class Conditions:
             return self
         delay_us = self.checkpoint_delay_us if preset.checkpoints else None
         placement = placement_of(scheduler, self.placement)
-        return replace(self, placement=placement, profiler=preset.profiler, checkpoint_delay_us=delay_us)
+        return replace(
+            self,
+            placement=placement,
+            profiler=preset.profiler,
+            burst=preset.prepares_in_burst,
+            checkpoint_delay_us=delay_us,
+        )
 
     def loop_options(self, trace: Trace) -> LoopOptions:
         """Returns the loop's constants for a trace; γ of families without known costs are left out."""
@@ -100,6 +108,7 @@ class Conditions:
             training_speed=trace.training_speed,
             inference_speed=trace.inference_speed,
             seed=self.seed,
+            preparation_bursts=self.burst,
         )
 
 

@@ -103,14 +103,14 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
         return tier.heard - before
 
     assert heard() == 0
-    assert heard(preparation=RunningPreparation(100 * S)) == 0
+    assert heard(preparation=RunningPreparation(100 * S, 300)) == 0
     assert heard(lent_milli=300) == 1  # the preparation has ended
     assert heard(lent_milli=500) == 0
     assert heard(lent_milli=300) == 1  # a guest has left
     assert heard(lent_milli=300, streams=(replace(first, job=job), replace(second, job=away))) == 0
     assert heard(lent_milli=300, streams=(replace(first, job=job), second)) == 0
     assert heard(lent_milli=300) == 1  # one of its own retrainings has ended
-    assert heard(preparation=RunningPreparation(100 * S)) == 0
+    assert heard(preparation=RunningPreparation(100 * S, 300)) == 0
 
 
 def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
