@@ -122,6 +122,7 @@ def test_weights_that_serve_are_kept_with_their_file(tmp_path, good):
     with ExitStack() as stack:
         world = World(tmp_path, good, stack)
         model = replace(model_of(1), stream=CAM, version=ModelVersion(0))
-        world.camera.models.file(ModelVersion(0)).write_bytes(to_bytes(good))
+        weights = to_bytes(good)
+        world.camera.models.file(ModelVersion(0)).write_bytes(weights)
         world.executor.execute([cmd.KeepModel(CAM, model, ())])
-        assert world.zoo.read(1) == to_bytes(good)
+        assert world.zoo.read(1) == weights
