@@ -26,6 +26,7 @@ from ekya.cli import (
     run,
     simulate,
     speeds,
+    zoo,
 )
 from ekya.cli.command import Command
 from ekya.core.errors import UnwellRunError, UserError
@@ -66,7 +67,7 @@ _add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.sim
 _add(app, record.record, prepare.prepare)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds)
+_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_profile.profile)
 _add(_fleet, fleet_manager.manager, fleet_worker.worker)
 app.add_typer(_fleet)

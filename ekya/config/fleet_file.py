@@ -33,6 +33,7 @@ from ekya.config.fleet_sections import (
     RetrainingConfig,
     ShadowGateConfig,
     StreamConfig,
+    ZooConfig,
 )
 from ekya.config.shipped import shipped_root
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
@@ -77,6 +78,9 @@ OPEN: Mapping[str, str] = MappingProxyType(
 )
 """Keys that are chosen for the machine and the fleet if the file omits them, by their names in ``Sizes``."""
 
+NO_ZOO = ZooConfig(models=0)
+"""The zoo of a fleet that keeps no models, ``zoo: false`` in its file."""
+
 AUTO_CLASSES = "auto"
 """Value of ``classes`` in a fleet file: use the classes that the golden model finds."""
 
@@ -104,6 +108,8 @@ class FleetConfig(FleetSection):
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
         preparation, golden, edge, retraining, inference, shadow_gate, drift: see the types.
+        zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
+            reacts to drift.
         streams: the cameras, in any order.
     """
 
@@ -128,6 +134,7 @@ class FleetConfig(FleetSection):
     inference: InferencesConfig = Field(default=InferencesConfig(), validate_default=True)
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
     drift: DriftConfig = DriftConfig()
+    zoo: ZooConfig | None = None
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def is_set(self, key: str) -> bool:
@@ -153,9 +160,16 @@ class FleetConfig(FleetSection):
             "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
             "drift": self.drift if preset.reacts_to_drift else DriftConfig(),
+            "zoo": self.zoo if preset.reacts_to_drift else NO_ZOO,
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
         return self.model_copy(update=changes)
+
+    @property
+    def kept(self) -> ZooConfig | None:
+        """The zoo of retrained models; None without one."""
+        zoo = self.zoo or (ZooConfig() if self.drift.react else NO_ZOO)
+        return zoo if zoo.models else None
 
     def stream(self, stream: StreamId) -> StreamConfig:
         """Returns the stream with this id, which must exist."""
@@ -235,6 +249,13 @@ class FleetConfig(FleetSection):
     @field_serializer("classes")
     def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
         return AUTO_CLASSES if classes is None else classes
+
+    @field_validator("zoo", mode="before")
+    @classmethod
+    def _false_is_none(cls, zoo: object) -> object:
+        if isinstance(zoo, bool):
+            return ZooConfig() if zoo else NO_ZOO
+        return zoo
 
     @field_validator("streams")
     @classmethod

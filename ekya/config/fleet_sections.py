@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Self, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -18,6 +19,7 @@ from ekya.results.storage.run_folder import check_stream_name
 from ekya.streams.ingest.playing import PlayConfig, PlayedSpec
 from ekya.streams.ingest.process import SourceSpec
 from ekya.streams.sources import AnySource
+from ekya.system.files import FOLDER
 
 MAX_PREPARATION_FRACTION = 0.15
 """Upper bound of the part of a window in which labelling and profiling hold their share."""
@@ -103,6 +105,20 @@ class DriftConfig(FleetSection):
         if self.react and not self.notice:
             raise ValueError("react needs notice; set notice: true, or react: false")
         return self
+
+
+class ZooConfig(FleetSection):
+    """Retrained models that are kept, and tried when a scene is new or a stream's model does badly.
+
+    Attributes:
+        folder: that keeps them beyond a run; None for a folder of the run.
+        models: number that is kept; the least recently used are removed. 0 keeps none.
+        megabytes: room for them on disk.
+    """
+
+    folder: Annotated[Path | None, FOLDER] = None
+    models: int = Field(default=24, ge=0)
+    megabytes: int = Field(default=1000, ge=1)
 
 
 class RetrainingConfig(FleetSection):

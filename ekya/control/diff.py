@@ -10,6 +10,7 @@ from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.planning.profiling.zoo import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
 
@@ -95,7 +96,14 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             # They are about to serve, and the next plan must know it.
             stream = state.stream(command.stream)
             accuracy = command.validation_accuracy
+            if command.kept is not None:
+                state = replace(state, zoo=used(state.zoo, command.kept))
             return state.with_stream(replace(stream, accuracy=accuracy, adopting_over=stream.accuracy))
+        case cmd.KeepModel():
+            stream, number = state.stream(command.stream), command.model.number
+            others = tuple(model for model in state.zoo if model.number not in command.forget)
+            state = replace(state, zoo=(*others, command.model), next_kept=number + 1)
+            return state.with_stream(replace(stream, kept=number))
         case cmd.StartRetraining():
             stream = state.stream(command.stream)
             job = RetrainJob(

@@ -63,6 +63,7 @@ class LoopOptions:
         roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
+        zoo: number of retrained models that are kept; 0 without a zoo.
         preparation_bursts: labelling and profiling always have their largest share, whatever inference needs.
     """
 
@@ -93,4 +94,5 @@ class LoopOptions:
     roll_back_margin: float = ROLL_BACK_MARGIN
     prepared_streams: int | None = None
     reacts_to_drift: bool = False
+    zoo: int = 0
     preparation_bursts: bool = True

@@ -12,6 +12,7 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
+from ekya.planning.profiling.zoo import candidates
 from ekya.planning.schedulers.allocation import left_by_inference
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -63,6 +64,8 @@ def window_preparation(
                 stream=stream.stream,
                 inference=options.inference_configs if profiles_inference(stream) else (),
                 families=_families(fleet, histories, stream.stream, options, needs),
+                candidates=candidates(fleet.zoo, stream.picture, stream.kept),
+                kept=stream.kept,
             )
             for stream in serving
         ),
@@ -106,6 +109,8 @@ def reaction(
             (),
             _families(fleet, histories, stream.stream, options, needs),
             stream.drifted_us,
+            candidates(fleet.zoo, stream.picture, stream.kept),
+            stream.kept,
         )
         for stream in waiting
         if _cheapest_us(stream, histories, options) <= left_us

@@ -24,10 +24,12 @@ from ekya.core.plan import Phase, Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import us_to_seconds
+from ekya.core.weights import KeptModel
 from ekya.planning.profiling.estimate import reestimated_accuracy
-from ekya.planning.profiling.gate import why_adopted, why_back, why_not
+from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import Observation
 from ekya.planning.profiling.speed_curves import refined
+from ekya.planning.profiling.zoo import superseded, why_offered
 from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
@@ -249,9 +251,15 @@ def _answers(
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
                 yield cmd.RollBack(event.stream, reason)
         case ev.ModelOffered() if event.window == before.window:
-            reason, stream = why_adopted(event.compared), after.fleet.stream(event.stream)
-            if reason is not None and _has_only_its_base(stream):
-                yield cmd.AdoptModel(event.stream, event.of, event.version, event.validation_accuracy, reason)
+            stream = after.fleet.stream(event.stream)
+            may_serve = _is_untouched(stream) and (stream.serves_base or event.kept is not None)
+            reason = why_offered(event.compared, event.expected)
+            if may_serve and reason is not None:
+                yield cmd.AdoptModel(
+                    event.stream, event.of, event.version, event.validation_accuracy, reason, event.kept
+                )
+        case ev.ModelSwapped() if options.zoo:
+            yield from _to_keep(after.fleet, event, options)
         case ev.PreparationEnded() if before.ends(event):
             yield cmd.EndPreparation(event.window, event.round)
         case ev.RetrainProgress():
@@ -295,10 +303,20 @@ def _shows_new_scene(event: ev.LabelsReady) -> bool:
     return event.since_us is not None and min(event.training_crops, event.validation_crops) > 0
 
 
-def _has_only_its_base(stream: StreamState) -> bool:
-    """Returns whether a stream serves the base model, which no retraining is about to change."""
-    untouched = stream.job is None and stream.finished is None
-    return stream.serves_base and untouched and stream.status not in OVER
+def _is_untouched(stream: StreamState) -> bool:
+    """Returns whether no retraining is about to change what a stream serves."""
+    return stream.job is None and stream.finished is None and stream.status not in OVER
+
+
+def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:
+    """Yields a command to keep new weights, unless it is unknown what their labels showed."""
+    scene = fleet.stream(event.stream).scene
+    if scene is None:
+        return
+    model = KeptModel(
+        fleet.next_kept, event.stream, event.version, event.t_us, event.validation_accuracy, scene
+    )
+    yield cmd.KeepModel(event.stream, model, superseded(fleet.zoo, model, options.zoo))
 
 
 def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:

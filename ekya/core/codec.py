@@ -13,8 +13,16 @@ from ekya.core.events import Event
 from ekya.core.plan import Plan
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Event), *get_args(Command), Plan)}
-_NEWER = {"round": 0, "since_us": None}
-"""Keys that came later, and the values at which they are left out: a run without drifts reads as before."""
+_NEWER: dict[str, object] = {
+    "round": 0,
+    "since_us": None,
+    "picture": [],
+    "candidates": [],
+    "kept": None,
+    "expected": None,
+}
+"""Keys that came later, and the values at which they are left out: a run without drifts and without kept
+models reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

@@ -10,7 +10,7 @@ from ekya.core.events import Role
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import Elsewhere, KeptModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,16 @@ class PrepareStream:
         families: families of γ to micro-profile, the most promising first.
         since_us: stream time of a drift; labels are drawn from frames since then, and not from the window
             before. None without a drift.
+        candidates: numbers of kept models that are tried on the labels.
+        kept: number of the kept model that serves; None for another model.
     """
 
     stream: StreamId
     inference: tuple[InferenceConfig, ...]
     families: tuple[Family, ...]
     since_us: int | None = None
+    candidates: tuple[int, ...] = ()
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +132,13 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class AdoptModel:
-    """Serve the weights of another stream, and retrain from them: they do better here than the base model.
+    """Serve offered weights, and retrain from them: they do better here than those that serve.
 
     Attributes:
-        of, version: the other stream, and which of its weights.
+        of, version: the stream of which they were retrained, and which of its weights.
         validation_accuracy: of these weights on the labels here.
         reason: in one sentence.
+        kept: their number in the zoo; None for weights that another stream serves.
     """
 
     stream: StreamId
@@ -141,6 +146,20 @@ class AdoptModel:
     version: ModelVersion
     validation_accuracy: float
     reason: str
+    kept: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeepModel:
+    """Keep the weights that a stream serves now in the zoo.
+
+    Attributes:
+        forget: numbers of kept models that it replaces, or that there is no room for any more.
+    """
+
+    stream: StreamId
+    model: KeptModel
+    forget: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +196,7 @@ Command = (
     | KeepServing
     | RollBack
     | AdoptModel
+    | KeepModel
     | StopRetraining
     | RestartWorker
     | SetAside

@@ -9,6 +9,7 @@ from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.units import US_PER_S, ModelVersion, us_to_seconds
+from ekya.core.weights import Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
@@ -52,6 +53,9 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return state
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
+        case ev.ZooOpened():
+            newest = max((model.number for model in event.models), default=0)
+            return replace(state, zoo=event.models, next_kept=max(state.next_kept, newest + 1))
         case ev.StreamAdded():
             return state.with_stream(
                 StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))
@@ -106,11 +110,14 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             # Without validation crops there is no new accuracy of the model.
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
             labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
+            if event.picture:
+                labelled = _showing(labelled, event)
             return labelled if event.since_us is None else _of_new_scene(labelled, event)
         case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
             state.window_open_us, state.window_end_us
         ):
-            return replace(stream, drifted_us=event.since_us, more_labels_us=None)
+            shown = event.picture or stream.picture
+            return replace(stream, drifted_us=event.since_us, more_labels_us=None, picture=shown)
         case ev.MoreLabelsDue() if event.window == state.window:
             return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
@@ -125,10 +132,11 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, cached=(*stream.cached, event.model))
         case ev.ModelSwapped() | ev.ModelAdopted():
             accuracy = event.validation_accuracy
-            return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None)
+            kept = event.kept if isinstance(event, ev.ModelAdopted) else None
+            return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None, kept=kept)
         case ev.RolledBack():
             base_versions = with_roll_back(stream.base_versions, event)
-            return replace(stream, version=event.version, base_versions=base_versions)
+            return replace(stream, version=event.version, base_versions=base_versions, kept=None)
         case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.WorkerDied() if stream.status not in OVER:
@@ -145,6 +153,22 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return _apply_to_job(stream, event)
         case _:
             return stream
+
+
+def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
+    """Returns the stream with the scene of its new labels.
+
+    It is what the stream shows now, unless it has drifted since the window that they are of.
+    """
+    is_newest = event.since_us is not None or stream.drifted_us is None
+    labels = event.validation_crops
+    if event.objects is not None:  # they are frames
+        labels = event.objects * labels // max(event.training_crops + labels, 1)
+    return replace(
+        stream,
+        picture=event.picture if is_newest else stream.picture,
+        scene=Scene(event.picture, event.class_histogram, labels),
+    )
 
 
 def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:

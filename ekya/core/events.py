@@ -11,7 +11,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Compared
+from ekya.core.weights import CachedModel, Compared, KeptModel
 
 
 class Role(StrEnum):
@@ -28,6 +28,14 @@ class StreamAdded:
     t_us: int
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ZooOpened:
+    """The zoo holds these models of earlier runs, the least recently used first."""
+
+    t_us: int
+    models: tuple[KeptModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class LabelsReady:
             count them.
         objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
         since_us: stream time from which on the sample was taken, where it answers a drift inside the window.
+        picture: description of the frames of the sample, in grey levels; empty without a zoo.
     """
 
     t_us: int
@@ -80,19 +89,23 @@ class LabelsReady:
     golden_calls: int = 0
     objects: int | None = None
     since_us: int | None = None
+    picture: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOffered:
-    """Of the models of other streams that were tried on a stream's labels, this does best.
+    """Of the models that were tried on a stream's labels, this does best.
 
-    Only a stream that still serves the base model tries them.
+    They are the zoo's; without a zoo those of other streams, which only a stream that still serves the base
+    model tries.
 
     Attributes:
-        of, version: the other stream, and which of its weights.
-        compared: on these labels; its ``new`` are the offered weights, its ``old`` the base model.
+        of, version: the stream of which it was retrained, and which of its weights.
+        compared: on these labels; its ``new`` are the offered weights, its ``old`` those that serve.
         validation_accuracy: of the offered weights on the validation part.
         gpu_s: cost of trying all of them.
+        kept: its number in the zoo; None for one that another stream serves.
+        expected: of kept weights, both accuracies with what was known of them before these labels.
     """
 
     t_us: int
@@ -103,6 +116,8 @@ class ModelOffered:
     compared: Compared
     validation_accuracy: float
     gpu_s: float
+    kept: int | None = None
+    expected: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +274,14 @@ class ModelSwapped:
 
 @dataclass(frozen=True, slots=True)
 class ModelAdopted:
-    """Inference serves the weights of another stream.
+    """Inference serves the weights of another stream, or kept ones.
 
     Attributes:
         version: their number here.
-        of, of_version: the other stream, and their number there.
+        of, of_version: the stream of which they were retrained, and their number there.
         validation_accuracy: of these weights on the labels here.
         stall_us: time for which the hot swap kept inference from taking a frame.
+        kept: their number in the zoo; None for weights that another stream serves.
     """
 
     t_us: int
@@ -275,6 +291,7 @@ class ModelAdopted:
     of_version: ModelVersion
     validation_accuracy: float
     stall_us: int
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +358,7 @@ class DriftDetected:
     Attributes:
         since_us: stream time from which on frames show the new scene.
         reason: the evidence, in one sentence.
+        picture: description of the newest frames, in grey levels; empty without a zoo.
     """
 
     t_us: int
@@ -348,6 +366,7 @@ class DriftDetected:
     window: int
     since_us: int
     reason: str
+    picture: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +497,8 @@ class CapacityLent:
 
 
 Event = (
-    StreamAdded
+    ZooOpened
+    | StreamAdded
     | WorkerBack
     | StreamBack
     | RetrainProgress

@@ -17,7 +17,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere
+from ekya.core.weights import CachedModel, Elsewhere, KeptModel, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class StreamState:
         version: of the serving model.
         base_versions: those under which the base model has served.
         accuracy: of the serving model on the newest validation part that had any objects; None before it.
-        adopting_over: the same of the base model, while another stream's weights are about to replace it.
+        adopting_over: the same of the model that serves, while offered weights are about to replace it.
         cached: its cached models.
         inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
@@ -157,6 +157,9 @@ class StreamState:
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
+        picture: description of what it shows now; empty while unknown.
+        scene: what its newest labels showed; None before the first.
+        kept: number of the kept model that serves; None for another one.
     """
 
     stream: StreamId
@@ -182,6 +185,9 @@ class StreamState:
     relabelling: bool = False
     reactions: int = 0
     more_labels_us: int | None = None
+    picture: tuple[int, ...] = ()
+    scene: Scene | None = None
+    kept: int | None = None
 
     @property
     def serves_base(self) -> bool:
@@ -219,6 +225,8 @@ class FleetState:
         preparation: makes labels and profiles of this window; None if none is running.
         rounds: number of preparations of this window that answered drifts.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
+        zoo: kept models, the least recently used first.
+        next_kept: number of the next one.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -229,6 +237,8 @@ class FleetState:
     rounds: int = 0
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
+    zoo: tuple[KeptModel, ...] = ()
+    next_kept: int = 1
 
     @property
     def preparing(self) -> bool:

@@ -10,6 +10,7 @@ from ekya.core.units import StreamId, us_to_seconds
 from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
+from ekya.streams.ingest.coarse import coarse, in_brief
 from ekya.streams.ingest.crops import crop_objects, shrunk
 from ekya.streams.ingest.frame import Frame
 from ekya.streams.ingest.tracking import IouTracker
@@ -48,6 +49,7 @@ class CollectedFrame:
         found: detections of that network, made when it proposed the objects.
         size: width and height of the frame in pixels; ``image`` may be smaller.
         stream: of the frame, to look up labels that were made before.
+        described: its ``coarse`` description; None where nothing asks for it.
     """
 
     frame: int
@@ -59,6 +61,7 @@ class CollectedFrame:
     found: Detections | None
     size: tuple[int, int] = (0, 0)
     stream: StreamId = UNNAMED
+    described: NDArray[np.float32] | None = None
 
     def take(self, rows: NDArray[np.int64]) -> "CollectedFrame":
         """Returns the frame with only these of its objects."""
@@ -99,6 +102,11 @@ class WindowMaterial:
         return self.window + (self.since_us is None)
 
     @property
+    def picture(self) -> tuple[int, ...]:
+        """Description of what most of the sample shows, in grey levels; empty if its frames have none."""
+        return in_brief([frame.described for frame in self.sample if frame.described is not None])
+
+    @property
     def mean_objects(self) -> float:
         """Mean objects per frame, at least 1 so that an empty street still has a cost."""
         counts = [len(frame.boxes) for frame in (*self.sample, *self.burst)]
@@ -118,10 +126,12 @@ class WindowCollector:
     Attributes:
         side: of the crops, in pixels.
         window_us: length of a window.
+        describes: whether pictures are described for a zoo.
     """
 
     def __init__(self, settings: PreparationSettings, window_us: int, stream: StreamId = UNNAMED) -> None:
         self.side, self.window_us = settings.side, window_us
+        self.describes = settings.describes
         self._settings = settings
         self._stream = stream
         self._frames_per_window = max(int(settings.fps * us_to_seconds(window_us)), 1)
@@ -158,7 +168,18 @@ class WindowCollector:
         if image is not None and self._settings.task is Task.DETECT:
             image = shrunk(image, LONGEST_SIDE)
         size = (frame.image.shape[1], frame.image.shape[0])
-        kept = CollectedFrame(frame.index, frame.t_us, boxes, tracks, crops, image, found, size, self._stream)
+        kept = CollectedFrame(
+            frame.index,
+            frame.t_us,
+            boxes,
+            tracks,
+            crops,
+            image,
+            found,
+            size,
+            self._stream,
+            coarse(frame.image) if self.describes else None,
+        )
         if is_recent:
             self._recent = (*self._recent, kept)[-RECENT_FRAMES:]
         if not is_kept:

@@ -101,15 +101,17 @@ class CropLabelling:
             for at, (frame, truth) in enumerate(labelled)
         ]
 
-    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
+    def to_compare(
+        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+    ) -> tuple[Examples, int] | None:
         """Returns the newest crop of each object, and their number; None if there are too few."""
         labelled = labels.examples
         assert isinstance(labelled, LabelledCrops)
         objects = labelled.take(np.flatnonzero(labelled.classes != prepared.golden.background))
-        if len(objects) < LEAST_OBJECTS:
+        if len(objects) < least:
             return None
         newest = objects.take(few_of_each(objects.classes, objects.tracks, 1))
-        return (newest, len(newest)) if len(newest) >= LEAST_OBJECTS else None
+        return (newest, len(newest)) if len(newest) >= least else None
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of compared crops: one of each object."""

@@ -129,11 +129,13 @@ class FrameLabelling:
             for at, (_, of) in enumerate(labelled)
         ]
 
-    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
+    def to_compare(
+        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+    ) -> tuple[Examples, int] | None:
         """Returns all labelled frames, and the number of distinct objects; None if there are too few."""
         labelled = _frames_of(labels)
         objects = distinct_objects(labelled)
-        return (labelled, objects) if objects >= LEAST_OBJECTS else None
+        return (labelled, objects) if objects >= least else None
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of compared frames: all."""

@@ -1,5 +1,6 @@
 """Steps of a frame's way that all worlds share: its images, the model that serves, and the frame's answer."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -27,12 +28,15 @@ from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.planning.profiling.drift import Drift, DriftMonitor, SeenFrame
 from ekya.streams.ingest.box_flow import BoxFlow
-from ekya.streams.ingest.coarse import coarse
+from ekya.streams.ingest.coarse import coarse, in_brief
 from ekya.streams.ingest.crops import crop_objects, whole_frame
 from ekya.streams.ingest.frame import Frame
 
 SHADOW_EVERY = 2
 """Of every this many sampled frames, one is used to measure the base model at the end."""
+
+NEWEST_SEEN = 7
+"""Number of newest analysed frames that describe a new scene: it is noticed after about as many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,6 +194,7 @@ class FrameSteps:
         self._shadow: list[Proposed] = []
         self._monitor = monitor
         self._drift: Drift | None = None
+        self._seen: deque[NDArray[np.float32]] = deque(maxlen=NEWEST_SEEN)
 
     def collect(self, frame: Frame, proposals: Proposals) -> None:
         """Shows the collector every frame whose objects were found, in order."""
@@ -234,7 +239,8 @@ class FrameSteps:
         if drift is None:
             return None
         window = drift.t_us // self.collector.window_us
-        return DriftDetected(now_us, stream, window, drift.since_us, drift.reason)
+        picture = in_brief(self._seen) if self.collector.describes else ()
+        return DriftDetected(now_us, stream, window, drift.since_us, drift.reason, picture)
 
     def _notice(self, row: FramePrediction, described: NDArray[np.float32]) -> None:
         if self._monitor is not None:
@@ -242,6 +248,7 @@ class FrameSteps:
                 row.t_us, row.model_version, row.resolution, row.confidence, row.classes, described
             )
             self._drift = self._monitor.see(seen) or self._drift
+            self._seen.append(described)
 
     def _rows(
         self, frames: Sequence[Proposed], config: InferenceConfig, version: ModelVersion, answer: FleetAnswer

@@ -13,7 +13,7 @@ from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared
+from ekya.core.weights import Compared, KeptModel
 from ekya.models.edge.cuts import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
@@ -31,8 +31,9 @@ from ekya.pipeline.frame_labelling import FrameLabelling
 from ekya.pipeline.inference import Serving, judged_by
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.settings import PreparationSettings
-from ekya.planning.profiling.gate import NEVER_BACK, why_adopted, why_back
+from ekya.planning.profiling.gate import LEAST_OBJECTS, NEVER_BACK, why_back
 from ekya.planning.profiling.inference_profile import NEVER_FOLLOWED, BurstFrame, inference_options
+from ekya.planning.profiling.zoo import expected, known, why_offered
 from ekya.streams.ingest.box_flow import BoxFlow
 
 Scope = Callable[[], AbstractContextManager[None]]
@@ -67,8 +68,10 @@ class Labelling(Protocol):
     ) -> list[BurstFrame]:
         """Labels consecutive frames, and analyses them at each resolution of Λ; empty without objects."""
 
-    def to_compare(self, prepared: "StreamPreparation", labels: StreamLabels) -> tuple[Examples, int] | None:
-        """Returns labels on which models are compared, and their distinct objects; None if these are few."""
+    def to_compare(
+        self, prepared: "StreamPreparation", labels: StreamLabels, least: int = LEAST_OBJECTS
+    ) -> tuple[Examples, int] | None:
+        """Returns labels on which models are compared, and their distinct objects; None if those are few."""
 
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of images that each model analysed for a comparison on these labels."""
@@ -82,15 +85,17 @@ class Labelling(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherModel:
-    """A model that another stream serves.
+    """A model that a stream may start from: one that another stream serves, or a kept one.
 
     Attributes:
-        stream, version: the other stream, and the version there.
+        stream, version: the stream of which it was retrained, and its version there.
+        kept: what the zoo knows of it; None for one that another stream serves.
     """
 
     stream: StreamId
     version: ModelVersion
     serving: Serving
+    kept: KeptModel | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +103,8 @@ class Offer:
     """The other model that does best on a stream's labels.
 
     Attributes:
-        compared: with the base model.
+        compared: with the model that serves.
+        expected: of a kept model, the same with what was known before.
         accuracy: on the validation part.
         images: number of labelled images that were compared.
         tried: number of models, each of which has analysed them.
@@ -109,12 +115,22 @@ class Offer:
     accuracy: float
     images: int
     tried: int
+    expected: Compared | None = None
 
     def event(self, t_us: int, stream: StreamId, window: int, gpu_s: float) -> ModelOffered:
         """Returns the event of this offer."""
         other = self.other
         return ModelOffered(
-            t_us, stream, window, other.stream, other.version, self.compared, self.accuracy, gpu_s
+            t_us,
+            stream,
+            window,
+            other.stream,
+            other.version,
+            self.compared,
+            self.accuracy,
+            gpu_s,
+            None if other.kept is None else other.kept.number,
+            self.expected,
         )
 
 
@@ -213,9 +229,37 @@ class StreamPreparation:
         accuracy = replace(self, serving=others[best].serving).serving_accuracy(labels)
         return Offer(others[best], compared, accuracy, len(newest), len(others) + 1)
 
+    def offer_kept(
+        self, labels: StreamLabels, kept: Sequence[OtherModel], serves: KeptModel | None
+    ) -> Offer | None:
+        """Returns the kept model of which most is expected after the labels; None without any object.
+
+        Args:
+            labels: on which the models are tried.
+            kept: the models.
+            serves: what the zoo knows of the model that serves; None if that is not kept.
+        """
+        shown = self._labelling.to_compare(self, labels, 1) if kept else None
+        if shown is None:
+            return None
+        newest, objects = shown
+        picture, old = self.material.picture, _right(self.serving, newest)
+
+        def tried(model: OtherModel) -> tuple[Compared, Compared]:
+            compared = Compared(_right(model.serving, newest), old, objects)
+            return compared, expected(compared, known(model.kept, picture), known(serves, picture))
+
+        results = [tried(model) for model in kept]
+        best = int(np.argmax([likely.new for _, likely in results]))
+        compared, likely = results[best]
+        accuracy = likely.new
+        if len(labels.validation.examples):
+            accuracy = replace(self, serving=kept[best].serving).serving_accuracy(labels)
+        return Offer(kept[best], compared, accuracy, len(newest), len(kept) + 1, likely)
+
     def adopting(self, offer: Offer | None) -> "StreamPreparation":
         """Returns the preparation with the offered model if it is to serve, else unchanged."""
-        if offer is None or why_adopted(offer.compared) is None:
+        if offer is None or why_offered(offer.compared, offer.expected) is None:
             return self
         return replace(self, serving=offer.other.serving)
 

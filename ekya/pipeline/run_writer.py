@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.records import FramePrediction, FrameReference
@@ -125,6 +126,10 @@ class ModelRecord:
             served_from_us=served_from_us,
         )
         self._store.put_model(adopted)
+
+    def file(self, version: ModelVersion) -> Path:
+        """Returns the path of the weights of a version that was retrained here."""
+        return self._folder.model(self.stream, version)
 
     def _recorded(self, stream: StreamId, version: ModelVersion) -> ModelRow:
         for row in self._store.models(stream):

@@ -31,6 +31,7 @@ class PreparationSettings:
         follows: whether its boxes are followed into frames that λ skips.
         start: what the stream may start from.
         keeps_newest: keep the newest frames for the golden model too, for labels inside a window.
+        describes: describe the pictures of kept frames, by which models of a zoo are found.
     """
 
     classes: tuple[str, ...]
@@ -50,3 +51,4 @@ class PreparationSettings:
     follows: bool = False
     start: Start = Start.BASE
     keeps_newest: bool = False
+    describes: bool = False

@@ -38,6 +38,9 @@ from ekya.streams.ingest.script import LOST_BY_SCRIPT, Joins, Lost
 
 _LOG = logging.getLogger(__name__)
 
+_FRESH_BYTES = 100_000_000
+"""More than any edge model takes in 16 bits, for one whose base is no file."""
+
 
 def loop_options(
     fleet: FleetConfig,
@@ -76,9 +79,19 @@ def loop_options(
         roll_back_margin=fleet.shadow_gate.roll_back,
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.react,
+        zoo=_kept_models(fleet),
         preparation_bursts=fleet.preparation.burst,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
+
+
+def _kept_models(fleet: FleetConfig) -> int:
+    """Returns the number of kept models for which there is room; each takes as much as the base model."""
+    if fleet.kept is None:
+        return 0
+    weights = fleet.edge.weights
+    size = _FRESH_BYTES if weights is None else weights.stat().st_size
+    return max(min(fleet.kept.models, fleet.kept.megabytes * 1_000_000 // size), 1)
 
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:
@@ -193,6 +206,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             follows=fleet.inference.flow,
             start=fleet.edge.start,
             keeps_newest=fleet.drift.react,
+            describes=fleet.kept is not None,
         ),
         window_us=seconds_to_us(fleet.window_s),
     )

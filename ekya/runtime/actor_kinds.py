@@ -14,6 +14,7 @@ from ekya.core.host import StreamCosts
 from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
+from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.models.edge.forward import PLAIN, ForwardWay
 from ekya.pipeline.settings import PreparationSettings
@@ -110,16 +111,18 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class LentWeights:
-    """Weights of a stream that another one may adopt.
+    """Weights that a stream may adopt.
 
     Attributes:
-        stream, version: the stream that serves them, and their version there.
+        stream, version: the stream of which they were retrained, and their version there.
         fetch: fetches their bytes.
+        kept: what the zoo knows of them; None for those that another stream serves.
     """
 
     stream: StreamId
     version: ModelVersion
     fetch: Callable[[], Any]
+    kept: KeptModel | None = None
 
 
 _LAST = 19

@@ -20,7 +20,7 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.models.edge.cuts import Start
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
-from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.actor_kinds import LentWeights, Ready
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
@@ -32,6 +32,7 @@ from ekya.runtime.remote_retrainings import (
 )
 from ekya.runtime.share_changes import ShareChanges
 from ekya.runtime.weight_transfer import WeightTransfer
+from ekya.runtime.zoo_keeper import ZooKeeper
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class RayExecutor:
         ledger: share ledger, still empty.
         stop: ends the run early when any thread sets it.
         on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
+        zoo: keeps retrained models, if any are kept.
 
     Attributes:
         busy_s: time that the loop has spent between two waits.
@@ -78,6 +80,7 @@ class RayExecutor:
         ledger: ShareLedger,
         stop: threading.Event,
         on_the_gpu: bool = False,
+        zoo: ZooKeeper | None = None,
     ) -> None:
         self.busy_s = 0.0
         self._returned_s: float | None = None
@@ -91,6 +94,7 @@ class RayExecutor:
         ]
         self._calls = RemoteCalls()
         self._weights = WeightTransfer(actors.streams, self._calls, self._apply, on_the_gpu)
+        self._zoo = zoo
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
         # Polled actors and the workers in them; the micro-profiler has none.
         self._polled: dict[Any, set[Worker]] = {}
@@ -171,11 +175,12 @@ class RayExecutor:
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
                     self._make_known(command.stream)
             case cmd.AdoptModel():
-                if self._weights.adopt(
-                    command.stream, command.of, command.version, command.validation_accuracy
-                ):
-                    _LOG.info("%s adopts the model of %s: %s", command.stream, command.of, command.reason)
+                if self._adopt(command):
+                    _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
                     self._make_known(command.stream)
+            case cmd.KeepModel():
+                if self._zoo is not None:
+                    self._zoo.keep(command)
             case cmd.RestartWorker():
                 _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
                 self._restart(command.stream, command.role)
@@ -210,8 +215,11 @@ class RayExecutor:
             settings = self._ready[asked.stream].settings
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
-            starts_best = settings.start is Start.BEST
-            others = self._weights.lend(asked.stream, command.window) if starts_best else ()
+            others: Sequence[LentWeights] = ()
+            if self._zoo is not None:
+                others = self._zoo.lend(asked.candidates)
+            elif settings.start is Start.BEST:
+                others = self._weights.lend(asked.stream, command.window)
             handed_in = preparation.hand_in.remote(
                 command.window,
                 asked.stream,
@@ -222,6 +230,7 @@ class RayExecutor:
                 earlier,
                 others,
                 round=command.round,
+                kept=None if self._zoo is None else self._zoo.known(asked.kept),
             )
             self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
         return begun
@@ -233,6 +242,19 @@ class RayExecutor:
         if error is not None and self._preparing is command:
             _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
             self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
+
+    def _adopt(self, command: cmd.AdoptModel) -> bool:
+        """Sends offered weights to a stream's inference; False if they are gone."""
+        stream, of, version = command.stream, command.of, command.version
+        accuracy = command.validation_accuracy
+        if command.kept is None or self._zoo is None:
+            return self._weights.adopt_lent(stream, of, version, accuracy)
+        weights = self._zoo.take(command.kept)
+        if weights is None:
+            return False
+        adopted = self._weights.adopt(stream, ray.put(weights), of, version, accuracy, command.kept)
+        self._zoo.serves(command.kept, stream, adopted)
+        return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
         self._started.add(command.job)

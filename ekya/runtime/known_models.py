@@ -56,7 +56,7 @@ class KnownModels:
         return self._known[stream]
 
     def lent(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
-        """Returns other streams' models, without those that cannot be fetched.
+        """Returns other streams' models, or kept ones, without those that cannot be fetched.
 
         A model that its stream is about to replace may be known no more; it is loaded again for this use.
         """
@@ -64,7 +64,7 @@ class KnownModels:
         for one in lent:
             known = self._known.get(one.stream)
             try:
-                if known is not None and known.version == one.version:
+                if one.kept is None and known is not None and known.version == one.version:
                     model = known.model
                 else:
                     weights = one.fetch()
@@ -73,7 +73,7 @@ class KnownModels:
             except Exception as error:
                 _LOG.warning("%s: its model cannot be tried for other streams (%s)", one.stream, error)
                 continue
-            models.append(OtherModel(one.stream, one.version, model))
+            models.append(OtherModel(one.stream, one.version, model, one.kept))
         return models
 
     def _loaded(self, weights: bytes, settings: PreparationSettings) -> Serving:

@@ -40,6 +40,8 @@ class LateStreams:
                 return [event]
             case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
+            case ev.ZooOpened():
+                return [event]
             case _ if event.stream not in self._held:
                 return [event]
             case ev.ShareMeasured() | ev.NeedMeasured() | ev.FramesCounted():

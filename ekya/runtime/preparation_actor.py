@@ -14,6 +14,7 @@ from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.cuts import Task
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
@@ -41,6 +42,7 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.planning.profiling.zoo import tries
 from ekya.runtime.actor_kinds import ActorConfig, LentWeights
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.known_models import KnownModels
@@ -140,6 +142,7 @@ class PreparationActor:
         earlier: ModelVersion | None,
         others: Sequence[LentWeights] = (),
         round: int = 0,
+        kept: KeptModel | None = None,
     ) -> None:
         """Receives the material of a stream's preparation.
 
@@ -151,8 +154,9 @@ class PreparationActor:
             version: of the model that serves.
             weights: fetches that model, if ``know`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
-            others: weights of other streams that it tries.
+            others: weights that it tries.
             round: of the preparation.
+            kept: what the zoo knows of the model that serves.
         """
         self._run_begun.wait()
         preparation = self._preparations.wait(_number(window, round))
@@ -176,6 +180,7 @@ class PreparationActor:
         )
         with preparation.changed:
             preparation.streams[stream], preparation.others[stream] = prepared, others
+            preparation.kept[stream] = kept
             preparation.changed.notify_all()
 
     def hand_in_failed(self, window: int, stream: StreamId, round: int = 0) -> None:
@@ -252,7 +257,7 @@ class PreparationActor:
                     case LabelStep():
                         labelled[step.stream] = self._label(preparation, step.stream)
                         self._check_teacher(preparation, step.stream)
-                        accuracy = self._try_others(preparation, step.stream)
+                        accuracy = self._try_others(preparation, step.stream, labelled[step.stream])
                         if accuracy is not None:
                             labelled[step.stream] = replace(labelled[step.stream], accuracy=accuracy)
                     case InferenceStep():
@@ -298,6 +303,10 @@ class PreparationActor:
                 golden_calls=self._golden.calls - calls_before,
                 objects=labels.objects_in_frames,
                 since_us=prepared.material.since_us,
+                picture=prepared.material.picture,
+                class_histogram=labels.histogram(len(prepared.settings.classes), self._golden.background)
+                if prepared.settings.describes
+                else (),
             )
         )
         return Labelled(accuracy, labels.can_train)
@@ -313,16 +322,22 @@ class PreparationActor:
         if warning is not None:
             _LOG.warning("%s: %s", stream, warning)
 
-    def _try_others(self, preparation: PreparationJob, stream: StreamId) -> float | None:
-        """Tries other streams' models on new labels, and prepares the best instead if it is to serve.
+    def _try_others(self, preparation: PreparationJob, stream: StreamId, labelled: Labelled) -> float | None:
+        """Tries other models on new labels, and prepares the best instead if it is to serve.
 
         Returns:
             Its accuracy in that case, else None.
         """
         prepared, window = preparation.streams[stream], preparation.command.window
+        labels, keeps = preparation.labels[stream], prepared.settings.describes
+        if keeps and not tries(labelled.accuracy, prepared.material.since_us):
+            return None
         others = self._models.lent(preparation.others[stream], prepared.settings)
         with preparation.share.batch():
-            offer = prepared.offer(preparation.labels[stream], others)
+            if keeps:
+                offer = prepared.offer_kept(labels, others, preparation.kept[stream])
+            else:
+                offer = prepared.offer(labels, others)
         if offer is None:
             return None
         preparation.streams[stream] = prepared.adopting(offer)

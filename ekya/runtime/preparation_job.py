@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.units import US_PER_S, StreamId
+from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import StreamPreparation
@@ -21,7 +22,8 @@ class PreparationJob:
         share: its use is reported in the events of the preparation, and measures the cost of trials.
         changed: guards and announces changes of ``streams``, ``unlabelled`` and the end.
         unlabelled: streams that are not labelled yet, in order.
-        others: weights of other streams that each stream tries on its labels.
+        others: weights that each stream tries on its labels.
+        kept: what the zoo knows of the model that each stream serves.
     """
 
     command: BeginPreparation
@@ -30,6 +32,7 @@ class PreparationJob:
     changed: threading.Condition = field(default_factory=threading.Condition)
     streams: dict[StreamId, StreamPreparation] = field(default_factory=dict)
     others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
+    kept: dict[StreamId, KeptModel | None] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
     has_ended: bool = False
 

@@ -26,6 +26,7 @@ from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.pipeline.setup import first_inference_options, job_places, script_cues
 from ekya.pipeline.speeds import keep_refined
+from ekya.pipeline.zoo import ZooFolder, open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
@@ -45,6 +46,7 @@ from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
 from ekya.runtime.resuming import newest_weights
 from ekya.runtime.share_changes import ledger_for
+from ekya.runtime.zoo_keeper import ZooKeeper
 from ekya.system.memory import loaded_frozen
 
 _LOG = logging.getLogger(__name__)
@@ -139,6 +141,10 @@ class RunSession:
             store = stack.enter_context(StateStore(opened.folder.state))
             journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
             stack.callback(journal.close)
+            kept = open_zoo(fleet, opened.folder)
+            zoo = None if kept is None else ZooKeeper(kept, opened.folder)
+            if zoo is not None:
+                stack.callback(zoo.close)
             planner = ActorPlanner(opened.options.scheduler, scheduler, self.server)
             stack.callback(planner.close)
             actors = FleetActors(self._actor_config(), self._first_weights(store))
@@ -152,12 +158,13 @@ class RunSession:
             on_ray = RayExecutor(
                 actors,
                 ready,
-                self._first_events(ready),
+                [*self._first_events(ready), *_kept_before(kept, from_us)],
                 clock,
                 partial(_keep_labels, opened.folder, store),
                 ledger_for(constants, opened.host.costs.batch_s),
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
+                zoo,
             )
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
@@ -278,6 +285,12 @@ class RunSession:
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
+
+
+def _kept_before(zoo: ZooFolder | None, from_us: int) -> Sequence[ev.Event]:
+    """Returns what the zoo holds when a run begins or is resumed."""
+    models = () if zoo is None else zoo.models
+    return (ev.ZooOpened(from_us, models),) if models else ()
 
 
 def _keep_labels(folder: RunFolder, store: StateStore, stream: StreamId, labels: StreamLabels) -> None:

@@ -186,9 +186,10 @@ class StreamInference:
         version: ModelVersion,
         of: StreamId,
         of_version: ModelVersion,
+        kept: int | None = None,
     ) -> None:
-        """Does ``receive`` with weights of another stream, which has them as version ``of_version``."""
-        event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0)
+        """Does ``receive`` with weights of another stream, or kept ones, which it has as ``of_version``."""
+        event = ev.ModelAdopted(0, self._stream.id, version, of, of_version, validation_accuracy, 0, kept)
         self._prepare(from_bytes(weights), event)
 
     def _copied(self, weights: SharedWeights) -> EdgeModel:

@@ -63,7 +63,7 @@ class WeightTransfer:
                it → served; its trainer dies first → rejected.
     served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
                Other streams that serve the base model may try it (``lend``), and get it as a version of
-               theirs (``adopt``). New labels are taken (``evaluate``) → evaluated.
+               theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
                ``roll_back`` sends them again, as a new version (→ pending).
     rejected   Never reported, and never used again.
@@ -153,19 +153,39 @@ class WeightTransfer:
         self._lent |= lent
         return tuple(LentWeights(*which, partial(ray.get, weights)) for which, weights in lent.items())
 
-    def adopt(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
+    def adopt_lent(self, stream: StreamId, of: StreamId, of_version: ModelVersion, accuracy: float) -> bool:
         """Sends weights that were lent in this window to a stream's inference; False if they were not."""
         weights = self._lent.get((of, of_version))
-        if weights is None:
-            return False
+        if weights is not None:
+            self.adopt(stream, weights, of, of_version, accuracy)
+        return weights is not None
+
+    def adopt(
+        self,
+        stream: StreamId,
+        weights: Any,
+        of: StreamId,
+        of_version: ModelVersion,
+        accuracy: float,
+        kept: int | None = None,
+    ) -> ModelVersion:
+        """Sends offered weights to a stream's inference; returns their version there.
+
+        Args:
+            stream: that is to serve them.
+            weights: reference to their bytes, which the object store has.
+            of, of_version: the stream of which they were retrained, and their version there.
+            accuracy: on the labels of the stream.
+            kept: their number in the zoo; None for weights that another stream serves.
+        """
         own = self._streams[stream]
         version = ModelVersion(own.version + 1)
         self._profiled[stream] = weights
         # The micro-profiler has fetched them.
         self._begin(stream, _Transfer(version, weights, is_stored=True))
-        swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version)
+        swapped = own.inference.adopt.remote(stream, weights, accuracy, version, of, of_version, kept)
         self._calls.add(swapped, partial(log_failure, "AdoptModel"))
-        return True
+        return version
 
     def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
         own = self._streams[stream]

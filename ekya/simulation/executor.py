@@ -91,7 +91,10 @@ class World(Protocol[ModelT]):
         """Serves earlier weights again."""
 
     def adopt(self, command: cmd.AdoptModel, now_us: int) -> Iterable[ev.Event]:
-        """Serves another stream's weights."""
+        """Serves offered weights."""
+
+    def keep(self, command: cmd.KeepModel) -> None:
+        """Keeps the serving weights of a stream in the zoo."""
 
     def over(self, running: VirtualRetraining[ModelT]) -> None:
         """Called when a retraining has ended or was stopped."""
@@ -197,6 +200,8 @@ class VirtualExecutor(Generic[ModelT]):
                 self._outbox.extend(self.world.roll_back(command, now_us))
             case cmd.AdoptModel():
                 self._outbox.extend(self.world.adopt(command, now_us))
+            case cmd.KeepModel():
+                self.world.keep(command)
             case cmd.StopRetraining():
                 running = self._retrainings.pop(command.stream, None)
                 if running is not None and (running.by_snapshots or running.due_us is not None):

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,21 @@ def write_bytes_atomic(path: Path, content: bytes) -> None:
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
+
+
+def link_atomic(path: Path, to: Path) -> None:
+    """Makes ``path`` a further name of the file ``to``, or a copy where the file systems differ.
+
+    Neither file may be changed later, only replaced.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            os.link(to, temporary)
+        except OSError:
+            shutil.copyfile(to, temporary)
 
 
 def write_text_atomic(path: Path, content: str) -> None:

@@ -693,3 +693,26 @@ def test_load_fleet_imports_no_engine() -> None:
 def test_load_fleet_reaction_without_notice_is_refused(folder):
     with pytest.raises(UserError, match=r"drift: react needs notice; set notice: true"):
         load(folder, fleet_dict(), drift={"react": True})
+
+
+def test_load_fleet_keeps_models_where_it_reacts_to_drift(folder):
+    reacts = {"drift": {"notice": True, "react": True}}
+    assert load(folder, fleet_dict()).kept is None
+    fleet = load(folder, fleet_dict() | reacts)
+    assert fleet.kept is not None
+    assert fleet.under("paper").kept is None
+    assert load(folder, fleet_dict() | reacts | {"zoo": False}).kept is None
+    assert load(folder, fleet_dict() | {"zoo": True}).kept == fleet.kept
+    named = load(folder, fleet_dict() | {"zoo": {"folder": ".", "models": 3}})
+    assert (named.kept.folder, named.kept.models) == (folder.resolve(), 3)
+
+
+def test_load_fleet_with_a_zoo_in_no_folder_is_refused(folder):
+    refused = refusal(folder, fleet_dict() | {"zoo": {"folder": "nowhere"}})
+    assert refused.startswith("zoo.folder: nowhere does not exist")
+
+
+def test_dumped_fleet_keeps_its_zoo(folder):
+    for zoo in ({"zoo": False}, {"zoo": {"models": 3}}, {}):
+        fleet = load(folder, fleet_dict() | zoo)
+        assert load(folder, yaml.safe_load(dump_fleet(fleet))).zoo == fleet.zoo

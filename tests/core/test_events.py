@@ -19,6 +19,7 @@ A, B = StreamId("a"), StreamId("b")
 
 def one_of_each(t_us):
     return (
+        ev.ZooOpened(t_us, ()),
         ev.WindowOpened(t_us, 1, t_us + 10),
         ev.WindowClosed(t_us, 0),
         ev.PreparationEnded(t_us, 0),
@@ -69,7 +70,7 @@ def kinds(events):
 def test_in_order_closes_old_window_before_new(events):
     ordered = kinds(in_order(events))
     assert ordered[-2:] == [ev.WindowClosed, ev.WindowOpened]
-    assert ordered[0] is ev.StreamAdded
+    assert ordered[:2] == [ev.ZooOpened, ev.StreamAdded]
     assert ordered.index(ev.RetrainProgress) < ordered.index(ev.RetrainFinished)
     assert ordered.index(ev.MemoryShort) < ordered.index(ev.RetrainFailed)
     assert ordered.index(ev.LabelsReady) < ordered.index(ev.ModelOffered) < ordered.index(ev.PreparationEnded)

@@ -205,7 +205,9 @@ def events_of(executor, actors):
     return executor.wait(actors.clock.now + 1).events
 
 
-def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False):
+def make_executor(
+    actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False, zoo=None
+):
     """Makes an executor of these actors."""
     return RayExecutor(
         actors,
@@ -216,6 +218,7 @@ def make_executor(actors, *first_events, capacity_milli=9000, ledger=None, stop=
         ledger or ShareLedger((capacity_milli,), lambda _holder: 0, TIMEOUTS),
         stop or threading.Event(),
         on_the_gpu,
+        zoo,
     )
 
 

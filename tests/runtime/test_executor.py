@@ -129,7 +129,7 @@ def test_preparation_after_a_drift_hands_in_frames_since_then(executor, actors):
     events_of(executor, actors)
     assert actors.arguments("material") == [(CAM, 1, None), (CAM, 1, 7 * S)]
     first, second = actors.calls("hand_in")
-    assert (first.named, second.named) == ({"round": 0}, {"round": 1})
+    assert (first.named["round"], second.named["round"]) == (0, 1)
     executor.execute([cmd.EndPreparation(1, 1)])
     assert [(call.arguments, call.named) for call in actors.calls("end")] == [
         ((1,), {"round": 0}),
@@ -339,7 +339,7 @@ def test_adopted_weights_serve_and_are_retrained(beside):
     executor.execute([prepare_both(1)])
     lent, new = actors.streams["cam"].newest_weights, actors.streams["new"]
     executor.execute([cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "better")])
-    assert actors.arguments("adopt") == [("new", lent, 0.8, ModelVersion(1), "cam", ModelVersion(1))]
+    assert actors.arguments("adopt") == [("new", lent, 0.8, ModelVersion(1), "cam", ModelVersion(1), None)]
     assert (new.version, new.newest_weights) == (1, lent)
     assert actors.arguments("know")[-1] == ("new", actors.arguments("know")[0][1], 1, lent)
     adopted = ev.ModelAdopted(0, "new", ModelVersion(1), "cam", ModelVersion(1), 0.8, 5)

@@ -29,6 +29,7 @@ from ekya.core.host import StreamCosts
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
+from ekya.core.weights import KeptModel, Scene
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.cuts import Task
@@ -331,3 +332,26 @@ def test_doubt_that_fails_leaves_the_labels(detecting, monkeypatch, caplog):
     assert told_of_frames(detecting, 1, PASSING) == [ev.LabelsReady, ev.PreparationEnded]
     assert len(detecting.labels(1, CAM).training.examples) == 24
     assert "no such luck" in caplog.text
+
+
+def test_kept_weights_are_tried_after_a_drift_or_in_need(actor, good, materials):
+    settings = replace(SETTINGS, describes=True)
+    known = KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene())
+    kept_one = replace(lent(good), kept=known)
+    actor.know(CAM, settings, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.know(LATE, settings, ModelVersion(2), to_bytes(turned_around(good)))
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 1)
+    actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
+    offer = {type(event): event for event in told_until_the_end(actor)}[ev.ModelOffered]
+    assert (offer.of, offer.version, offer.kept) == (LATE, 2, 5)
+    assert offer.compared.new > 0.5, "of the kept weights, not of those that its stream serves here"
+    assert offer.expected.new < offer.compared.new
+
+
+def test_serving_weights_that_are_good_enough_try_no_kept_ones(actor, good, materials):
+    settings = replace(SETTINGS, describes=True)
+    kept_one = replace(lent(good), kept=KeptModel(5, LATE, ModelVersion(2), 0, 0.9, Scene()))
+    actor.know(CAM, settings, BASE_VERSION, to_bytes(good))
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), ()),)), 1)
+    actor.hand_in(1, CAM, settings, materials[0], BASE_VERSION, unheard_of, None, [kept_one])
+    assert ev.ModelOffered not in {type(event) for event in told_until_the_end(actor)}

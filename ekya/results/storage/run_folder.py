@@ -82,6 +82,11 @@ class RunFolder:
         """Folder of the figures."""
         return self.path / "figures"
 
+    @property
+    def zoo(self) -> Path:
+        """Folder of the kept models, if no other is named."""
+        return self.path / "zoo"
+
     def predictions(self, stream: StreamId) -> Path:
         """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
         return self.path / "predictions" / f"{stream}.parquet"

@@ -104,11 +104,14 @@ class EmulatedCamera:
         self.models.serve_again(self.version, earlier.version, now_us)
         return earlier.version
 
-    def adopt(self, model: EdgeModel, command: AdoptModel, now_us: int) -> None:
-        """Serves the weights of another camera that the command names."""
+    def adopt(self, model: EdgeModel, command: AdoptModel, window: int, now_us: int) -> None:
+        """Serves the weights that the command names, as they were offered in a window."""
         self._serve(model, now_us)
         accuracy = command.validation_accuracy
-        self.models.adopt(self.version, command.of, command.version, accuracy, now_us)
+        if command.kept is None:
+            self.models.adopt(self.version, command.of, command.version, accuracy, now_us)
+        else:
+            self.models.add_model(self.version, to_bytes(model, half=True), window, None, accuracy, now_us)
 
     def remember(self, best: Checkpoint[EdgeModel] | None) -> None:
         """Adds exemplars of the labels of a finished retraining, chosen by its best weights."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
 
-from ekya.core.commands import BeginPreparation
+from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.events import (
     Event,
@@ -21,6 +21,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
+from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.cuts import Start
 from ekya.models.edge.device_memory import is_out_of_memory
 from ekya.models.edge.model import EdgeModel
@@ -32,6 +33,7 @@ from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
+from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.gate import tried_by
 from ekya.planning.profiling.inference_profile import sides_of
 from ekya.planning.profiling.preparation_steps import (
@@ -41,6 +43,7 @@ from ekya.planning.profiling.preparation_steps import (
     TrialStep,
     preparation_steps,
 )
+from ekya.planning.profiling.zoo import tries
 from ekya.simulation.emulated.camera import EmulatedCamera
 
 _LOG = logging.getLogger(__name__)
@@ -102,6 +105,7 @@ class LabelledStream:
             golden_calls=self.golden_calls,
             objects=labels.objects_in_frames,
             since_us=prepared.material.since_us,
+            picture=prepared.material.picture,
         )
 
 
@@ -169,6 +173,10 @@ class PreparingWindows:
         golden: labels samples.
         card: costs of all work.
         proposer_operations: counted operations of proposing objects in one frame.
+        zoo: of retrained models, if they are kept.
+
+    Attributes:
+        window: that is or was prepared last.
     """
 
     def __init__(
@@ -177,10 +185,13 @@ class PreparingWindows:
         golden: Labels,
         card: CostCard,
         proposer_operations: int,
+        zoo: ZooFolder | None = None,
     ) -> None:
         self._cameras, self._golden, self._card = cameras, golden, card
         self._proposer_operations = proposer_operations
-        self._window = 0
+        self._zoo = zoo
+        self.window = 0
+        self._asked: dict[StreamId, PrepareStream] = {}
         self._teacher_checked: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._offered_models: dict[StreamId, EdgeModel] = {}
@@ -188,7 +199,8 @@ class PreparingWindows:
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self._window, self._prepared, self._offered_models = command.window, {}, {}
+        self.window, self._prepared, self._offered_models = command.window, {}, {}
+        self._asked = {asked.stream: asked for asked in command.streams}
         if command.round == 0:
             self._passed = {}
         for asked in command.streams:
@@ -204,7 +216,7 @@ class PreparingWindows:
         for stream, prepared in self._prepared.items():
             if prepared.passed is not None:
                 self._passed[stream] = (prepared.model, prepared.passed)
-            self._cameras[stream].forget_material(self._window - 1)
+            self._cameras[stream].forget_material(self.window - 1)
         self._prepared = {}
 
     def of(
@@ -229,7 +241,7 @@ class PreparingWindows:
         camera.models.add_labels(labels)
 
     def offered(self, stream: StreamId) -> EdgeModel:
-        """Returns another stream's model as it was offered to a stream in this window."""
+        """Returns a model as it was offered to a stream in the newest preparation."""
         return self._offered_models[stream]
 
     def passed_by(self, stream: StreamId, model: EdgeModel) -> ActivationCache | None:
@@ -247,10 +259,10 @@ class PreparingWindows:
                     yield Step(made.gpu_s, partial(made.event, step.stream))
                     if made.warning is not None:
                         yield Step(0.0, partial(Warned, source=_PROFILER, text=made.warning))
-                    offer = self._offer(step.stream, made.labels)
+                    offer = self._offer(step.stream, made)
                     if offer is not None:
                         if self._prepared[step.stream] is not made.prepared:
-                            labelled[step.stream] = Labelled(offer.accuracy, can_train=True)
+                            labelled[step.stream] = Labelled(offer.accuracy, made.labels.can_train)
                         yield self._offered(step.stream, offer)
                 case InferenceStep():
                     yield self._profile_inference(step)
@@ -270,35 +282,55 @@ class PreparingWindows:
         self.keep_labels(stream, made.labels)
         return made
 
-    def _offer(self, stream: StreamId, labels: StreamLabels) -> Offer | None:
-        """Tries other streams' models on new labels, and prepares the best instead if it is to serve."""
+    def _offer(self, stream: StreamId, made: LabelledStream) -> Offer | None:
+        """Tries other models on new labels, and prepares the best instead if it is to serve."""
         prepared = self._prepared[stream]
-        if prepared.settings.start is Start.BASE:
+        if self._zoo is not None:
+            offer = self._offer_kept(self._zoo, stream, made)
+        elif prepared.settings.start is Start.BEST:
+            offer = prepared.offer(made.labels, self._of_others(stream))
+        else:
             return None
-        cameras = self._cameras
-        with_base = {one for one, camera in cameras.items() if camera.serves_base}
-        others = [
-            OtherModel(one, cameras[one].version, cameras[one].inference.serving)
-            for one in tried_by(stream, cameras, with_base, self._window)
-        ]
-        offer = prepared.offer(labels, others)
         if offer is not None:
             self._offered_models[stream] = offer.other.serving.model
         self._prepared[stream] = prepared.adopting(offer)
         return offer
 
+    def _of_others(self, stream: StreamId) -> list[OtherModel]:
+        """Returns the models of other streams that a stream with the base model tries."""
+        cameras = self._cameras
+        with_base = {one for one, camera in cameras.items() if camera.serves_base}
+        return [
+            OtherModel(one, cameras[one].version, cameras[one].inference.serving)
+            for one in tried_by(stream, cameras, with_base, self.window)
+        ]
+
+    def _offer_kept(self, zoo: ZooFolder, stream: StreamId, made: LabelledStream) -> Offer | None:
+        """Tries kept models on new labels; those that cannot be read are left out."""
+        prepared, asked = made.prepared, self._asked[stream]
+        if not tries(made.accuracy, prepared.material.since_us):
+            return None
+        models = []
+        for number in asked.candidates:
+            kept, weights = zoo.model(number), zoo.read(number)
+            if kept is not None and weights is not None:
+                model = serving(from_bytes(weights), prepared.settings.classes)
+                models.append(OtherModel(kept.stream, kept.version, model, kept))
+        serves = None if asked.kept is None else zoo.model(asked.kept)
+        return prepared.offer_kept(made.labels, models, serves)
+
     def _offered(self, stream: StreamId, offer: Offer) -> Step:
-        window, side = self._window, self._prepared[stream].settings.side
+        window, side = self.window, self._prepared[stream].settings.side
         gpu_s = self._card.forward_gpu_s(offer.tried * offer.images, side)
         return Step(gpu_s, lambda t_us: offer.event(t_us, stream, window, gpu_s))
 
     def _profile_inference(self, step: InferenceStep) -> Step:
-        stream, window, prepared = step.stream, self._window, self._prepared[step.stream]
+        stream, window, prepared = step.stream, self.window, self._prepared[step.stream]
         profiled = profile_inference(prepared, step.configs, self._card, self._proposer_operations)
         return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
 
     def _micro_profile(self, step: TrialStep) -> Step:
-        stream, window = step.stream, self._window
+        stream, window = step.stream, self.window
         labels = self._cameras[stream].labels
         assert labels is not None, "the label step comes before"
         trial = self._prepared[stream].trial(step.family, labels, clock=float, first=step.first)

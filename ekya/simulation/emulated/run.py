@@ -48,6 +48,7 @@ from ekya.pipeline.setup import (
     stream_setup,
 )
 from ekya.pipeline.student import warn_of_teacher
+from ekya.pipeline.zoo import open_zoo
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.results.finalize import finish_run
@@ -159,8 +160,11 @@ def open_emulated(
         if all(source.died for source in sources.values()):
             next(iter(sources.values())).wait_open()  # raises the error of the source
         golden = open_golden(fleet.golden, classes, fleet.edge.task)
+        zoo = open_zoo(fleet, folder)
+        if zoo is not None:
+            stack.callback(zoo.close)
         world = EmulatedWorld(
-            cameras, golden, card, max(operations), fleet.capacity_milli, notices=fleet.drift.notice
+            cameras, golden, card, max(operations), fleet.capacity_milli, fleet.drift.notice, zoo
         )
         executor = VirtualExecutor(world, CHECKPOINT_DELAY_US)
         yield EmulatedRun(folder, fleet, executor, journal, chosen, constants, card.planning_us)

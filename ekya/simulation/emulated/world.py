@@ -17,6 +17,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
+from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.drift import BLOCK_US
 from ekya.simulation.emulated.camera import EmulatedCamera
 from ekya.simulation.emulated.preparing import PreparingWindows
@@ -45,6 +46,7 @@ class EmulatedWorld:
         proposer_operations: counted operations of proposing objects in one frame.
         capacity_milli: all GPUs together.
         notices: whether drift is reported.
+        zoo: of retrained models, if they are kept.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class EmulatedWorld:
         proposer_operations: int,
         capacity_milli: int,
         notices: bool = False,
+        zoo: ZooFolder | None = None,
     ) -> None:
         self.streams: Sequence[StreamId] = sorted(cameras)
         self.retrainings: dict[StreamId, VirtualRetraining[EdgeModel]] = {}
@@ -63,7 +66,8 @@ class EmulatedWorld:
         self._cameras = dict(sorted(cameras.items()))
         self._golden = golden
         self._card = card
-        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations)
+        self._preparing = PreparingWindows(cameras, golden, card, proposer_operations, zoo)
+        self._zoo, self._kept_before = zoo, () if zoo is None else zoo.models
         self._now_us = 0
         self._measured_us = 0
         self._notices, self._noticed_us = notices, 0
@@ -76,7 +80,9 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
 
     def due(self) -> Iterator[Due]:
-        """Yields the script, before a measurement at the same time, before what is noticed of frames."""
+        """Yields at a time first the zoo, then the script, measurements, and what is noticed of frames."""
+        if self._kept_before:
+            yield 0, -3, self._open_zoo
         if self._script:
             yield self._script[0].t_us, -2, self._follow_script
         yield self._measured_us + MEASURE_EVERY_US, -1, self._measure
@@ -141,14 +147,29 @@ class EmulatedWorld:
         return [ev.RolledBack(now_us, command.stream, camera.version, earlier, stall_us=0)]
 
     def adopt(self, command: cmd.AdoptModel, now_us: int) -> list[ev.Event]:
-        """Serves another stream's weights as they were offered, whatever that stream serves now."""
+        """Serves weights as they were offered, whatever serves in their own stream now."""
         camera, accuracy = self._cameras[command.stream], command.validation_accuracy
-        camera.adopt(self._preparing.offered(command.stream), command, now_us)
+        camera.adopt(self._preparing.offered(command.stream), command, self._preparing.window, now_us)
+        if self._zoo is not None and command.kept is not None:
+            self._zoo.use(command.kept)
         return [
             ev.ModelAdopted(
-                now_us, command.stream, camera.version, command.of, command.version, accuracy, stall_us=0
+                now_us,
+                command.stream,
+                camera.version,
+                command.of,
+                command.version,
+                accuracy,
+                stall_us=0,
+                kept=command.kept,
             )
         ]
+
+    def keep(self, command: cmd.KeepModel) -> None:
+        """Keeps the serving weights of a stream in the zoo."""
+        if self._zoo is not None:
+            weights = self._cameras[command.stream].models.file(command.model.version)
+            self._zoo.keep(command.model, weights, command.forget)
 
     def over(self, running: VirtualRetraining[EdgeModel]) -> None:
         """Remembers exemplars of a retraining."""
@@ -166,6 +187,10 @@ class EmulatedWorld:
             camera.inference.advance(now_us)
             camera.frames.add(*camera.inference.take_rows())
             camera.frames.flush()
+
+    def _open_zoo(self, t_us: int) -> Iterator[ev.ZooOpened]:
+        yield ev.ZooOpened(t_us, self._kept_before)
+        self._kept_before = ()
 
     def _follow_script(self, t_us: int) -> Iterator[ev.Event]:
         """Yields the script's events up to ``t_us``, except of streams that have ended."""

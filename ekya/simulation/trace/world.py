@@ -141,6 +141,9 @@ class TraceWorld:
         """Raises ``ValueError``: no stream's weights are tried on another's labels here."""
         raise ValueError("a trace says nothing of another stream's weights")
 
+    def keep(self, command: cmd.KeepModel) -> None:
+        """Does nothing: a trace has no weights to keep."""
+
     def over(self, running: VirtualRetraining[TraceModel]) -> None:
         """Does nothing: a trace has no exemplars."""
 

@@ -1,0 +1,93 @@
+"""Kept models of a live run: written in the background, lent by number."""
+
+import threading
+
+import pytest
+import ray
+from fake_actors import FakeActors, make_executor
+
+from ekya.core import commands as cmd
+from ekya.core.units import ModelVersion, StreamId
+from ekya.core.weights import KeptModel, Scene
+from ekya.pipeline.zoo import ZooFolder, ZooIndex, ZooKind
+from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.zoo_keeper import ZooKeeper
+
+CAM = StreamId("cam")
+KIND = ZooKind("resnet18", ("car",), 32)
+
+
+def model(number, version=1):
+    return KeptModel(number, CAM, ModelVersion(version), 9, 0.8, Scene((1, 2)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path, "run")
+
+
+@pytest.fixture
+def keeper(folder):
+    """Keeper of an empty zoo."""
+    folder.zoo.mkdir()
+    made = ZooKeeper(ZooFolder(folder.zoo, ZooIndex(1, KIND, ()), (folder.zoo / "lock").open("ab")), folder)
+    yield made
+    made.close()
+
+
+def settled(keeper):
+    """Waits until the keeper has written everything."""
+    keeper._writer.submit(lambda: None).result(30.0)
+
+
+def test_weights_are_kept_once_their_trainer_has_written_them(keeper, folder):
+    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    assert keeper.lend((3,)) == ()
+    path = folder.model(CAM, ModelVersion(1))
+    threading.Timer(0.2, lambda: path.write_bytes(b"weights")).start()
+    settled(keeper)
+    (lent,) = keeper.lend((3, 4))
+    assert (lent.stream, lent.version, lent.kept, lent.fetch()) == (CAM, 1, model(3), b"weights")
+    assert keeper.known(3) == model(3)
+    assert keeper.known(None) is keeper.known(4) is None
+
+
+def test_kept_weights_that_serve_have_a_file_in_the_run(keeper, folder):
+    folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
+    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    keeper.serves(3, CAM, ModelVersion(2))
+    settled(keeper)
+    assert folder.model(CAM, ModelVersion(2)).read_bytes() == b"weights"
+
+
+def test_model_that_cannot_be_kept_is_warned_of(keeper, folder, monkeypatch, caplog):
+    monkeypatch.setattr("ekya.runtime.zoo_keeper._WRITTEN_S", 0.0)
+    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    settled(keeper)
+    assert "a model cannot be kept" in caplog.text
+
+
+def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
+    folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
+    monkeypatch.setattr(ray, "put", lambda value: ("put", value))
+    actors = FakeActors().install(monkeypatch)
+    executor = make_executor(actors, zoo=keeper)
+    executor.execute([cmd.KeepModel(CAM, model(3), ())])
+    settled(keeper)
+    asked = cmd.PrepareStream(CAM, (), (), None, (3,), None)
+    executor.execute([cmd.BeginPreparation(1, 500, (asked,))])
+    executor.wait(actors.clock.now + 1)
+    (handed_in,) = actors.calls("hand_in")
+    assert [one.kept for one in handed_in.arguments[-1]] == [model(3)]
+    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
+    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(9), 0.9, "better", 4)])
+    ((stream, weights, accuracy, version, of, of_version, kept),) = actors.arguments("adopt")
+    assert (stream, weights, accuracy, version, of, of_version, kept) == (
+        CAM,
+        ("put", b"weights"),
+        0.9,
+        1,
+        CAM,
+        1,
+        3,
+    )
