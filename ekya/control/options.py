@@ -63,7 +63,8 @@ class LoopOptions:
         roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
-        preparation_bursts: labelling and profiling always have their largest share, whatever inference needs.
+        preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
+            inference needs and whether or not it pays.
     """
 
     window_us: int
