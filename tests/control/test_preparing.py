@@ -91,7 +91,8 @@ def test_preparation_where_inference_lacks_nothing_is_of_all_streams():
 
 def test_preparation_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share():
     scarce = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
-    commands = opened(scarce, labels(105 * S, A, accuracy=1.0), labels(105 * S, B, accuracy=0.2))
+    dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
+    commands = opened(scarce, dear, labels(105 * S, B, accuracy=0.2))
     assert cmd.SkipPreparation(2, (A,), DOES_NOT_PAY) in commands
     (begun,) = (command for command in commands if isinstance(command, cmd.BeginPreparation))
     assert [one.stream for one in begun.streams] == [B]

@@ -30,9 +30,9 @@ def test_simulate_ekya_is_not_half_a_point_below_not_retraining(gpus):
     assert played("ekya", gpus).mean_accuracy > played("no-retrain", gpus).mean_accuracy - 0.005
 
 
-def test_simulate_on_a_tenth_of_a_gpu_prepares_nothing():
-    assert commands_of(played("ekya", 0.1), cmd.BeginPreparation) == []
-    assert len(commands_of(played("ekya", 0.1), cmd.SkipPreparation)) == 4
+def test_simulate_on_a_tenth_of_a_gpu_spares_all_streams_once_costs_are_known():
+    skipped = commands_of(played("ekya", 0.1), cmd.SkipPreparation)
+    assert [(one.window, len(one.streams)) for one in skipped] == [(2, 4), (3, 4), (4, 4)]
 
 
 @pytest.mark.parametrize("gpus", [0.6, 0.7, 0.8, 1.2])

@@ -4,7 +4,7 @@ For t seconds inference has what a preparation at share s and the retraining aft
 largest weighted mean of the streams' inference accuracy with capacity c. A preparation of some streams, with
 P GPU-seconds for labels and trials of all of them and R for retraining them one after the other, then costs
 
-    CAUTION · (V(C) − V(C − s)) · (P + R) / speed(s)
+    (V(C) − V(C − s)) · (P + R) / speed(s)
 
 accuracy-seconds, as if retrainings ran at share s too. Until the window's end each stream then has its
 expected gain, from when it has been retrained, which takes less where more than s can be used. Streams come
@@ -23,10 +23,6 @@ from ekya.core.view import WindowView
 from ekya.planning.schedulers.tables import analysed_parts
 
 Floats = NDArray[np.float64]
-
-
-CAUTION = 2.0
-"""Factor on the cost: what inference loses is known, and what a retraining gains is only expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class Investment:
     Attributes:
         share_milli: 0 where no stream is worth preparing.
         streams: those that are, the most rewarding first.
-        worth: expected rise of the mean over the rest of the window, the cost counted with caution.
+        worth: expected rise of the mean over the rest of the window.
     """
 
     share_milli: int
@@ -98,7 +94,7 @@ def best_investment(
         if speed <= 0.0 or share_milli > view.capacity_milli:
             continue
         without = values[max(capacity - share_milli // view.quantum_milli, 0)]
-        costs = CAUTION * (values[capacity] - without) * (prepared + retrained) / speed
+        costs = (values[capacity] - without) * (prepared + retrained) / speed
         # Row k: the first k + 1 streams are prepared; column i: when the i-th of them has been retrained.
         done_s = prepared[:, None] / speed + retrained[None, :] / rate
         served_s = np.tril(np.maximum(left_s - done_s, 0.0))
