@@ -42,7 +42,7 @@ from ekya.models.edge.predictor import accuracy
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, split_by_track_and_time
-from ekya.models.training.microprofile import MicroProfile, way_to_try
+from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
 from ekya.models.training.trainer import Retraining, RetrainingData, TrainingMethod
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
@@ -165,10 +165,14 @@ def tried(case: Case, base: EdgeModel, config: RetrainConfig, seed: int) -> Acti
     """Returns the feature cache that the micro-profiler's trial of this γ leaves."""
     passed = ActivationCache()
     blocks = config.trainable_blocks
+    objects = len(set(case.training.tracks.tolist()))
+    way = way_to_try(Profiler.EKYA, blocks, len(case.validation), objects, first=not blocks)
+    if way is Trying.NOT_AT_ALL:
+        return passed
     MicroProfile(
         start=base,
         family=config,
-        way=way_to_try(Profiler.EKYA, blocks, len(case.validation), first=False),
+        way=way,
         training=case.training,
         validation=case.validation,
         exemplars=case.memory.size,

@@ -26,6 +26,7 @@ from ekya.models.proposer import ObjectsSpec
 from ekya.models.training.augmentation import VERSIONS
 from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
+from ekya.models.training.microprofile import Price
 from ekya.models.training.operations import (
     RetrainingCost,
     TrainingCrops,
@@ -112,13 +113,7 @@ class CostCard:
         return tuple(self._family_cost(family, side) for family in sorted({family_of(c) for c in configs}))
 
     def _family_cost(self, family: Family, side: int) -> FamilyCost:
-        config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
-        validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
-        trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
-        copies = (VERSIONS[task_of(self.architecture)] - 1) * _COUNTED_CROPS
-        crops = TrainingCrops(trained + copies + validation, trained, validation)
-        counted = training_cost(config, crops, side, self.architecture)
-        prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(counted)
+        prepare_gpu_s, epoch_gpu_s = self.retraining_gpu_s(_usual_cost(family, side, self.architecture))
         return FamilyCost(family, prepare_gpu_s / _COUNTED_CROPS, epoch_gpu_s / _COUNTED_CROPS)
 
     def frame_gpu_s(self, objects: float, resolution: int, proposer_operations: int = 0) -> float:
@@ -152,6 +147,24 @@ class CostCard:
         values = asdict(self)
         del values["architecture"]  # the fleet chooses the model, not the card
         write_text_atomic(path, json.dumps(values, indent=2) + "\n")
+
+
+def _usual_cost(family: Family, side: int, architecture: str) -> RetrainingCost:
+    """Returns the counted cost of a training on ``_COUNTED_CROPS`` crops, with exemplars and validation."""
+    config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
+    validation = round(_COUNTED_CROPS * VALIDATION_FRACTION / (1 - VALIDATION_FRACTION))
+    trained = round(_COUNTED_CROPS * (1 + REPLAY_RATIO))
+    copies = (VERSIONS[task_of(architecture)] - 1) * _COUNTED_CROPS
+    crops = TrainingCrops(trained + copies + validation, trained, validation)
+    return training_cost(config, crops, side, architecture)
+
+
+def price_by(cost: FamilyCost, side: int, architecture: str) -> Price:
+    """Returns the price of a family's trainings on a machine where its usual cost was measured."""
+    usual = _usual_cost(cost.family, side, architecture)
+    prepare_s = cost.prepare_gpu_s * _COUNTED_CROPS / usual.preparation
+    epoch_s = cost.epoch_gpu_s * _COUNTED_CROPS / usual.epoch
+    return lambda counted: (prepare_s * counted.preparation, epoch_s * counted.epoch)
 
 
 def load_card(path: Path | None = None) -> CostCard:

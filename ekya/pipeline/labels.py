@@ -99,6 +99,14 @@ class StreamLabels:
             return None
         return sum(int(part.objects_in_each().sum()) for part in parts)
 
+    def different_objects(self, background: int | None) -> int:
+        """Returns the number of different objects in both parts, without background; of frames, of these."""
+        tracks = np.concatenate([self.training.examples.tracks, self.validation.examples.tracks])
+        if background is not None and self.objects_in_frames is None:
+            labels = np.concatenate([self.training.examples.labels(), self.validation.examples.labels()])
+            tracks = tracks[labels != background]
+        return len(np.unique(tracks))
+
     def histogram(self, classes: int, background: int | None) -> tuple[int, ...]:
         """Returns the number of labelled objects of each of the fleet's classes, without background."""
         labelled = np.concatenate([self.training.examples.labels(), self.validation.examples.labels()])

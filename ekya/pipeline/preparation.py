@@ -22,7 +22,7 @@ from ekya.models.golden.golden_model import Labels
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, LabelledCrops
-from ekya.models.training.microprofile import MicroProfile, way_to_try
+from ekya.models.training.microprofile import MicroProfile, Trying, way_to_try
 from ekya.models.training.trainer import Compute
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.costs import CostCard
@@ -274,7 +274,11 @@ class StreamPreparation:
         return MicroProfile(
             start=self.model,
             way=way_to_try(
-                self.settings.profiler, family.trainable_blocks, len(labels.validation.examples), first
+                self.settings.profiler,
+                family.trainable_blocks,
+                len(labels.validation.examples),
+                labels.different_objects(background),
+                first,
             ),
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
             training=in_classes(labels.training.examples, classes, fleet),
@@ -328,6 +332,8 @@ def memory_in_classes(
 
 def counted_curve(trial: MicroProfile, card: CostCard) -> tuple[FamilyCurve, float]:
     """Runs a trial; returns its curve with retraining costs by the card, and the trial's GPU-seconds."""
+    if trial.way is Trying.NOT_AT_ALL:
+        return trial.untried(card.retraining_gpu_s), 0.0
     curve = trial.priced(trial.run(), card.retraining_gpu_s)
     prepare_gpu_s, epoch_gpu_s = card.retraining_gpu_s(trial.cost())
     return curve, prepare_gpu_s + trial.epochs * epoch_gpu_s

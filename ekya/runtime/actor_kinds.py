@@ -11,6 +11,7 @@ from typing import Any
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core.host import StreamCosts
+from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.gpu.backends.backend import ShareBackend
@@ -35,6 +36,7 @@ class ActorConfig:
         way: how models that serve run their forward passes on the device.
         costs: cost of a frame of each stream on this machine.
         processes: how streams are grouped into processes.
+        family_costs: of each family of Γ on this machine.
     """
 
     folder: RunFolder
@@ -48,6 +50,7 @@ class ActorConfig:
     way: ForwardWay = PLAIN
     costs: Mapping[StreamId, StreamCosts] = field(default_factory=dict)
     processes: Processes = Processes.STREAM
+    family_costs: tuple[FamilyCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

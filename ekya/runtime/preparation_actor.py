@@ -21,10 +21,12 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
+from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
+from ekya.pipeline.costs import price_by
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
@@ -64,12 +66,14 @@ class PreparationActor:
         cv2.setNumThreads(1)
         self._config = config
         self._costs = config.costs
+        side, architecture = crop_side(config.fleet), config.fleet.edge.model
+        self._prices = {cost.family: price_by(cost, side, architecture) for cost in config.family_costs}
         golden = open_golden(config.fleet.golden, fleet_classes(config.fleet), config.fleet.edge.task)
         self._golden = MeteredGolden(golden, time.thread_time)
         if config.fleet.golden.gpu_s_per_window is not None:
             self._golden.try_out()
         # The first use of torch's counter and the edge model imports much, which must not delay a window.
-        forward_operations(crop_side(config.fleet), architecture=config.fleet.edge.model)
+        forward_operations(side, architecture=architecture)
         self._mailbox = Mailbox()
         self._clock = RunClock(time.monotonic_ns())
         self._preparations: NewestJob[PreparationJob] = NewestJob()
@@ -354,7 +358,7 @@ class PreparationActor:
             scope=preparation.share.batch,
             first=step.first,
         )
-        curve = trial.run()
+        curve = trial.untried(self._prices[step.family]) if trial.way is Trying.NOT_AT_ALL else trial.run()
         self._mailbox.put(
             ev.ProfileReady(
                 self._clock.now_us(),

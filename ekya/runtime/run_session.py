@@ -197,6 +197,7 @@ class RunSession:
             opened.host.self_test.way,
             opened.host.costs.streams,
             opened.processes,
+            opened.constants.family_costs,
         )
 
     def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:

@@ -111,9 +111,7 @@ def test_activation_cache_reuse_costs_no_operations(tiny_model: EdgeModel, make_
     assert 0 < of_one < first.preparation
 
 
-@pytest.mark.parametrize(
-    ("way", "blocks"), [(Trying.ON_FOLDS, 0), (Trying.FOR_ITS_TIME, 1), (Trying.ON_A_SUBSET, 1)]
-)
+@pytest.mark.parametrize(("way", "blocks"), [(Trying.ON_FOLDS, 0), (Trying.ON_A_SUBSET, 1)])
 def test_micro_profile_with_cache_promises_the_true_cost(
     tiny_model: EdgeModel, make_bars, way: Trying, blocks: int
 ) -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import load, save
 
 from ekya.core.errors import UserError
 from ekya.models.edge.checkpoints import from_bytes, load_model, save_model, to_bytes
-from ekya.models.edge.model import EdgeModel
+from ekya.models.edge.model import EdgeModel, adapt
 from ekya.models.weights import read_safetensors
 
 
@@ -26,6 +26,14 @@ def test_checkpoint_round_trip_is_bit_identical(stored: Path, fresh_model: EdgeM
     assert all(torch.equal(tensor, expected[name]) for name, tensor in back.state_dict().items())
     assert read_safetensors(stored.read_bytes())[1]["made_by"] == "a test"
     assert [path.name for path in stored.parent.iterdir()] == [stored.name]
+
+
+def test_checkpoint_holds_heads_of_other_widths(fresh_model: EdgeModel) -> None:
+    wide = adapt(fresh_model, fresh_model.classes, 16, seed=1)
+    back = from_bytes(to_bytes(wide))
+    expected = wide.state_dict()
+    assert set(back.kept_heads) == {"0"}
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in back.state_dict().items())
 
 
 def test_checkpoint_half_precision_loads_as_32_bits(fresh_model: EdgeModel) -> None:

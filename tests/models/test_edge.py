@@ -23,6 +23,18 @@ def test_adapt_other_head_width_initialises_the_head_only(fresh_model: EdgeModel
     assert adapted(torch.zeros(1, 3, 32, 32)).shape == (1, 3)
 
 
+def test_adapt_to_a_width_of_before_goes_on_from_its_head(fresh_model: EdgeModel) -> None:
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    wide = adapt(fresh_model, fresh_model.classes, 16, seed=1)
+    back = adapt(wide, wide.classes, 0, seed=2)
+    assert same(back.head, fresh_model.head)
+    assert set(back.kept_heads) == {"16"}
+    again = adapt(back, (*back.classes, "bus"), 16, seed=3)
+    torch.testing.assert_close(again(images)[:, :3], wide(images))
+    assert set(again.kept_heads) == {"0"}
+    assert adapt(again, again.classes, 0, seed=4)(images).shape == (4, 4)
+
+
 def test_adapt_new_class_keeps_known_outputs(fresh_model: EdgeModel) -> None:
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     adapted = adapt(fresh_model, (*fresh_model.classes, "bus"), 0, seed=1)

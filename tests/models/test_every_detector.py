@@ -554,7 +554,6 @@ def trial(models):
     [
         (Trying.ON_FOLDS, 0, HEAD_EPOCHS + 1),
         (Trying.ON_A_SUBSET, 1, SUBSET_EPOCHS + 1),
-        (Trying.FOR_ITS_TIME, 1, 0),
     ],
 )
 def test_micro_profile_of_a_detector_gives_a_curve(
@@ -586,5 +585,4 @@ def test_micro_profile_of_a_detector_gives_a_curve(
 
 def passed_of(tried: MicroProfile) -> range:
     """Returns as many numbers as there are frames that a trial on a subset passes."""
-    held = 0 if tried.way is Trying.FOR_ITS_TIME else len(tried.validation)
-    return range(tried.subset_crops + held)
+    return range(tried.subset_crops + len(tried.validation))

@@ -17,11 +17,16 @@ from ekya.models.training.microprofile import (
     random_subset,
     way_to_try,
 )
-from ekya.models.training.operations import forward_operations, retraining_cost
+from ekya.models.training.operations import RetrainingCost, forward_operations, retraining_cost
 from ekya.models.training.trainer import Retraining, RetrainingData
 
 BLOCKS = RetrainConfig(epochs=30, batch_size=16, head_width=0, trainable_blocks=1, data_fraction=0.1)
 HEAD = replace(BLOCKS, trainable_blocks=0)
+
+
+def in_operations(cost: RetrainingCost) -> tuple[float, float]:
+    """Price of one second an operation."""
+    return float(cost.preparation), float(cost.epoch)
 
 
 @pytest.fixture
@@ -49,11 +54,14 @@ def head_trial(trial: MicroProfile, make_bars):
 
 
 def test_micro_profile_way_depends_on_blocks_and_labels() -> None:
-    assert way_to_try(Profiler.EKYA, 0, 5, first=False) is Trying.ON_FOLDS
-    assert way_to_try(Profiler.EKYA, 2, 20, first=True) is Trying.ON_A_SUBSET
-    assert way_to_try(Profiler.EKYA, 2, 20, first=False) is Trying.FOR_ITS_TIME
-    assert way_to_try(Profiler.EKYA, 2, 500, first=False) is Trying.ON_A_SUBSET
-    assert {way_to_try(Profiler.PAPER, blocks, 20, first=False) for blocks in (0, 2)} == {Trying.ON_A_SUBSET}
+    assert way_to_try(Profiler.EKYA, 0, 5, 15, first=True) is Trying.ON_FOLDS
+    assert way_to_try(Profiler.EKYA, 0, 5, 15, first=False) is Trying.NOT_AT_ALL
+    assert way_to_try(Profiler.EKYA, 0, 5, 80, first=False) is Trying.ON_FOLDS
+    assert way_to_try(Profiler.EKYA, 2, 20, 15, first=True) is Trying.ON_A_SUBSET
+    assert way_to_try(Profiler.EKYA, 2, 20, 80, first=False) is Trying.NOT_AT_ALL
+    assert way_to_try(Profiler.EKYA, 2, 500, 80, first=False) is Trying.ON_A_SUBSET
+    tried = {way_to_try(Profiler.PAPER, blocks, 20, 15, first=False) for blocks in (0, 2)}
+    assert tried == {Trying.ON_A_SUBSET}
 
 
 def test_micro_profile_on_a_subset_runs_a_few_epochs(trial: MicroProfile) -> None:
@@ -100,11 +108,11 @@ def test_micro_profile_ignores_background(head_trial: MicroProfile) -> None:
     assert (everything == background).any()
 
 
-def test_micro_profile_for_its_time_has_no_accuracy(trial: MicroProfile) -> None:
-    curve = replace(trial, way=Trying.FOR_ITS_TIME).run()
-    assert curve.accuracies == ()
-    assert curve.prepare_gpu_s > 0.0
-    assert curve.epoch_gpu_s > 0.0
+def test_micro_profile_of_untried_family_has_the_costs_of_a_tried_one(trial: MicroProfile) -> None:
+    tried = trial.priced(trial.run(), in_operations)
+    untried = replace(trial, way=Trying.NOT_AT_ALL).untried(in_operations)
+    assert untried == replace(tried, accuracies=())
+    assert untried.epoch_gpu_s > 0.0
 
 
 @pytest.mark.parametrize("way", [Trying.ON_A_SUBSET, Trying.ON_FOLDS])
@@ -138,7 +146,7 @@ def test_micro_profile_cost_is_that_of_the_retraining(
         RetrainingData(trial.training, trial.validation, trial.classes, memory=memory, seed=1),
     )
     counted = replace(trial, exemplars=memory.size)
-    curve = counted.priced(counted.run(), lambda cost: (float(cost.preparation), float(cost.epoch)))
+    curve = counted.priced(counted.run(), in_operations)
     scale = real.fresh_crops / curve.subset_crops
     cost = retraining_cost(real)
     assert curve.fixed_prepare_gpu_s + scale * curve.prepare_gpu_s == pytest.approx(cost.preparation)

@@ -14,8 +14,9 @@ from ekya.core.profile import Family, FamilyCurve
 from ekya.core.weights import Compared
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops
+from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import RetrainingCost, forward_operations
-from ekya.pipeline.costs import CostCard, EdgeRates, load_card
+from ekya.pipeline.costs import CostCard, EdgeRates, load_card, price_by
 from ekya.pipeline.crop_labelling import longest_run
 from ekya.pipeline.labels import LabelledPart, StreamLabels
 from ekya.pipeline.preparation import (
@@ -107,7 +108,8 @@ def test_counted_curve_takes_times_from_the_card():
         return replace(curve, prepare_gpu_s=prepare_gpu_s, epoch_gpu_s=epoch_gpu_s)
 
     cost = RetrainingCost(preparation=4 * 10**9, epoch=8 * 10**9, steps=4)
-    trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced, epochs=3)
+    way = Trying.ON_A_SUBSET
+    trial = SimpleNamespace(cost=lambda: cost, run=lambda: measured, priced=priced, epochs=3, way=way)
     curve, gpu_s = counted_curve(trial, CARD)
     assert curve == replace(measured, prepare_gpu_s=3.0, epoch_gpu_s=3.5)
     assert gpu_s == 2.0 + 3 * 3.0
@@ -119,6 +121,14 @@ def family_costs():
     shapes = [(0, 0), (1, 0), (2, 0), (1, 64)]
     configs = [RetrainConfig(3, 16, head, blocks, 1.0) for blocks, head in shapes]
     return CARD.family_costs([*configs, *configs], 16)
+
+
+def test_price_by_a_measured_cost_is_the_card_s(family_costs):
+    """Steps cost nothing on this card, so that GPU-seconds are in proportion to operations."""
+    card = replace(CARD, training_step_s=0.0)
+    counted = RetrainingCost(preparation=6 * 10**9, epoch=12 * 10**9, steps=2)
+    for cost in card.family_costs([RetrainConfig(3, 16, 0, 1, 1.0)], 16):
+        assert price_by(cost, 16, "resnet18")(counted) == pytest.approx(card.retraining_gpu_s(counted))
 
 
 def test_card_family_costs_grow_with_blocks_and_width(family_costs):

@@ -44,6 +44,7 @@ def identity_of(model: EdgeModel) -> dict[str, str]:
         "classes": json.dumps(model.classes),
         "head_width": str(model.head_width),
         **({} if model.threshold == SURE else {"threshold": repr(model.threshold)}),
+        **({"kept_head_widths": json.dumps([int(w) for w in model.kept_heads])} if model.kept_heads else {}),
     }
 
 
@@ -136,15 +137,17 @@ def _empty_model(metadata: Mapping[str, str], source: str) -> EdgeModel:
     try:
         classes = tuple(str(name) for name in json.loads(metadata["classes"]))
         head_width = int(metadata["head_width"])
+        kept_widths = [int(width) for width in json.loads(metadata.get("kept_head_widths", "[]"))]
         threshold = float(metadata.get("threshold", SURE))
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(
-            f"{source}: 'classes', 'head_width' or 'threshold' is damaged; train the model again"
+            f"{source}: 'classes', 'head_width', 'kept_head_widths' or 'threshold' is damaged; "
+            "train the model again"
         ) from error
     if not 0.0 < threshold < 1.0:
         raise UserError(f"{source}: a threshold of {threshold} is not in (0, 1); train the model again")
     # Without memory: initialising weights only to replace them would take most of the time.
     with torch.device("meta"):
-        model = EdgeModel(architecture, classes, head_width)
+        model = EdgeModel(architecture, classes, head_width, kept_widths)
     model.threshold = threshold
     return model

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
@@ -25,11 +25,14 @@ class EdgeModel(nn.Module):
         features: channels of the last block's output.
         blocks: from the input on. ``RetrainConfig.trainable_blocks`` counts them from the end.
         head: features to logits of a classifier, or feature maps to the outputs of a detector.
+        kept_heads: heads for the same classes that a classifier had before, by their width; see ``adapt``.
         detector: decodes the outputs of a detector; None for a classifier.
         threshold: score from which what a detector finds counts, in (0, 1); see ``found_in``.
     """
 
-    def __init__(self, architecture: str, classes: tuple[str, ...], head_width: int) -> None:
+    def __init__(
+        self, architecture: str, classes: tuple[str, ...], head_width: int, kept_widths: Iterable[int] = ()
+    ) -> None:
         super().__init__()
         trunk = EDGE_MODELS[architecture]()
         self.architecture = architecture
@@ -40,6 +43,9 @@ class EdgeModel(nn.Module):
         self.threshold = SURE
         self.blocks = nn.ModuleList(trunk.blocks.values())
         self.head = _head(self, head_width, len(classes))
+        self.kept_heads = nn.ModuleDict(
+            {str(width): _head(self, width, len(classes)) for width in kept_widths}
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps (N, 3, S, S) float, as ``to_input`` returns them, to outputs.
@@ -91,7 +97,7 @@ def build_edge_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = EdgeModel(architecture, classes, head_width)
-    _initialise_head(model, seed)
+    _initialise(model.head, seed)
     return model.eval()
 
 
@@ -115,19 +121,22 @@ def adapt(
 ) -> EdgeModel:
     """Returns a copy of the model with this head; the trunk's weights do not change.
 
-    A detector keeps its head. A changed head width re-initialises the head. With the width unchanged, the
-    outputs of classes that the model knows are kept, by name, and only new classes are initialised.
-    ``shared`` as in ``clone``.
+    A detector keeps its head. Of each head width a classifier keeps the last head, so that a width it had
+    before continues there; only a new one is initialised. Outputs of classes that the model knows are kept,
+    by name, and only new classes are initialised. ``shared`` as in ``clone``.
     """
     adapted = clone(model, shared)
     if model.detector is not None or (classes == model.classes and head_width == model.head_width):
         return adapted
     device = next(model.parameters()).device
+    known = {int(width): head for width, head in model.kept_heads.items()} | {model.head_width: model.head}
+    heads = {
+        width: _with_outputs(model, width, known.get(width), classes, seed).to(device)
+        for width in (head_width, *known)
+    }
     adapted.classes, adapted.head_width = classes, head_width
-    adapted.head = _head(model, head_width, len(classes)).to(device)
-    _initialise_head(adapted, seed)
-    if head_width == model.head_width:
-        _keep_known_outputs(model, adapted)
+    adapted.head = heads.pop(head_width)
+    adapted.kept_heads = nn.ModuleDict({str(width): head for width, head in heads.items()})
     return adapted.train(model.training)
 
 
@@ -137,15 +146,23 @@ def known_outputs(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[list[int]
     return [place for place, _ in shared], [place for _, place in shared]
 
 
-def _keep_known_outputs(model: EdgeModel, adapted: EdgeModel) -> None:
-    old, new = linear_layers(model.head), linear_layers(adapted.head)
-    from_rows, to_rows = known_outputs(model.classes, adapted.classes)
+def _with_outputs(
+    model: EdgeModel, width: int, head: nn.Module | None, classes: tuple[str, ...], seed: int
+) -> nn.Module:
+    """Returns a head of this width for ``classes``; it continues ``head``, one of the model's, if given."""
+    continued = _head(model, width, len(classes))
+    _initialise(continued, seed)
+    if head is None:
+        return continued
+    old, new = linear_layers(head), linear_layers(continued)
+    from_rows, to_rows = known_outputs(model.classes, classes)
     with torch.no_grad():
         for before, after in zip(old[:-1], new[:-1], strict=True):
             after.weight.copy_(before.weight)
             after.bias.copy_(before.bias)
-        new[-1].weight[to_rows] = old[-1].weight[from_rows]
-        new[-1].bias[to_rows] = old[-1].bias[from_rows]
+        new[-1].weight[to_rows] = old[-1].weight[from_rows].to(new[-1].weight.device)
+        new[-1].bias[to_rows] = old[-1].bias[from_rows].to(new[-1].bias.device)
+    return continued
 
 
 def linear_layers(head: nn.Module) -> list[nn.Linear]:
@@ -161,11 +178,11 @@ def _head(model: EdgeModel, width: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(model.features, width), nn.ReLU(), nn.Linear(width, classes))
 
 
-def _initialise_head(model: EdgeModel, seed: int) -> None:
+def _initialise(head: nn.Module, seed: int) -> None:
     # Drawn on the CPU, so that a seed means the same weights on every device.
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for layer in linear_layers(model.head):
+        for layer in linear_layers(head):
             bound = 1.0 / math.sqrt(layer.in_features)
             layer.weight.copy_((2 * torch.rand(layer.weight.shape, generator=generator) - 1) * bound)
             layer.bias.zero_()

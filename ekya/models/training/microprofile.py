@@ -7,8 +7,8 @@
   folds with no object on both sides. The validation part has a fifth of a window's labels, so this measures
   on five times as many crops, with less than half of the noise.
 - *On a subset*, as in the paper: a few epochs on a tenth of the labels, measured on the validation part.
-- *For its time*: one batch, to measure the cost only. Other γ of the stream have shown the level of accuracy
-  before, and a short trial of blocks shows only noise on a small validation part.
+- *Not at all*: other γ of the stream have shown the level of accuracy before, and these labels show too
+  little to tell the families apart. Its cost is counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,6 +52,10 @@ SUBSET_EPOCHS = 5
 INFORMATIVE_CROPS = 100
 """Minimum number of validation crops for a short trial of blocks to be informative."""
 
+INFORMATIVE_OBJECTS = 50
+"""Minimum number of labelled objects for a trial of another head to be informative: on fewer, the noise of an
+accuracy is larger than what families differ by."""
+
 HEAD_EPOCHS = 6
 """Epochs of a micro-profile of the head alone."""
 
@@ -64,26 +68,32 @@ class Trying(Enum):
 
     ON_FOLDS = auto()
     ON_A_SUBSET = auto()
-    FOR_ITS_TIME = auto()
+    NOT_AT_ALL = auto()
 
 
-_EPOCHS = {Trying.ON_FOLDS: HEAD_EPOCHS, Trying.ON_A_SUBSET: SUBSET_EPOCHS, Trying.FOR_ITS_TIME: 1}
+_EPOCHS = {Trying.ON_FOLDS: HEAD_EPOCHS, Trying.ON_A_SUBSET: SUBSET_EPOCHS, Trying.NOT_AT_ALL: 0}
 
 
-def way_to_try(profiler: Profiler, trainable_blocks: int, validation_crops: int, first: bool) -> Trying:
+def way_to_try(
+    profiler: Profiler, trainable_blocks: int, validation_crops: int, objects: int, first: bool
+) -> Trying:
     """Returns the way to try a family.
 
     Args:
         profiler: the paper's tries every family on a subset.
         trainable_blocks: of the family.
         validation_crops: in the validation part of the labels.
+        objects: in all labels.
         first: True if nothing was tried on these labels before.
     """
     if profiler is Profiler.PAPER:
         return Trying.ON_A_SUBSET
-    if not trainable_blocks:
-        return Trying.ON_FOLDS
-    return Trying.ON_A_SUBSET if first or validation_crops >= INFORMATIVE_CROPS else Trying.FOR_ITS_TIME
+    informative = (
+        validation_crops >= INFORMATIVE_CROPS if trainable_blocks else objects >= INFORMATIVE_OBJECTS
+    )
+    if not (first or informative):
+        return Trying.NOT_AT_ALL
+    return Trying.ON_A_SUBSET if trainable_blocks else Trying.ON_FOLDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +165,21 @@ class MicroProfile:
             head_width=self.family.head_width,
             trainable_blocks=self.family.trainable_blocks,
             subset_crops=self.subset_crops,
-            accuracies=tuple(p.accuracy for p in points) if self.way is not Trying.FOR_ITS_TIME else (),
+            accuracies=tuple(p.accuracy for p in points),
             epoch_gpu_s=epoch_s,
             prepare_gpu_s=seconds[0],
             validation_crops=points[-1].crops,
         )
         rates = seconds[0] / tried.preparation, epoch_s / tried.epoch
         return self.priced(curve, lambda cost: (rates[0] * cost.preparation, rates[1] * cost.epoch))
+
+    def untried(self, price: Price) -> FamilyCurve:
+        """Returns the GPU-seconds of a real retraining, without accuracies; runs nothing."""
+        family = self.family
+        costs_alone = FamilyCurve(
+            family.batch_size, family.head_width, family.trainable_blocks, self.subset_crops, (), 0.0, 0.0
+        )
+        return self.priced(costs_alone, price)
 
     def priced(self, curve: FamilyCurve, price: Price) -> FamilyCurve:
         """Returns the curve with the GPU-seconds of a real retraining.
@@ -185,8 +203,7 @@ class MicroProfile:
         """Number of crops in one epoch of the trial: the unit of work of its curve."""
         if self.way is Trying.ON_FOLDS:
             return max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
-        wanted = SUBSET_MIN_CROPS if self.way is Trying.FOR_ITS_TIME else subset_size(self._labelled_crops)
-        return min(len(self.training), wanted)
+        return min(len(self.training), subset_size(self._labelled_crops))
 
     def cost(self) -> RetrainingCost:
         """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
@@ -246,13 +263,12 @@ class MicroProfile:
             yield _Point(retraining.run_epoch().validation_accuracy)
 
     def _on_subset(self) -> Retraining:
-        measured = self.validation.take(np.arange(0)) if self.way is Trying.FOR_ITS_TIME else self.validation
         return Retraining(
             self.start,
             replace(self.family, epochs=self.epochs, data_fraction=1.0),
             RetrainingData(
                 random_subset(self.training, self.seed, self.subset_crops),
-                measured,
+                self.validation,
                 self.classes,
                 seed=self.seed,
             ),
