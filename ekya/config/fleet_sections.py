@@ -60,7 +60,8 @@ class PreparationConfig(FleetSection):
         streams: number of streams that are labelled and profiled per window, round robin; None for all.
         frames: frames of a window that are used.
         profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
-        burst: hold all of ``share_milli`` whatever inference needs, as in the paper.
+        burst: prepare all streams at the whole ``share_milli``, whatever inference needs, as in the paper.
+            Otherwise those that are expected to gain more than it costs.
     """
 
     share_milli: int = Field(default=900, ge=1)

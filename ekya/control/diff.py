@@ -138,7 +138,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.with_stream(replace(stream, faults=faults, job=None))
         case cmd.EndPreparation():
             return state.without_preparation()
-        case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
+        case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack() | cmd.SkipPreparation():
             return state
 
 

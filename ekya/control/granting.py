@@ -11,7 +11,12 @@ from ekya.core.view import WindowView
 from ekya.planning.placement.homes import AtHome, Grants
 from ekya.planning.placement.pack import pack
 from ekya.planning.placement.rounding import Steps
-from ekya.planning.schedulers.allocation import inference_floors, shares_of, with_floors
+from ekya.planning.schedulers.allocation import (
+    inference_floors,
+    kept_floors,
+    shares_of,
+    with_floors,
+)
 from ekya.planning.schedulers.regrant import regrant
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -30,15 +35,26 @@ def _with_floors(
     view: WindowView, shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions
 ) -> dict[Job, int]:
     """Raises shares to the inference floors, so that no plan starves inference; per GPU with home GPUs."""
-    floors = inference_floors(view)
+    kept = {} if options.preparation_bursts else kept_floors(view, view.capacity_milli)
     if not options.homes:
-        return with_floors(shares, floors, view.capacity_milli, view.quantum_milli)
+        return _lifted(view, shares, kept, view.capacity_milli)
     homes = {one.stream: one.gpu for one in options.homes}
     lifted: dict[Job, int] = {}
     for gpu, free_milli in enumerate(free_milli_at_home(fleet, options)):
         here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
-        lifted |= with_floors(here, floors, free_milli, view.quantum_milli)
+        lifted |= _lifted(view, here, kept, free_milli)
     return {job: lifted[job] for job in shares}
+
+
+def _lifted(
+    view: WindowView, shares: Mapping[Job, int], kept: Mapping[Job, int], capacity_milli: int
+) -> dict[Job, int]:
+    """Raises shares to the floors, at the cost of none that a stream has to keep a_MIN, if the others do."""
+    floors = inference_floors(view)
+    minimum = {job: min(kept.get(job, 0), share) for job, share in shares.items()}
+    both = {job: max(floors.get(job, 0), least) for job, least in minimum.items()}
+    fits = sum(both.values()) <= capacity_milli
+    return with_floors(shares, both if fits else floors, capacity_milli, view.quantum_milli)
 
 
 def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) -> Grants:

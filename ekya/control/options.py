@@ -64,7 +64,8 @@ class LoopOptions:
             that they served, and still stay.
         reacts_to_drift: a stream that drifts inside a window is labelled and retrained in that window.
         zoo: number of retrained models that are kept; 0 without a zoo.
-        preparation_bursts: labelling and profiling always have their largest share, whatever inference needs.
+        preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
+            inference needs and whether or not it pays.
     """
 
     window_us: int

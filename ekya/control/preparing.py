@@ -1,6 +1,8 @@
 """Decides which streams are labelled and profiled, and when: with a window, late in it, and after a drift."""
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from statistics import fmean, median
 
 from ekya.control.options import LoopOptions
 from ekya.control.views import Histories, free_milli_at_home, history_of, window_view
@@ -8,12 +10,15 @@ from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.profile import Family, family_of
 from ekya.core.state import FleetState, StreamState
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
+from ekya.core.view import Objective, WindowView
 from ekya.planning.placement.homes import PREPARATION_GPU
+from ekya.planning.profiling.history import ProfileHistory, expected_gain
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.zoo import candidates
 from ekya.planning.schedulers.allocation import left_by_inference
+from ekya.planning.schedulers.investment import Prospect, best_investment
 from ekya.planning.schedulers.scheduler import Needs
 
 INFERENCE_PROFILE_EVERY = 4
@@ -27,6 +32,9 @@ LONGEST_PART = 0.3
 """Part of a window that preparation may take where inference leaves it little share."""
 
 
+DOES_NOT_PAY = "labels and a retraining would take more from inference than they are expected to gain"
+
+
 def time_limit_us(share_milli: int, options: LoopOptions) -> int:
     """Returns the time limit of a preparation at a share: for the same work, within ``LONGEST_PART``."""
     most, share = (
@@ -38,31 +46,32 @@ def time_limit_us(share_milli: int, options: LoopOptions) -> int:
 
 def window_preparation(
     fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
-) -> cmd.BeginPreparation:
-    """Returns the preparation of the open window: of the streams whose turn it is."""
+) -> Iterator[cmd.BeginPreparation | cmd.SkipPreparation]:
+    """Yields the preparation of the open window: of the streams that are worth it and whose turn it is."""
     window = fleet.window
     # A stream that was just added has no frames to label yet.
     serving = [
         stream for stream in fleet.streams if stream.status is Status.SERVING and stream.added_in < window
     ]
 
-    share_milli = _share_milli(fleet, histories, now_us, options, needs)
+    share_milli, worth_it = _invested(fleet, histories, now_us, options, needs, serving)
+    spared = tuple(stream.stream for stream in serving if stream.stream not in worth_it)
+    if spared:
+        yield cmd.SkipPreparation(window, spared, DOES_NOT_PAY)
+        if not worth_it:
+            return
+    serving = [stream for stream in serving if stream.stream in worth_it]
     places = _places(len(serving), share_milli, options)
     if places < len(serving):
         serving = [fleet.stream(one) for one in next_prepared(serving, places)]
 
-    def profiles_inference(stream: StreamState) -> bool:
-        last = stream.inference_profiled_in
-        due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
-        return needs.inference_profile and (needs.true_profile or due_again)
-
-    return cmd.BeginPreparation(
+    yield cmd.BeginPreparation(
         window=window,
         share_milli=share_milli,
         streams=tuple(
             cmd.PrepareStream(
                 stream=stream.stream,
-                inference=options.inference_configs if profiles_inference(stream) else (),
+                inference=options.inference_configs if _profiles_inference(stream, window, needs) else (),
                 families=_families(fleet, histories, stream.stream, options, needs),
                 candidates=candidates(fleet.zoo, stream.picture, stream.kept),
                 kept=stream.kept,
@@ -71,6 +80,12 @@ def window_preparation(
         ),
         training_speed=options.training_speed,
     )
+
+
+def _profiles_inference(stream: StreamState, window: int, needs: Needs) -> bool:
+    last = stream.inference_profiled_in
+    due_again = last is None or window - last >= INFERENCE_PROFILE_EVERY
+    return needs.inference_profile and (needs.true_profile or due_again)
 
 
 def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bool:
@@ -101,7 +116,7 @@ def reaction(
     ]
     if not waiting:
         return None
-    share_milli = _share_milli(fleet, histories, now_us, options, needs)
+    share_milli, worth_it = _invested(fleet, histories, now_us, options, needs, waiting)
     left_us = fleet.window_end_us - now_us - time_limit_us(share_milli, options)
     drifted = [
         cmd.PrepareStream(
@@ -113,7 +128,7 @@ def reaction(
             stream.kept,
         )
         for stream in waiting
-        if _cheapest_us(stream, histories, options) <= left_us
+        if stream.stream in worth_it and _cheapest_us(stream, histories, options) <= left_us
     ]
     if not drifted:
         return None
@@ -126,17 +141,62 @@ def reaction(
     )
 
 
-def _share_milli(
-    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
-) -> int:
-    """Returns the share of a preparation that begins now: what inference leaves at its floors, at least δ.
+def _invested(
+    fleet: FleetState,
+    histories: Histories,
+    now_us: int,
+    options: LoopOptions,
+    needs: Needs,
+    wanting: Sequence[StreamState],
+) -> tuple[int, Collection[StreamId]]:
+    """Returns the share of a preparation that begins now, and the streams that are worth preparing.
+
+    A scheduler that does not profile γ, or knows them all, prepares what it can.
+    """
+    most = options.preparation_share_milli
+    everything = frozenset(stream.stream for stream in wanting)
+    if options.preparation_bursts:
+        return most, everything
+    view = window_view(fleet, now_us, options, needs, histories)
+    most = _left_milli(view, fleet, options)
+    if not needs.micro_profile or needs.true_profile or view.objective is not Objective.MEAN:
+        return most, everything
+    accuracies = {stream.stream: stream.accuracy for stream in view.streams}
+    costs = [stream.prepared_gpu_s for stream in fleet.streams if stream.prepared_gpu_s is not None]
+    speed = options.training_speed.speed(options.preparation_share_milli)
+    budget_gpu_s = us_to_seconds(options.preparation_us) * speed
+    usual_gpu_s = fmean(costs) if costs else budget_gpu_s / max(len(wanting), 1)
+    prospects = []
+    for stream in wanting:
+        history, cost = history_of(histories, stream.stream), stream.prepared_gpu_s
+        drifted = stream.drifted_us is not None
+        accuracy = None if stream.accuracy is None else accuracies[stream.stream]
+        prepare_gpu_s = usual_gpu_s if cost is None else cost
+        if _profiles_inference(stream, fleet.window, needs) and costs:
+            prepare_gpu_s += usual_gpu_s  # profiling λ costs about as much again
+        prospect = Prospect(
+            stream.stream,
+            expected_gain(history, accuracy, fleet.window, drifted),
+            prepare_gpu_s,
+            _retrain_gpu_s(history, usual_gpu_s),
+        )
+        prospects.append(prospect)
+    best = best_investment(view, prospects, most, lambda milli: time_limit_us(milli, options))
+    return best.share_milli, best.streams
+
+
+def _retrain_gpu_s(history: ProfileHistory, usual_gpu_s: float) -> float:
+    """Returns what a stream's retraining may cost: as the last ones, or as the cheapest γ was profiled."""
+    took = [one.gpu_s for one in history.observations if one.predicted_gain is not None]
+    return median(took) if took else min((one.gpu_s for one in history.observations), default=usual_gpu_s)
+
+
+def _left_milli(view: WindowView, fleet: FleetState, options: LoopOptions) -> int:
+    """Returns the largest share of a preparation: what inference leaves at its floors, at least δ.
 
     Without any share a stream whose inference needs the rest to reach a_MIN would never be retrained.
     """
     most = options.preparation_share_milli
-    if options.preparation_bursts:
-        return most
-    view = window_view(fleet, now_us, options, needs, histories)
     if options.homes:
         here = {one.stream for one in options.homes if one.gpu == PREPARATION_GPU}
         streams = tuple(stream for stream in view.streams if stream.stream in here)
@@ -152,7 +212,8 @@ def _places(streams: int, share_milli: int, options: LoopOptions) -> int:
     speed = options.training_speed
     work = time_limit_us(share_milli, options) * speed.speed(share_milli)
     whole = options.preparation_us * speed.speed(options.preparation_share_milli)
-    return most if work >= whole else max(int(most * work / whole), 1)
+    # The limit is whole microseconds, which must not cost a stream.
+    return max(min(int(most * work / whole + 1e-3), most), 1) if whole else most
 
 
 def _cheapest_us(stream: StreamState, histories: Histories, options: LoopOptions) -> int:

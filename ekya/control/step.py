@@ -27,7 +27,7 @@ from ekya.core.units import us_to_seconds
 from ekya.core.weights import KeptModel
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_back, why_not
-from ekya.planning.profiling.history import Observation
+from ekya.planning.profiling.history import LabelledWindow, Observation
 from ekya.planning.profiling.speed_curves import refined
 from ekya.planning.profiling.zoo import superseded, why_offered
 from ekya.planning.schedulers.scheduler import Needs
@@ -189,6 +189,8 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
     """Returns the state after an event, including histories of γ and speeds."""
     learnt = replace(state, fleet=apply(state.fleet, event))
     match event:
+        case ev.LabelsReady() if event.window == state.fleet.window and event.since_us is None:
+            return _remember_labels(learnt, state.fleet.stream(event.stream).accuracy, event)
         case ev.PreparationEnded() if needs.micro_profile:
             return _remember_profiles(learnt, options, needs)
         case ev.RetrainFinished():
@@ -200,6 +202,20 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
             speed = refined(options.training_speed, paces)
             return learnt if speed == options.training_speed else replace(learnt, training_speed=speed)
     return learnt
+
+
+def _remember_labels(state: LoopState, known: float | None, event: ev.LabelsReady) -> LoopState:
+    if not event.validation_crops:
+        return state
+    history, compared = history_of(state.histories, event.stream), event.compared
+    before = history.labelled[-1].window if history.labelled else event.window
+    labelled = LabelledWindow(
+        window=event.window,
+        accuracy=event.serving_accuracy,
+        loss=None if known is None else max(known - event.serving_accuracy, 0.0),
+        gain=history.gained_in(before) if compared is None else compared.new - compared.old,
+    )
+    return replace(state, histories={**state.histories, event.stream: history.with_labels(labelled)})
 
 
 def _remember_profiles(state: LoopState, options: LoopOptions, needs: Needs) -> LoopState:
@@ -240,9 +256,13 @@ def _answers(
     """Yields commands that an event requires independently of a plan."""
     match event:
         case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
-            yield window_preparation(after.fleet, after.histories, now_us, _as_known(options, after), needs)
+            yield from window_preparation(
+                after.fleet, after.histories, now_us, _as_known(options, after), needs
+            )
         case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
-            yield window_preparation(after.fleet, after.histories, now_us, _as_known(options, after), needs)
+            yield from window_preparation(
+                after.fleet, after.histories, now_us, _as_known(options, after), needs
+            )
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)
             if stream.job is not None and _shows_new_scene(event):

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 
 from ekya.control.checkpointing import early_part, gpu_s_left
 from ekya.control.options import LoopOptions, StreamTerms
+from ekya.core.configs import InferenceConfig
 from ekya.core.faults import Status
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
@@ -148,12 +150,31 @@ def _stream_view(
             replace(option, early_part=early_part(option, serving, options) if needs.early_parts else 0.0)
             for option in promised
         ),
-        inference_options=inference_needs(stream, options),
+        inference_options=inference_needs(stream, options)
+        if options.preparation_bursts
+        else _pooled(stream, state, inference_needs(stream, options)),
         running=_running(stream),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.labels.histogram,
         cached=stream.cached if not state.preparing and _idle(stream) else (),
+    )
+
+
+def _pooled(
+    stream: StreamState, state: FleetState, known: tuple[InferenceOption, ...]
+) -> tuple[InferenceOption, ...]:
+    """Returns Λ where those of a stream that was never profiled lose what they lose on the others."""
+    seen = [] if stream.inference_measured else [one for one in state.streams if one.inference_measured]
+    measured: dict[InferenceConfig, list[float]] = {}
+    for one in seen:
+        for option in one.inference_options:
+            measured.setdefault(option.config, []).append(option.relative_accuracy)
+    return tuple(
+        replace(option, relative_accuracy=fmean(measured[option.config]))
+        if option.config in measured
+        else option
+        for option in known
     )
 
 

@@ -53,6 +53,19 @@ class BeginPreparation:
 
 
 @dataclass(frozen=True, slots=True)
+class SkipPreparation:
+    """Do not label and profile these streams in a window; the reason is for the operator.
+
+    Attributes:
+        reason: in one sentence.
+    """
+
+    window: int
+    streams: tuple[StreamId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndPreparation:
     """Stop the unfinished rest of the preparation, which is named as in its command."""
 
@@ -188,6 +201,7 @@ class SetAside:
 
 Command = (
     BeginPreparation
+    | SkipPreparation
     | EndPreparation
     | SetInference
     | StartRetraining

@@ -8,7 +8,7 @@ from ekya.core.faults import OVER
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
-from ekya.core.units import US_PER_S, ModelVersion, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, us_to_seconds
 from ekya.core.weights import Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
@@ -48,7 +48,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case ev.ShareResized():
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
-            return state.without_preparation() if state.ends(event) else state
+            return _with_cost(state, event).without_preparation() if state.ends(event) else state
         case ev.ProfilerBack():
             return state
         case ev.CapacityLent():
@@ -109,7 +109,9 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             )
             # Without validation crops there is no new accuracy of the model.
             accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
-            labelled = replace(stream, labels=labels, accuracy=accuracy, adopting_over=None)
+            labelled = replace(
+                stream, labels=labels, accuracy=accuracy, adopting_over=None, prepared_gpu_s=event.gpu_s
+            )
             if event.picture:
                 labelled = _showing(labelled, event)
             return labelled if event.since_us is None else _of_new_scene(labelled, event)
@@ -121,11 +123,11 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.MoreLabelsDue() if event.window == state.window:
             return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
-            return replace(stream, inference_options=event.options)
+            return replace(stream, inference_options=event.options, inference_measured=True)
         case ev.ProfileReady() if event.window == state.window:
-            return replace(stream, profiles=replace(known, curves=(*known.curves, event.curve)))
+            return _tried(stream, replace(known, curves=(*known.curves, event.curve)), event.gpu_s)
         case ev.RetrainProfiled() if event.window == state.window:
-            return replace(stream, profiles=replace(known, options=(*known.options, *event.options)))
+            return _tried(stream, replace(known, options=(*known.options, *event.options)), event.gpu_s)
         case ev.MemoryShort() if event.window == state.window:
             return replace(stream, profiles=replace(known, did_not_fit=(*known.did_not_fit, event.what)))
         case ev.ModelCached():
@@ -169,6 +171,21 @@ def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         picture=event.picture if is_newest else stream.picture,
         scene=Scene(event.picture, event.class_histogram, labels),
     )
+
+
+def _tried(stream: StreamState, profiles: WindowProfiles, gpu_s: float) -> StreamState:
+    return replace(stream, profiles=profiles, prepared_gpu_s=(stream.prepared_gpu_s or 0.0) + gpu_s)
+
+
+def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:
+    """Returns the state with a larger cost of streams whose labels a preparation had no time for at all."""
+    running = state.preparation
+    if running is None or any(state.stream(one).labels.training_crops for one in running.streams):
+        return state
+    spent_gpu_s = us_to_seconds(event.t_us - running.began_us) * running.share_milli / FULL_GPU_MILLI
+    for stream in sorted(running.streams):
+        state = state.with_stream(replace(state.stream(stream), prepared_gpu_s=2.0 * spent_gpu_s))
+    return state
 
 
 def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:

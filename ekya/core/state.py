@@ -145,6 +145,7 @@ class StreamState:
         inference_options: Λ, as assumed or as last profiled.
         inference, inference_share_milli: λ and share of the last command.
         need: last measured need of inference; None before the first measurement.
+        inference_measured: Λ were profiled at some time.
         labels, profiles: of the open window.
         job: the retraining in progress.
         finished: the retraining that finished or failed in this window; None without one, and after one that
@@ -156,6 +157,8 @@ class StreamState:
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
+        prepared_gpu_s: cost of the labels and trials of its last preparation, of double its time where there
+            was too little for any; None before the first.
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
         picture: description of what it shows now; empty while unknown.
         scene: what its newest labels showed; None before the first.
@@ -173,6 +176,7 @@ class StreamState:
     cached: tuple[CachedModel, ...] = ()
     inference: InferenceConfig | None = None
     inference_share_milli: int = 0
+    inference_measured: bool = False
     need: ev.NeedMeasured | None = None
     labels: WindowLabels = WindowLabels()
     profiles: WindowProfiles = WindowProfiles()
@@ -184,6 +188,7 @@ class StreamState:
     drifted_us: int | None = None
     relabelling: bool = False
     reactions: int = 0
+    prepared_gpu_s: float | None = None
     more_labels_us: int | None = None
     picture: tuple[int, ...] = ()
     scene: Scene | None = None

@@ -143,6 +143,8 @@ class RayExecutor:
         match command:
             case cmd.BeginPreparation():
                 self._begin_preparation(command)
+            case cmd.SkipPreparation():
+                _LOG.info("%s: %s", ", ".join(command.streams), command.reason)
             case cmd.EndPreparation():
                 self._preparing = None
                 self._shares.leave(preparation_holder(command.window, command.round))

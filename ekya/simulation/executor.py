@@ -207,7 +207,7 @@ class VirtualExecutor(Generic[ModelT]):
                 if running is not None and (running.by_snapshots or running.due_us is not None):
                     self.world.over(running)
                 shares.leave(retraining_holder(command.stream, command.job), now_us)
-            case cmd.KeepServing():
+            case cmd.KeepServing() | cmd.SkipPreparation():
                 pass  # the serving weights stay
             case cmd.SetAside() | cmd.RestartWorker():
                 raise ValueError("nothing dies on virtual time")

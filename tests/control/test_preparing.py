@@ -1,17 +1,18 @@
-"""Share and time limit of a preparation: inference keeps its minimum accuracy while it runs."""
+"""Share, streams and time limit of a preparation: it spares inference, and does nothing that does not pay."""
 
 from dataclasses import replace
 
 import pytest
-from byhand import LAMBDAS, OPTIONS, A, B, Hand, S, Wish
+from byhand import EVERY, LAMBDAS, NEEDS, OPTIONS, SECOND, A, B, Hand, S, Wish, labels
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.control.options import StreamHome
-from ekya.control.preparing import LONGEST_PART, time_limit_us
+from ekya.control.preparing import DOES_NOT_PAY, LONGEST_PART, time_limit_us
 from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.view import InferenceOption
 
 SPARING = replace(OPTIONS, preparation_bursts=False, min_accuracy=0.6, capacity_milli=1000)
 """The second λ reaches 0.64 at 150 thousandths, which are two δ; the first needs three."""
@@ -66,3 +67,53 @@ def test_time_limit_leaves_time_for_the_same_work_or_is_the_longest(share_milli,
     longest_us = max(limit_s * S, int(LONGEST_PART * options.window_us))
     assert limit_s * S <= limit_us <= longest_us
     assert limit_us == longest_us or abs(limit_us * share_milli - limit_s * S * 500) <= 500
+
+
+WEIGHING = replace(SPARING, min_accuracy=0.0, capacity_milli=2000)
+PROFILING = replace(NEEDS, micro_profile=True)
+
+
+def opened(options, *known):
+    """Returns the commands with which window 2 opens, after events of window 1."""
+    hand = Hand(options=options, needs=PROFILING)
+    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
+    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    hand.give(105 * S, *known)
+    hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
+    return hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S)).commands
+
+
+def test_preparation_where_inference_lacks_nothing_is_of_all_streams():
+    begun, *_ = opened(WEIGHING, labels(105 * S, A), labels(105 * S, B))
+    assert isinstance(begun, cmd.BeginPreparation)
+    assert [one.stream for one in begun.streams] == [A, B]
+
+
+def test_preparation_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share():
+    scarce = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
+    dear = replace(labels(105 * S, A, accuracy=1.0), gpu_s=4.0)
+    commands = opened(scarce, dear, labels(105 * S, B, accuracy=0.2))
+    assert cmd.SkipPreparation(2, (A,), DOES_NOT_PAY) in commands
+    (begun,) = (command for command in commands if isinstance(command, cmd.BeginPreparation))
+    assert [one.stream for one in begun.streams] == [B]
+
+
+def test_preparation_is_skipped_where_inference_loses_more():
+    starved = replace(WEIGHING, capacity_milli=100, quantum_milli=50, preparation_share_milli=50)
+    dear = [replace(labels(105 * S, one, accuracy=0.9), gpu_s=4.0) for one in (A, B)]
+    commands = opened(starved, *dear)
+    (skipped,) = (command for command in commands if isinstance(command, cmd.SkipPreparation))
+    assert skipped.streams == (A, B)
+    assert not any(isinstance(command, cmd.BeginPreparation) for command in commands)
+
+
+def test_view_of_a_stream_without_profile_has_what_others_lose():
+    measured = (InferenceOption(EVERY, 1.0, 310), InferenceOption(SECOND, 0.95, 155))
+    hand = Hand(options=WEIGHING)
+    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
+    hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    hand.give(104 * S, ev.InferenceProfiled(104 * S, A, 1, measured, 0.1))
+    hand.give(105 * S, ev.PreparationEnded(105 * S, 1))
+    own, other = (stream.inference_options for stream in hand.views[-1].streams)
+    assert own == measured
+    assert other == (LAMBDAS[0], replace(LAMBDAS[1], relative_accuracy=0.95))

@@ -1,7 +1,8 @@
-"""Results of γ in past windows, and the correction of a lasting bias of estimates by them."""
+"""Results of γ in past windows: what they say of a lasting bias of estimates, and of the next gain."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 from ekya.core.configs import RetrainConfig
@@ -12,6 +13,19 @@ MEMORY_WINDOWS = 6
 
 SHRINK = 3.0
 """Checks of estimates at which half of their median is believed."""
+
+USUAL_LOSS, LOSS_CHECKS = 0.1, 2.0
+"""Accuracy that a model loses in a window before anything is known of its scene, and the weight of this."""
+
+UNSEEN_ERROR = 0.5
+"""Error that a model may have before it is measured: the first labels tell whether any more are worth it."""
+
+USUAL_PART, PART_CHECKS = 0.4, 0.4
+"""Part of a model's error that a retraining removes, before any is checked, and the weight of this in errors,
+as of two models that get eight of ten right."""
+
+DRIFT_LOSS = 0.3
+"""Accuracy that a model loses at least where a drift was noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +48,33 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelledWindow:
+    """What a window's labels have shown of the model that served.
+
+    Attributes:
+        window: index of the window.
+        accuracy: of the model on these labels.
+        loss: what it had lost since it was measured before; None without an earlier measurement.
+        gain: what the last retraining has gained over the weights before it; 0 without one.
+    """
+
+    window: int
+    accuracy: float
+    loss: float | None
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileHistory:
     """Past observations of one stream, or of several that share them.
 
     Attributes:
         observations: in the order in which they came.
+        labelled: newest windows in which it was labelled, in order.
     """
 
     observations: tuple[Observation, ...] = ()
+    labelled: tuple[LabelledWindow, ...] = ()
 
     def with_observation(self, observation: Observation) -> "ProfileHistory":
         """Returns this history with one more observation, and without those that are too old.
@@ -51,7 +84,18 @@ class ProfileHistory:
         same = (observation.window, observation.config)
         kept = (*(o for o in self.observations if (o.window, o.config) != same), observation)
         newest = max(o.window for o in kept)
-        return ProfileHistory(tuple(o for o in kept if o.window > newest - MEMORY_WINDOWS))
+        return replace(self, observations=tuple(o for o in kept if o.window > newest - MEMORY_WINDOWS))
+
+    def with_labels(self, labelled: LabelledWindow) -> "ProfileHistory":
+        """Returns this history with the labels of one more window."""
+        return replace(self, labelled=(*self.labelled, labelled)[-MEMORY_WINDOWS:])
+
+    def gained_in(self, window: int) -> float:
+        """Returns the largest gain of the retrainings of a window, by their own validation; 0 without one."""
+        return max(
+            (o.gain for o in self.observations if o.window == window and o.predicted_gain is not None),
+            default=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +134,27 @@ def bias_correction(history: ProfileHistory) -> BiasCorrection:
             for family, errors in by_family.items()
         },
     )
+
+
+def expected_gain(history: ProfileHistory, accuracy: float | None, window: int, drifted: bool) -> float:
+    """Returns what a retraining of a window is expected to gain before the window's labels are made.
+
+    It removes a part of the error that the model is expected to have by now: what it had when it was last
+    measured, and what models of this stream lose in each window since then. Both the part and the loss are
+    what past windows have shown, mixed with what is usual.
+
+    Args:
+        history: of the stream.
+        accuracy: of its model when it was last measured; None before that.
+        window: index of the window.
+        drifted: a drift was noticed since then.
+    """
+    losses = [one.loss for one in history.labelled if one.loss is not None]
+    loss = (LOSS_CHECKS * USUAL_LOSS + sum(losses)) / (LOSS_CHECKS + len(losses))
+    passed = window - history.labelled[-1].window if history.labelled else 1
+    lost = max(loss * passed, DRIFT_LOSS if drifted else 0.0)
+    checks = [(1.0 - before.accuracy, after.gain) for before, after in pairwise(history.labelled)]
+    errors, gains = sum(error for error, _ in checks), sum(max(gain, 0.0) for _, gain in checks)
+    part = (PART_CHECKS * USUAL_PART + gains) / (PART_CHECKS + errors)
+    error = UNSEEN_ERROR if accuracy is None else min(1.0 - accuracy + lost, 1.0)
+    return min(part, 1.0) * error
