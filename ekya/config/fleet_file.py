@@ -26,6 +26,7 @@ from pydantic import (
 from ekya.config.errors import describe
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_sections import (
+    NO_DRIFT,
     DriftConfig,
     FleetSection,
     InferencesConfig,
@@ -159,7 +160,7 @@ class FleetConfig(FleetSection):
             ),
             "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
-            "drift": self.drift if preset.reacts_to_drift else DriftConfig(),
+            "drift": self.drift if preset.reacts_to_drift else NO_DRIFT,
             "zoo": self.zoo if preset.reacts_to_drift else NO_ZOO,
             "window_s": self.window_s if self.is_set("window_s") else preset.window_s,
         }
@@ -168,7 +169,7 @@ class FleetConfig(FleetSection):
     @property
     def kept(self) -> ZooConfig | None:
         """The zoo of retrained models; None without one."""
-        zoo = self.zoo or (ZooConfig() if self.drift.react else NO_ZOO)
+        zoo = self.zoo or (ZooConfig() if self.drift.reacts else NO_ZOO)
         return zoo if zoo.models else None
 
     def stream(self, stream: StreamId) -> StreamConfig:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from ekya.core.errors import UserError
 from ekya.core.profile import Profiler
@@ -88,24 +88,27 @@ class ShadowGateConfig(FleetSection):
 class DriftConfig(FleetSection):
     """Noticing that a scene has changed inside a window, and answering it there.
 
-    Without it a change is seen when the next window is labelled, as in the paper.
+    ``notice: false`` turns both off: a change is then seen when the next window is labelled, as in the paper.
 
     Attributes:
         notice: whether inference watches its answers and pictures for drift, and reports it at once.
         false_alarms_per_hour: of a camera, on which the threshold of the alarm depends.
         react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
-            the change. Needs ``notice``.
+            the change. Without ``notice`` there is nothing to answer.
     """
 
-    notice: bool = False
+    notice: bool = True
     false_alarms_per_hour: float = Field(default=FALSE_ALARMS_PER_HOUR, gt=0)
-    react: bool = False
+    react: bool = True
 
-    @model_validator(mode="after")
-    def _reacts_to_what_is_noticed(self) -> Self:
-        if self.react and not self.notice:
-            raise ValueError("react needs notice; set notice: true, or react: false")
-        return self
+    @property
+    def reacts(self) -> bool:
+        """True if what is noticed is answered."""
+        return self.notice and self.react
+
+
+NO_DRIFT = DriftConfig(notice=False)
+"""Neither noticed nor answered."""
 
 
 class ZooConfig(FleetSection):

@@ -293,10 +293,10 @@ def test_load_fleet_follows_boxes_of_detectors_only(folder):
     )
 
 
-def test_load_fleet_notices_drift_if_asked(folder):
-    assert not load(folder, fleet_dict()).drift.notice
-    drift = load(folder, fleet_dict() | {"drift": {"notice": True, "false_alarms_per_hour": 0.5}}).drift
+def test_load_fleet_notices_drift_unless_told_not_to(folder):
+    drift = load(folder, fleet_dict() | {"drift": {"false_alarms_per_hour": 0.5}}).drift
     assert (drift.notice, drift.false_alarms_per_hour) == (True, 0.5)
+    assert not load(folder, fleet_dict() | {"drift": {"notice": False}}).drift.notice
     assert refusal(folder, fleet_dict() | {"drift": {"false_alarms_per_hour": 0}}).startswith(
         "drift.false_alarms_per_hour: "
     )
@@ -690,9 +690,11 @@ def test_load_fleet_imports_no_engine() -> None:
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
-def test_load_fleet_reaction_without_notice_is_refused(folder):
-    with pytest.raises(UserError, match=r"drift: react needs notice; set notice: true"):
-        load(folder, fleet_dict(), drift={"react": True})
+def test_load_fleet_reacts_to_nothing_that_it_does_not_notice(folder):
+    assert load(folder, fleet_dict()).drift.reacts
+    fleet = load(folder, fleet_dict(), drift={"notice": False})
+    assert not fleet.drift.reacts
+    assert fleet.kept is None
 
 
 def test_load_fleet_keeps_models_where_it_reacts_to_drift(folder):
