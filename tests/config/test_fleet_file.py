@@ -94,12 +94,10 @@ def test_load_fleet_reads_scheduler_and_placement(folder):
 
 
 def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
-    drift = {"notice": True, "react": True}
-    fleet = load(
-        folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30, drift=drift
-    )
+    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30)
     under = fleet.under("paper")
-    assert not (under.drift.notice or under.drift.react)
+    assert fleet.drift.reacts
+    assert not (under.drift.notice or under.drift.reacts)
     assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
     assert (under.checkpoints, under.window_s) == (False, 30.0)
     assert under.under("paper") == under
@@ -698,13 +696,13 @@ def test_load_fleet_reacts_to_nothing_that_it_does_not_notice(folder):
 
 
 def test_load_fleet_keeps_models_where_it_reacts_to_drift(folder):
-    reacts = {"drift": {"notice": True, "react": True}}
-    assert load(folder, fleet_dict()).kept is None
-    fleet = load(folder, fleet_dict() | reacts)
+    off = {"drift": {"notice": False}}
+    assert load(folder, fleet_dict() | off).kept is None
+    fleet = load(folder, fleet_dict())
     assert fleet.kept is not None
     assert fleet.under("paper").kept is None
-    assert load(folder, fleet_dict() | reacts | {"zoo": False}).kept is None
-    assert load(folder, fleet_dict() | {"zoo": True}).kept == fleet.kept
+    assert load(folder, fleet_dict() | {"zoo": False}).kept is None
+    assert load(folder, fleet_dict() | off | {"zoo": True}).kept == fleet.kept
     named = load(folder, fleet_dict() | {"zoo": {"folder": ".", "models": 3}})
     assert (named.kept.folder, named.kept.models) == (folder.resolve(), 3)
 

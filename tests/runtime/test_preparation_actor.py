@@ -26,7 +26,7 @@ from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.host import StreamCosts
-from ekya.core.profile import Family
+from ekya.core.profile import Family, FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
@@ -89,7 +89,16 @@ def made_actor(monkeypatch, golden, classes):
     )
     costs = dict.fromkeys((CAM, LATE), StreamCosts(10.0, {SIDE: 0.001}))
     shares = SimpleNamespace(attach=lambda _: Handle())
-    return PreparationActor(SimpleNamespace(fleet=fleet, shares=shares, costs=costs, device="cpu", way=PLAIN))
+    return PreparationActor(
+        SimpleNamespace(
+            fleet=fleet,
+            shares=shares,
+            costs=costs,
+            device="cpu",
+            way=PLAIN,
+            family_costs=(FamilyCost(HEAD, 0.001, 0.001),),
+        )
+    )
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 import torch
 from bars import CARD, FPS, FRAMES, NAMES, SIDE, WINDOW_US, Golden, frames, tiny_trunk
 
+import ekya.models.training.microprofile
 import ekya.simulation.emulated.world
 from ekya.control.loop import run_loop
 from ekya.control.options import LoopOptions
@@ -176,6 +177,7 @@ def test_out_of_memory_trial_drops_its_family(monkeypatch):
         return run(trial, *rest)
 
     monkeypatch.setattr(MicroProfile, "run", breaks)
+    monkeypatch.setattr(ekya.models.training.microprofile, "INFORMATIVE_CROPS", 0)
     told = played()
     assert {one.what for one in told.of(ev.MemoryShort)} == {DidNotFit(family_of(BLOCK), 0.0)}
     assert {one.curve.family for one in told.of(ev.ProfileReady)} == {Family(0, 0, 8)}
