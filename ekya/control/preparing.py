@@ -58,8 +58,8 @@ def window_preparation(
     spared = tuple(stream.stream for stream in serving if stream.stream not in worth_it)
     if spared:
         yield cmd.SkipPreparation(window, spared, DOES_NOT_PAY)
-        if not worth_it:
-            return
+    if not worth_it and not options.preparation_bursts:
+        return
     serving = [stream for stream in serving if stream.stream in worth_it]
     places = _places(len(serving), share_milli, options)
     if places < len(serving):
@@ -182,7 +182,8 @@ def _invested(
         )
         prospects.append(prospect)
     best = best_investment(view, prospects, most, lambda milli: time_limit_us(milli, options))
-    return best.share_milli, best.streams
+    groups = options.training_groups
+    return groups.down(best.share_milli) if groups else best.share_milli, best.streams
 
 
 def _retrain_gpu_s(history: ProfileHistory, usual_gpu_s: float) -> float:

@@ -271,13 +271,7 @@ def _answers(
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
                 yield cmd.RollBack(event.stream, reason)
         case ev.ModelOffered() if event.window == before.window:
-            stream = after.fleet.stream(event.stream)
-            may_serve = _is_untouched(stream) and (stream.serves_base or event.kept is not None)
-            reason = why_offered(event.compared, event.expected)
-            if may_serve and reason is not None:
-                yield cmd.AdoptModel(
-                    event.stream, event.of, event.version, event.validation_accuracy, reason, event.kept
-                )
+            yield from _adopting(after.fleet, event)
         case ev.ModelSwapped() if options.zoo:
             yield from _to_keep(after.fleet, event, options)
         case ev.PreparationEnded() if before.ends(event):
@@ -326,6 +320,17 @@ def _shows_new_scene(event: ev.LabelsReady) -> bool:
 def _is_untouched(stream: StreamState) -> bool:
     """Returns whether no retraining is about to change what a stream serves."""
     return stream.job is None and stream.finished is None and stream.status not in OVER
+
+
+def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptModel]:
+    """Yields a command to serve an offered model, if it does better and is still to be had."""
+    stream = fleet.stream(event.stream)
+    is_kept = any(model.number == event.kept for model in fleet.zoo)
+    may_serve = stream.serves_base if event.kept is None else is_kept
+    reason = why_offered(event.compared, event.expected)
+    if reason is not None and may_serve and _is_untouched(stream):
+        accuracy = event.validation_accuracy
+        yield cmd.AdoptModel(event.stream, event.of, event.version, accuracy, reason, event.kept)
 
 
 def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:

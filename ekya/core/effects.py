@@ -183,6 +183,7 @@ def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:
     if running is None or any(state.stream(one).labels.training_crops for one in running.streams):
         return state
     spent_gpu_s = us_to_seconds(event.t_us - running.began_us) * running.share_milli / FULL_GPU_MILLI
+    spent_gpu_s /= max(len(running.streams), 1)
     for stream in sorted(running.streams):
         state = state.with_stream(replace(state.stream(stream), prepared_gpu_s=2.0 * spent_gpu_s))
     return state

@@ -218,8 +218,10 @@ def checked(path: Path, sha256: str) -> bytes:
 
 def _opened(folder: Path, kind: ZooKind) -> ZooFolder | str:
     """Returns the zoo in a folder, or the reason why it cannot be used."""
-    with user_errors(folder):
+    try:
         lock = (folder / _LOCK).open("ab")
+    except OSError as error:
+        return f"it cannot be written ({error.strerror})"
     problem: str | None = None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,6 +229,8 @@ def _opened(folder: Path, kind: ZooKind) -> ZooFolder | str:
         problem = _other(index.kind, kind)
     except BlockingIOError:
         problem = "another run uses it"
+    except OSError as error:
+        problem = f"it cannot be locked ({error.strerror})"
     except UserError as error:
         problem = str(error)
     if problem is not None:

@@ -253,9 +253,10 @@ class RayExecutor:
             return self._weights.adopt_lent(stream, of, version, accuracy)
         weights = self._zoo.take(command.kept)
         if weights is None:
+            self._weights.forget_profiled(stream)
             return False
         adopted = self._weights.adopt(stream, ray.put(weights), of, version, accuracy, command.kept)
-        self._zoo.serves(command.kept, stream, adopted)
+        self._zoo.serves(command.kept, stream, adopted, weights)
         return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:

@@ -141,7 +141,7 @@ class RunSession:
             store = stack.enter_context(StateStore(opened.folder.state))
             journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
             stack.callback(journal.close)
-            kept = open_zoo(fleet, opened.folder)
+            kept = open_zoo(fleet, opened.folder) if constants.zoo else None
             zoo = None if kept is None else ZooKeeper(kept, opened.folder)
             if zoo is not None:
                 stack.callback(zoo.close)

@@ -187,6 +187,10 @@ class WeightTransfer:
         self._calls.add(swapped, partial(log_failure, "AdoptModel"))
         return version
 
+    def forget_profiled(self, stream: StreamId) -> None:
+        """Drops the activations of weights that were offered to a stream, and cannot serve."""
+        self._profiled.pop(stream, None)
+
     def _begin(self, stream: StreamId, transfer: _Transfer) -> None:
         own = self._streams[stream]
         own.version, own.newest_weights = transfer.version, transfer.weights

@@ -1,6 +1,7 @@
 """The zoo of a live run: models are kept in a thread of its own, since the loop must not wait for a disk."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,13 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from ekya.core import commands as cmd
-from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel
 from ekya.pipeline.zoo import ZooFolder
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_kinds import LentWeights
-from ekya.system.files import link_atomic
+from ekya.system.files import write_bytes_atomic
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class ZooKeeper:
     def __init__(self, zoo: ZooFolder, folder: RunFolder) -> None:
         self._zoo, self._folder = zoo, folder
         self._writer = ThreadPoolExecutor(1, "zoo")
+        self._closing = threading.Event()
 
     def keep(self, command: cmd.KeepModel) -> None:
         """Adds the weights of a command once they are written, and removes others."""
@@ -58,12 +59,13 @@ class ZooKeeper:
         """Returns the weights of a kept model that is to serve; None if they cannot be read."""
         return self._zoo.read(number)
 
-    def serves(self, number: int, stream: StreamId, version: ModelVersion) -> None:
+    def serves(self, number: int, stream: StreamId, version: ModelVersion, weights: bytes) -> None:
         """Records that a kept model serves a stream as this version, with a file in the run folder."""
-        self._submit(partial(self._serves, number, self._folder.model(stream, version)))
+        self._submit(partial(self._serves, number, self._folder.model(stream, version), weights))
 
     def close(self) -> None:
-        """Returns when everything is written."""
+        """Returns when everything that is there is written."""
+        self._closing.set()
         self._writer.shutdown()
         self._zoo.close()
 
@@ -71,17 +73,17 @@ class ZooKeeper:
         def write_or_warn() -> None:
             try:
                 write()
-            except (OSError, UserError) as error:
+            except Exception as error:  # the run goes on without this model
                 _LOG.warning("a model cannot be kept: %s", error)
 
         self._writer.submit(write_or_warn)
 
     def _keep(self, command: cmd.KeepModel, weights: Path) -> None:
         give_up_s = time.monotonic() + _WRITTEN_S
-        while not weights.is_file() and time.monotonic() < give_up_s:
-            time.sleep(_LOOK_S)
+        while not weights.is_file() and time.monotonic() < give_up_s and not self._closing.wait(_LOOK_S):
+            pass
         self._zoo.keep(command.model, weights, command.forget)
 
-    def _serves(self, number: int, path: Path) -> None:
-        link_atomic(path, self._zoo.file(number))
+    def _serves(self, number: int, path: Path, weights: bytes) -> None:
+        write_bytes_atomic(path, weights)
         self._zoo.use(number)

@@ -49,6 +49,35 @@ def test_preparation_with_too_little_time_is_of_fewer_streams():
     assert [one.stream for one in begun.streams] == [A]
 
 
+def next_windows(hand, windows):
+    """Opens further windows, in which nothing is labelled; returns the streams prepared in each."""
+    prepared = []
+    for window in range(2, 2 + windows):
+        at_us = window * 100 * S
+        hand.give(at_us - 1, ev.PreparationEnded(at_us - 1, window - 1))
+        turn = hand.give(
+            at_us, ev.WindowClosed(at_us, window - 1), ev.WindowOpened(at_us, window, at_us + 100 * S)
+        )
+        begun = [command for command in turn.commands if isinstance(command, cmd.BeginPreparation)]
+        prepared.append([one.stream for command in begun for one in command.streams])
+    return prepared
+
+
+@pytest.mark.parametrize("capacity_milli", [1000, 400])
+def test_preparation_that_made_no_labels_is_tried_again(capacity_milli):
+    hand, _ = opening(capacity_milli=capacity_milli)
+    assert all(next_windows(hand, 4))
+
+
+def test_window_without_a_serving_stream_prepares_nothing():
+    hand = Hand(wishes={A: Wish(0)}, options=SPARING)
+    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
+    hand.give(50 * S, ev.StreamLost(50 * S, A, "no signal"))
+    turn = hand.give(100 * S, ev.WindowClosed(100 * S, 0), ev.WindowOpened(100 * S, 1, 200 * S))
+    assert not [one for one in turn.commands if isinstance(one, cmd.BeginPreparation | cmd.SkipPreparation)]
+    assert not hand.state.fleet.preparing
+
+
 def test_preparation_where_no_share_reaches_the_minimum_has_all_its_share():
     _, begun = opening(capacity_milli=700, min_accuracy=0.9)
     assert begun.share_milli == 500

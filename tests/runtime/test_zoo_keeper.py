@@ -55,7 +55,8 @@ def test_weights_are_kept_once_their_trainer_has_written_them(keeper, folder):
 def test_kept_weights_that_serve_have_a_file_in_the_run(keeper, folder):
     folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
     keeper.keep(cmd.KeepModel(CAM, model(3), ()))
-    keeper.serves(3, CAM, ModelVersion(2))
+    settled(keeper)
+    keeper.serves(3, CAM, ModelVersion(2), keeper.take(3))
     settled(keeper)
     assert folder.model(CAM, ModelVersion(2)).read_bytes() == b"weights"
 

@@ -66,7 +66,7 @@ def best_investment(
     Args:
         view: without a preparation.
         prospects: of streams of the view.
-        most_milli: largest share, in multiples of δ.
+        most_milli: largest share; the others are multiples of δ.
         limit_us: time limit of a preparation at a share.
     """
     left_s = (view.window_end_us - view.now_us) / US_PER_S
@@ -89,7 +89,7 @@ def best_investment(
     # Costs are expected only: at a smaller share a mistake would take much of the window.
     least_milli = max(most_milli // 2 // view.quantum_milli, 1) * view.quantum_milli
     best = NOTHING
-    for share_milli in range(least_milli, most_milli + 1, view.quantum_milli):
+    for share_milli in sorted({*range(least_milli, most_milli, view.quantum_milli), most_milli}):
         speed = view.training_speed.speed(share_milli)
         if speed <= 0.0 or share_milli > view.capacity_milli:
             continue
@@ -98,8 +98,11 @@ def best_investment(
         # Row k: the first k + 1 streams are prepared; column i: when the i-th of them has been retrained.
         done_s = prepared[:, None] / speed + retrained[None, :] / rate
         served_s = np.tril(np.maximum(left_s - done_s, 0.0))
-        worth = (served_s @ gains - costs) / left_s
-        in_time = prepared / speed <= limit_us(share_milli) / US_PER_S
+        worth = ((served_s * gains).sum(axis=1) - costs) / left_s
+        # Limits are whole microseconds, which must not cost a stream; and the first one is prepared as far as
+        # there is time, or what is known of its cost would never change.
+        in_time = prepared / speed <= limit_us(share_milli) / US_PER_S * (1.0 + 1e-6)
+        in_time[0] = True
         worth = np.where(in_time, worth, -np.inf)
         count = int(np.argmax(worth))
         if worth[count] > best.worth:
