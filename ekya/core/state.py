@@ -157,8 +157,8 @@ class StreamState:
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
         reactions: number of preparations in the open window that answer drifts of this stream.
-        prepared_gpu_s: cost of the labels and trials of its last preparation, of double its time where there
-            was too little for any; None before the first.
+        prepared_gpu_s: GPU-seconds of the labels and trials of its last preparation. If that ended before any
+            labels: twice its part of what was spent, since more is needed. None before the first.
         more_labels_us: when its labels of a new scene are to be made again, since they show little of it.
         picture: description of what it shows now; empty while unknown.
         scene: what its newest labels showed; None before the first.

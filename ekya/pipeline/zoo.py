@@ -70,7 +70,7 @@ _INDEX = TypeAdapter(ZooIndex)
 
 
 class ZooFolder:
-    """Kept models in a folder. Used by one thread at a time, and by one run.
+    """Kept models in a folder. Changed by one thread, and looked up by others; used by one run.
 
     Args:
         path: of the folder, which exists.

@@ -62,8 +62,8 @@ class WeightTransfer:
                weights, and a roll-back or a resume needs them too. The object store has it and all before
                it → served; its trainer dies first → rejected.
     served     The event is emitted, and a restarted worker begins with it (``StreamActors.weights``).
-               Other streams that serve the base model may try it (``lend``), and get it as a version of
-               theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
+               Without a zoo, streams that serve the base model may try it (``lend``), and get it as a version
+               of theirs (``adopt_lent``). New labels are taken (``evaluate``) → evaluated.
     evaluated  Measured on new labels beside the weights that were evaluated before. If these were better,
                ``roll_back`` sends them again, as a new version (→ pending).
     rejected   Never reported, and never used again.
