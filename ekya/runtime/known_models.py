@@ -71,7 +71,7 @@ class KnownModels:
                     with self._loading:
                         model = self._loaded(weights, settings)
             except Exception as error:
-                _LOG.warning("%s: its model cannot be tried for other streams (%s)", one.stream, error)
+                _LOG.warning("%s: a model retrained for it cannot be tried (%s)", one.stream, error)
                 continue
             models.append(OtherModel(one.stream, one.version, model, one.kept))
         return models

@@ -284,7 +284,7 @@ def test_weights_of_another_stream_that_are_lost_are_left_out(actor, good, mater
     told = told_with_others(actor, materials, [lent(good, fetch=lost)])
     assert ev.ModelOffered not in told
     assert ev.ProfileReady in told
-    assert "late: its model cannot be tried for other streams (their trainer died)" in caplog.text
+    assert "late: a model retrained for it cannot be tried (their trainer died)" in caplog.text
 
 
 def test_lent_weights_are_tried_although_newer_ones_of_their_stream_are_loaded(actor, good, materials):
