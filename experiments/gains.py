@@ -55,10 +55,10 @@ SCRIPTS = ("datasets/synthetic_city/fleet.yaml", "datasets/synthetic_city/second
 """Shipped fleets: that on which settings are chosen, and the same on another day."""
 
 OURS = "ekya"
-SCHEDULERS = (OURS, "thief", "uniform", "paper", "uniform@paper", "no-retrain", "oracle")
+SCHEDULERS = (OURS, "uniform", "paper", "uniform@paper", "no-retrain")
 
 BACK_ACCURACY, OVER_S, HELD_S = 0.6, 3, 4
-"""A moved camera is back when its mean accuracy over so many seconds stays at so much for so long."""
+"""A moved camera is back when its accuracy, a mean over ``OVER_S``, stays that high for ``HELD_S``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What choosing among kept models on a few labels brings, on CSBAD's public matrix of nine cameras.
+"""Gain of choosing among kept models on a few labels, on CSBAD's public matrix of nine cameras.
 
     python experiments/zoo_matrix.py cross_camera_map.csv
 

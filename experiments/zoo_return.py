@@ -1,4 +1,4 @@
-"""What kept models are worth where a scene returns: how soon one serves, and how right it is.
+"""Worth of kept models where a scene returns: how soon one serves, and how right it is.
 
     ekya run datasets/synthetic_city/fleet_return.yaml --clock virtual --seed 1 --name kept
     python experiments/zoo_return.py runs/kept

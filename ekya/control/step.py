@@ -58,6 +58,9 @@ PLANNED_AGAIN_AFTER = (
 )
 """Events that always require a new plan."""
 
+PREPARED_AGAIN_AFTER = (ev.DriftDetected, ev.MoreLabelsDue, ev.LabelsReady)
+"""Events after which, beside those, a drifted stream may be prepared. Others do not make it worth more."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
@@ -106,7 +109,8 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
             old, new = (one.fleet.stream(event.stream) for one in (before, state))
             matters = falls_behind(new, options) and not falls_behind(old, options)
         plan_again = plan_again or matters
-    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs)
+    asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
+    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs) if asks else None
     if answer is not None:
         commands.append(answer)
         state = replace(state, fleet=after_command(state.fleet, answer, batch.now_us))

@@ -27,6 +27,10 @@ _LOCK = "lock"
 _VERSION = 1
 
 
+class ForgottenError(UserError):
+    """The file of a kept model was removed, since it was forgotten, or never written."""
+
+
 @dataclass(frozen=True, slots=True)
 class ZooKind:
     """What the models of a zoo have in common: others cannot serve in its place.
@@ -205,10 +209,13 @@ def checked(path: Path, sha256: str) -> bytes:
     """Returns the content of a file of weights.
 
     Raises:
-        UserError: the file cannot be read, or is not what was written.
+        ForgottenError: there is no such file.
+        UserError: it cannot be read, or is not what was written.
     """
     try:
         data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ForgottenError(f"{path}: is missing") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if hashlib.sha256(data).hexdigest() != sha256:

@@ -10,6 +10,7 @@ from ekya.models.edge.multi_model import Predictors
 from ekya.pipeline.inference import Serving, serving
 from ekya.pipeline.preparation import OtherModel
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.zoo import ForgottenError
 from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.model_batcher import Weights
 
@@ -70,6 +71,10 @@ class KnownModels:
                     weights = one.fetch()
                     with self._loading:
                         model = self._loaded(weights, settings)
+            except ForgottenError:
+                # A newer model took its place since this preparation began.
+                _LOG.info("%s: a kept model was forgotten before it was tried", one.stream)
+                continue
             except Exception as error:
                 _LOG.warning("%s: a model retrained for it cannot be tried (%s)", one.stream, error)
                 continue

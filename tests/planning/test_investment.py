@@ -1,4 +1,4 @@
-"""What a preparation costs inference, and the share and streams that are worth it."""
+"""Tests of what a preparation costs inference, and of the share and streams that are worth it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which kept models are tried, which serve, and which are forgotten."""
+"""Tests of which kept models are tried, serve and are forgotten."""
 
 from dataclasses import replace
 

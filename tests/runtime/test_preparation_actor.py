@@ -1,8 +1,10 @@
 """Tests of the micro-profiler's actor as a plain object: compared weights, and passed crops."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,6 +42,7 @@ from ekya.models.golden.golden_from_detector import detector_model
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
+from ekya.pipeline.zoo import checked
 from ekya.runtime.actor_kinds import LentWeights
 from ekya.runtime.preparation_actor import PreparationActor
 
@@ -285,6 +288,16 @@ def test_weights_of_another_stream_that_are_lost_are_left_out(actor, good, mater
     assert ev.ModelOffered not in told
     assert ev.ProfileReady in told
     assert "late: a model retrained for it cannot be tried (their trainer died)" in caplog.text
+
+
+def test_kept_weights_that_were_forgotten_meanwhile_are_left_out_without_a_warning(
+    actor, good, materials, tmp_path, caplog
+):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    forgotten = partial(checked, tmp_path / "3.safetensors", "")
+    told = told_with_others(actor, materials, [lent(good, fetch=forgotten)])
+    assert ev.ProfileReady in told
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
 def test_lent_weights_are_tried_although_newer_ones_of_their_stream_are_loaded(actor, good, materials):

@@ -18,7 +18,7 @@ same view and light 5 at least.
 """
 
 KNOWN_OBJECTS = 8
-"""What was known of a model before counts as much as the answers to so many labelled objects."""
+"""Number of labelled objects whose answers count as much as what was known of a model before."""
 
 LABELS_OF_AN_OBJECT = 4
 """Number of labels that show one object, about: an accuracy on few labels is known from fewer objects."""
