@@ -62,7 +62,7 @@ class Estimates:
         """
         trial = window.best_trial(family, origin) or Trial(family, 0.0)
         if self._as_recorded and trial.curve is not None:
-            curve = _from_serving(trial.curve, trial.started_from, window, origin)
+            curve = _from_serving(trial, trial.curve, window, origin)
             return ProfileReady(t_us, stream, window.window, curve, trial.gpu_s)
         if self._as_recorded and trial.predicted:
             options = tuple(
@@ -107,18 +107,16 @@ class Estimates:
         return rng.standard_normal(count), rng.choice(np.array([-1.0, 1.0]), count)
 
 
-def _from_serving(
-    curve: FamilyCurve, started_from: Origin, window: StreamWindow, origin: Origin
-) -> FamilyCurve:
+def _from_serving(trial: Trial, curve: FamilyCurve, window: StreamWindow, origin: Origin) -> FamilyCurve:
     """Returns a trial's curve as one that begins with the serving model, which a trial measures first.
 
     Where its trial was not recorded, that of the nearest model begins with another accuracy, and a model that
     a drift left behind would seem as good as one that was retrained since.
     """
-    if started_from == origin or not curve.accuracies:
+    serving = window.start_of(origin)
+    if serving == window.start_of(trial.started_from) or not curve.accuracies:
         return curve
-    before = reported_accuracy(window.start_of(origin), exact=False)
-    return replace(curve, accuracies=(before, *curve.accuracies[1:]))
+    return replace(curve, accuracies=(reported_accuracy(serving, exact=False), *curve.accuracies[1:]))
 
 
 def _early_part(course: Sequence[Epoch], before: float, exact: bool) -> float:
