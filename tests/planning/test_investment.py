@@ -9,12 +9,11 @@ from views import GAMMAS, window_views
 from ekya.core.view import Objective
 from ekya.planning.profiling.history import (
     DRIFT_LOSS,
-    USUAL,
     LabelledWindow,
     Observation,
     ProfileHistory,
     expected_gain,
-    usual_of,
+    unseen_error,
 )
 from ekya.planning.schedulers.exact import Exact
 from ekya.planning.schedulers.investment import NOTHING, Prospect, best_investment, inference_values
@@ -101,8 +100,7 @@ def labelled(*accuracies_and_gains):
 def test_expected_gain_of_steady_good_model_falls_with_every_window():
     steady = [(0.98, None, 0.0), *[(0.98, 0.0, 0.0)] * 4]
     expected = [
-        expected_gain(labelled(*steady[:count]), USUAL, 0.98, count + 1, drifted=False)
-        for count in range(1, 6)
+        expected_gain(labelled(*steady[:count]), 0.98, count + 1, drifted=False) for count in range(1, 6)
     ]
     assert expected == sorted(expected, reverse=True)
     assert expected[-1] < 0.025
@@ -110,34 +108,26 @@ def test_expected_gain_of_steady_good_model_falls_with_every_window():
 
 def test_expected_gain_grows_while_unlabelled_and_with_a_drift():
     history = labelled((0.9, None, 0.0), (0.9, 0.0, 0.0))
-    next_, later = (expected_gain(history, USUAL, 0.9, window, drifted=False) for window in (3, 5))
+    next_, later = (expected_gain(history, 0.9, window, drifted=False) for window in (3, 5))
     assert later > next_
-    assert expected_gain(history, USUAL, 0.9, 3, drifted=True) >= 0.3 * DRIFT_LOSS > next_
+    assert expected_gain(history, 0.9, 3, drifted=True) >= 0.3 * DRIFT_LOSS > next_
 
 
 def test_expected_gain_where_retrainings_gained_nothing_is_less():
     failing = labelled((0.5, None, 0.0), (0.5, 0.0, 0.0), (0.5, 0.0, -0.1))
     helping = labelled((0.5, None, 0.0), (0.5, 0.0, 0.4), (0.5, 0.0, 0.4))
-    assert expected_gain(failing, USUAL, 0.5, 4, drifted=False) < 0.1
-    assert expected_gain(helping, USUAL, 0.5, 4, drifted=False) > 0.35
+    assert expected_gain(failing, 0.5, 4, drifted=False) < 0.1
+    assert expected_gain(helping, 0.5, 4, drifted=False) > 0.35
 
 
-def test_expected_gain_before_a_models_labels_is_that_of_the_fleets_other_models():
-    good, bad = (usual_of([labelled((accuracy, None, 0.0))] * 3) for accuracy in (0.98, 0.2))
+def test_expected_gain_before_labels_is_less_where_the_fleets_models_are_good():
+    good, bad = ([labelled((accuracy, None, 0.0))] * 3 for accuracy in (0.98, 0.2))
     of_good, first, of_bad = (
-        expected_gain(ProfileHistory(), usual, None, 2, drifted=False) for usual in (good, USUAL, bad)
+        expected_gain(ProfileHistory(), None, 2, drifted=False, unseen=unseen_error([ProfileHistory(), *of]))
+        for of in (good, [], bad)
     )
     assert of_good < 0.4 * first
-    assert of_bad > first
-
-
-def test_expected_gain_falls_where_no_stream_of_the_fleet_was_retrained():
-    left = [labelled((0.5, None, 0.0), (0.5, 0.0, 0.0))] * 3
-    before, after = (
-        expected_gain(labelled((0.5, None, 0.0)), usual, 0.5, 2, drifted=False)
-        for usual in (USUAL, usual_of(left))
-    )
-    assert after < 0.3 * before
+    assert of_bad > first == expected_gain(ProfileHistory(), None, 2, drifted=False)
 
 
 def test_history_keeps_labels_beside_observations():

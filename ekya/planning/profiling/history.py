@@ -18,8 +18,8 @@ USUAL_LOSS, LOSS_CHECKS = 0.1, 2.0
 """Accuracy that a model loses in a window before anything is known of its scene, and the weight of this."""
 
 UNSEEN_ERROR, UNSEEN_CHECKS = 0.5, 1.0
-"""Error that a model may have before it is measured, and the weight of this beside the oldest measurements
-that are kept of the fleet's other models: the first labels tell whether any more are worth it."""
+"""Error that a model may have before any of its fleet is measured, and the weight of this in models: the
+first labels tell whether any more are worth it."""
 
 USUAL_PART, PART_CHECKS = 0.4, 0.4
 """Part of a model's error that a retraining removes, before any is checked, and the weight of this in errors,
@@ -137,57 +137,38 @@ def bias_correction(history: ProfileHistory) -> BiasCorrection:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Usual:
-    """What is usual for the models of a fleet.
-
-    Attributes:
-        error: of a model before it is measured.
-        loss: accuracy that a model loses in a window.
-        part: part of a model's error that a retraining removes.
-    """
-
-    error: float = UNSEEN_ERROR
-    loss: float = USUAL_LOSS
-    part: float = USUAL_PART
-
-
-USUAL = Usual()
-"""Before anything is known of a fleet."""
-
-
-def usual_of(histories: Iterable[ProfileHistory], prior: Usual = USUAL) -> Usual:
-    """Returns what the labels of streams have shown, mixed with what is assumed before."""
-    labelled = [history.labelled for history in histories if history.labelled]
-    errors = [1.0 - of[0].accuracy for of in labelled]
-    losses = [one.loss for of in labelled for one in of if one.loss is not None]
-    checks = [(1.0 - before.accuracy, after.gain) for of in labelled for before, after in pairwise(of)]
-    gains = sum(max(gain, 0.0) for _, gain in checks)
-    return Usual(
-        (UNSEEN_CHECKS * prior.error + sum(errors)) / (UNSEEN_CHECKS + len(errors)),
-        (LOSS_CHECKS * prior.loss + sum(losses)) / (LOSS_CHECKS + len(losses)),
-        (PART_CHECKS * prior.part + gains) / (PART_CHECKS + sum(error for error, _ in checks)),
-    )
+def unseen_error(histories: Iterable[ProfileHistory]) -> float:
+    """Returns the error that a model may have before it is measured, from what its fleet's others had."""
+    errors = [1.0 - history.labelled[0].accuracy for history in histories if history.labelled]
+    return (UNSEEN_CHECKS * UNSEEN_ERROR + sum(errors)) / (UNSEEN_CHECKS + len(errors))
 
 
 def expected_gain(
-    history: ProfileHistory, fleet: Usual, accuracy: float | None, window: int, drifted: bool
+    history: ProfileHistory,
+    accuracy: float | None,
+    window: int,
+    drifted: bool,
+    unseen: float = UNSEEN_ERROR,
 ) -> float:
     """Returns what a retraining of a window is expected to gain before the window's labels are made.
 
     It removes a part of the error that the model is expected to have by now: what it had when it was last
     measured, and what models of this stream lose in each window since then. Both the part and the loss are
-    what past windows of the stream have shown, mixed with what is usual in its fleet.
+    what past windows have shown, mixed with what is usual.
 
     Args:
         history: of the stream.
-        fleet: what is usual.
         accuracy: of its model when it was last measured; None before that.
         window: index of the window.
         drifted: a drift was noticed since then.
+        unseen: error before it is measured.
     """
-    own = usual_of([history], fleet)
+    losses = [one.loss for one in history.labelled if one.loss is not None]
+    loss = (LOSS_CHECKS * USUAL_LOSS + sum(losses)) / (LOSS_CHECKS + len(losses))
     passed = window - history.labelled[-1].window if history.labelled else 1
-    lost = max(own.loss * passed, DRIFT_LOSS if drifted else 0.0)
-    error = fleet.error if accuracy is None else min(1.0 - accuracy + lost, 1.0)
-    return min(own.part, 1.0) * error
+    lost = max(loss * passed, DRIFT_LOSS if drifted else 0.0)
+    checks = [(1.0 - before.accuracy, after.gain) for before, after in pairwise(history.labelled)]
+    errors, gains = sum(error for error, _ in checks), sum(max(gain, 0.0) for _, gain in checks)
+    part = (PART_CHECKS * USUAL_PART + gains) / (PART_CHECKS + errors)
+    error = unseen if accuracy is None else min(1.0 - accuracy + lost, 1.0)
+    return min(part, 1.0) * error
