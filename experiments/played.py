@@ -90,10 +90,12 @@ class Who:
         spec: the scheduler, as ``ekya simulate`` names it.
         checkpoints: whether models are served before their retraining is done. The paper has this as a part
             of Ekya (§5) and not of its baselines.
+        burst: whether labels and profiles take all of their share, whatever inference needs.
     """
 
     spec: str
     checkpoints: bool = True
+    burst: bool = False
 
 
 EKYA, THIEF, PAPER, NO_RETRAIN, ORACLE = "ekya", "thief", "paper", "no-retrain", "oracle"
@@ -104,6 +106,7 @@ PAPER_BASELINES = (
     "uniform (Config 2, 30%)",
 )
 CHECKPOINTING = "uniform (Config 1, 50%) with checkpoints"
+IN_BURSTS = "ekya, prepared in bursts"
 
 OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
 """Our default, the paper's scheduler with our profiler and checkpoints, and the paper's Ekya."""
@@ -157,6 +160,8 @@ def play(data: Data, who: Who, under: Conditions) -> Outcome:
     """Simulates a scheduler over all traces of the data; the seed rises by one from trace to trace."""
     if not who.checkpoints:
         under = replace(under, checkpoint_delay_us=None)
+    if who.burst:
+        under = replace(under, burst=True)
     under = under.under(who.spec)
     runs = tuple(
         simulate(trace, make_scheduler(who.spec), replace(under, seed=under.seed + place))
@@ -173,6 +178,7 @@ def accuracy_of(run: Simulated) -> float:
 
 STYLES: Mapping[str, tuple[str, str]] = {
     "ekya": (LIGHT.streams[0], "o-"),
+    IN_BURSTS: (LIGHT.streams[0], "o:"),
     "thief": (LIGHT.streams[1], "s-"),
     "paper": (LIGHT.streams[1], "s:"),
     PAPER_BASELINES[0]: (LIGHT.streams[2], "v--"),
