@@ -115,12 +115,13 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             if event.picture:
                 labelled = _showing(labelled, event)
             return labelled if event.since_us is None else _of_new_scene(labelled, event)
-        case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
-            state.window_open_us, state.window_end_us
-        ):
+        case ev.DriftDetected():
+            noticed = replace(stream, scene_us=max(stream.scene_us or 0, event.since_us))
+            newest_us = _newest_us(state.window_open_us, state.window_end_us)
+            if event.window != state.window and event.since_us <= newest_us:
+                return noticed  # the labels of this window show the new scene
             shown = event.picture or stream.picture
-            since_us = event.since_us
-            return replace(stream, scene_us=since_us, drifted_us=since_us, more_labels_us=None, picture=shown)
+            return replace(noticed, drifted_us=event.since_us, more_labels_us=None, picture=shown)
         case ev.MoreLabelsDue() if event.window == state.window:
             return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:

@@ -1,6 +1,7 @@
 """The labels of each stream that may be pooled, and a trial with them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from ekya.core.units import StreamId
 from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.pipeline.labels import StreamLabels
-from ekya.planning.profiling.pooling import AGEING, LABELLINGS, pays
+from ekya.planning.profiling.pooling import AGEING, LABELLINGS, MOST_POOLED, pays
 
 
 class LabelPool:
@@ -25,13 +26,13 @@ class LabelPool:
     def beside(
         self, stream: StreamId, scenes: Sequence[SceneOf]
     ) -> tuple[StreamLabels, tuple[StreamId, ...]]:
-        """Returns a stream's newest labels with all others of these scenes, and the streams whose they are.
+        """Returns a stream's newest labels with others of these scenes, and the streams whose they are.
 
-        Of its own earlier labels those of objects that the newest ones show are left out, so that no trial
-        measures on what it has learned.
+        Scenes come in order, up to ``MOST_POOLED``. Of its own earlier labels those of objects that the
+        newest ones show are left out, so that no trial measures on what it has learned.
         """
         newest = self._newest_first[stream][0]
-        shown = newest.examples.tracks
+        shown, left = newest.examples, MOST_POOLED * newest.count
         found: dict[StreamId, Examples] = {}
         for scene in scenes:
             own = scene.stream == stream
@@ -42,9 +43,11 @@ class LabelPool:
                 examples = labels.examples
                 usable = examples.t_us >= scene.since_us
                 if own:
-                    usable &= ~np.isin(examples.tracks, shown)
+                    usable &= examples.apart_from(shown)
                 rows = np.random.default_rng((newest.window, age)).permutation(np.flatnonzero(usable))
-                parts.append(examples.take(np.sort(rows[: round(len(rows) * AGEING**age)])))
+                part = examples.take(np.sort(rows[: min(round(len(rows) * AGEING**age), left)]))
+                left -= len(part)
+                parts.append(part)
             if any(len(part) for part in parts):
                 found[scene.stream] = concatenate(parts)
         return newest.pooled_with(list(found.values())), tuple(found)
@@ -56,6 +59,14 @@ def pooled_labels(
     """Returns what two trials of one family say about pooled labels: without them, and with them."""
     assert both.pooled is not None
     accuracy, before = with_pooled.accuracies[-1], alone.accuracies[-1]
-    objects = alone.validation_crops or both.different_objects(None)
+    objects = alone.validation_crops or len(np.unique(both.validation.examples.tracks))
     learns = pays(accuracy, before, objects)
     return PooledLabels(streams, len(both.pooled), accuracy, before, objects, learns)
+
+
+def from_serving(alone: FamilyCurve, with_pooled: FamilyCurve) -> FamilyCurve:
+    """Returns the curve of a trial with pooled labels, from the accuracy of the model that serves.
+
+    Pooled labels may show new classes, whose fresh outputs make the start of their trial worse.
+    """
+    return replace(with_pooled, accuracies=(alone.accuracies[0], *with_pooled.accuracies[1:]))

@@ -397,7 +397,7 @@ class RayExecutor:
                     self._inputs.fetch_labels(event.stream, event.window)
                 case ev.ProfileReady():
                     if event.pooled is not None and event.pooled.learns:
-                        self._inputs.fetch_labels(event.stream, event.window)
+                        self._inputs.use_pooled_labels(event.stream, event.window)
                     ask = self._actors.preparation.passed.options(num_returns=2)
                     self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
                 case ev.RetrainFinished() | ev.RetrainFailed():

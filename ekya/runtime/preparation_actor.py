@@ -32,7 +32,7 @@ from ekya.pipeline.costs import price_by
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.pooling import LabelPool, pooled_labels
+from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
@@ -41,6 +41,7 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
+    PoolStep,
     TrialStep,
     preparation_steps,
 )
@@ -267,6 +268,8 @@ class PreparationActor:
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
                         self._micro_profile(preparation, step)
+                    case PoolStep():
+                        self._try_pooled(preparation, step)
             except JobStoppedError:
                 raise
             except Exception as error:
@@ -370,19 +373,25 @@ class PreparationActor:
         )
 
     def _micro_profile(self, preparation: PreparationJob, step: TrialStep) -> None:
-        """Tries a family; the first one of a stream again with pooled labels, if there are any."""
         stream, window = step.stream, preparation.command.window
         curve = self._tried(preparation, step, preparation.labels[stream])
+        if step.first:
+            preparation.alone[stream] = curve
         self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, preparation.used_s))
-        both, streams = self._pool.beside(stream, preparation.asked(stream).scenes)
-        if not step.first or both.pooled is None:
+
+    def _try_pooled(self, preparation: PreparationJob, step: PoolStep) -> None:
+        """Tries the first family again if there are pooled labels."""
+        stream, window = step.stream, preparation.command.window
+        both, streams = self._pool.beside(stream, step.scenes)
+        if both.pooled is None or stream not in preparation.alone:
             return
-        again = self._tried(preparation, step, both)
-        pooled = pooled_labels(both, streams, curve, again)
+        alone = preparation.alone[stream]
+        again = self._tried(preparation, TrialStep(stream, step.family, first=True), both)
+        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
         if pooled.learns:
             preparation.labels[stream] = both
         used_s = preparation.used_s
-        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, again, used_s, pooled))
+        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, used_s, pooled))
 
     def _tried(self, preparation: PreparationJob, step: TrialStep, labels: StreamLabels) -> FamilyCurve:
         """Returns the curve of a family on these labels."""

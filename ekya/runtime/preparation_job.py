@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized
@@ -24,6 +25,7 @@ class PreparationJob:
         unlabelled: streams that are not labelled yet, in order.
         others: weights that each stream tries on its labels.
         kept: what the zoo knows of the model that each stream serves.
+        alone: the curve of each stream's first family, tried on its own newest labels alone.
     """
 
     command: BeginPreparation
@@ -34,11 +36,8 @@ class PreparationJob:
     others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
     kept: dict[StreamId, KeptModel | None] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+    alone: dict[StreamId, FamilyCurve] = field(default_factory=dict)
     has_ended: bool = False
-
-    def asked(self, stream: StreamId) -> PrepareStream:
-        """Returns what is to be done for a stream."""
-        return next(one for one in self.command.streams if one.stream == stream)
 
     def awaited(self) -> tuple[PrepareStream, ...]:
         """Returns the streams that are still to be labelled; none once the time is up."""

@@ -106,3 +106,10 @@ def test_new_labels_begin_without_pooled_ones():
         replace(labels(0, A, crops=50), since_us=100 * S),
     )
     assert stream.labels.learnt_crops == 50
+
+
+def test_drift_that_is_told_late_begins_a_scene_and_no_preparation():
+    """The window's own labels show the new scene."""
+    hand, _ = opened_1(POOLS)
+    hand.give(101 * S, ev.DriftDetected(101 * S, A, 0, 30 * S, "told by the test"))
+    assert (hand.stream().scene_us, hand.stream().drifted_us) == (30 * S, None)

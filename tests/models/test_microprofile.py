@@ -183,3 +183,12 @@ def test_micro_profile_of_head_learns_from_pooled_labels_and_measures_its_own(
     assert together.accuracies[-1] > alone.accuracies[-1]
     assert together.subset_crops > alone.subset_crops + 50
     assert pooled.cost().preparation > few.cost().preparation
+
+
+def test_micro_profile_on_a_subset_measures_alike_with_pooled_labels(trial: MicroProfile, make_bars) -> None:
+    """Pooled labels of another mix of classes do not change what accuracy means."""
+    one_class = make_bars(300, 3, first_track=900)
+    pooled = replace(trial, pooled=one_class.take(np.flatnonzero(one_class.classes == 0)))
+    alone, together = trial.run(), pooled.run()
+    assert together.accuracies[0] == alone.accuracies[0]
+    assert together.subset_crops == round(16 * (1 + len(pooled.pooled) / 120))

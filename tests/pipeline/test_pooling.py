@@ -9,8 +9,8 @@ from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.pooling import LabelPool, pooled_labels
-from ekya.planning.profiling.pooling import LABELLINGS
+from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
+from ekya.planning.profiling.pooling import LABELLINGS, MOST_POOLED
 
 A, B = StreamId("a"), StreamId("b")
 S = US_PER_S
@@ -84,18 +84,41 @@ def test_beside_takes_fewer_of_older_labels():
     assert len(times) == LABELLINGS - 1
 
 
-def test_beside_pools_frames_too():
-    def frames(tracks, t_s):
-        count = len(tracks)
-        images = np.zeros((count, 4, 4, 3), np.uint8)
-        t_us = np.full(count, t_s * S, np.int64)
-        return part(LabelledFrames(images, (NOTHING,) * count, ("car",), np.array(tracks, np.int64), t_us))
+def frames(tracks, t_s):
+    count = len(tracks)
+    images = np.zeros((count, 4, 4, 3), np.uint8)
+    t_us = np.full(count, t_s * S, np.int64)
+    return part(LabelledFrames(images, (NOTHING,) * count, ("car",), np.array(tracks, np.int64), t_us))
 
+
+def test_beside_pools_frames_of_other_streams():
     pool = LabelPool()
     pool.add(B, StreamLabels(1, frames([8, 9], 30), frames([10], 30)))
     pool.add(A, StreamLabels(1, frames([8, 9], 31), frames([10], 31)))
-    both, _ = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
     assert both.pooled.tracks.tolist() == [11, 12, 13]
+    assert streams == (B,)
+
+
+def test_beside_pools_own_frames_that_show_other_objects():
+    """Frames have no objects' numbers, and those of one labelling repeat in the next."""
+    pool = LabelPool()
+    pool.add(A, StreamLabels(1, frames([8, 9], 20), frames([10], 27)))
+    pool.add(A, StreamLabels(1, frames([8, 9], 30), frames([10], 31)))
+    both, _ = pool.beside(A, (SceneOf(A, 0),))
+    assert both.pooled.t_us.tolist() == [20 * S, 20 * S]
+
+
+def test_beside_is_bounded_and_takes_the_first_scenes_first():
+    pool = LabelPool()
+    others = [StreamId(f"other-{at}") for at in range(9)]
+    for at, other in enumerate(others):
+        pool.add(other, labelled(list(range(20)), 35, of_class=at))
+    pool.add(A, labelled(list(range(10)), 40))
+    both, streams = pool.beside(A, (SceneOf(A, 0), *(SceneOf(other, 0) for other in others)))
+    assert len(both.pooled) == MOST_POOLED * 10
+    assert streams == tuple(others[:2])
+    assert np.bincount(both.pooled.classes).tolist() == [20, 10]
 
 
 def curve(*accuracies, objects=None):
@@ -107,3 +130,12 @@ def test_pooled_labels_say_what_both_trials_reached(pool, accuracy, learns):
     both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
     said = pooled_labels(both, streams, curve(0.1, 0.8, objects=25), curve(0.1, accuracy, objects=25))
     assert said == PooledLabels((A, B), 6, accuracy, 0.8, 25, learns)
+
+
+def test_curve_with_pooled_labels_begins_with_the_serving_model():
+    assert from_serving(curve(0.6, 0.8), curve(0.5, 0.7, 0.9)).accuracies == (0.6, 0.7, 0.9)
+
+
+def test_pooled_labels_on_a_validation_part_count_its_objects(pool):
+    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    assert pooled_labels(both, streams, curve(0.1, 0.8), curve(0.1, 0.9)).objects == 1

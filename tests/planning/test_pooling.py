@@ -29,6 +29,11 @@ def test_same_scene_ends_when_one_drifts_again():
     assert same_scene(A, {A: 26 * S, B: 75 * S}) == (SceneOf(A, 26 * S),)
 
 
+def test_same_scene_has_the_nearest_drift_first():
+    scenes = {A: 26 * S, B: 20 * S, C: 27 * S}
+    assert [scene.stream for scene in same_scene(A, scenes)] == [A, C, B]
+
+
 @given(drifts)
 def test_same_scene_has_the_stream_first_and_is_mutual(scenes):
     for stream in scenes:

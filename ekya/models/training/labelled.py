@@ -46,6 +46,9 @@ class Examples(Protocol):
     def with_tracks(self, tracks: NDArray[np.int64]) -> Self:
         """Returns the examples with other track numbers."""
 
+    def apart_from(self, newer: Self) -> NDArray[np.bool_]:
+        """Returns (N,) whether an example shows no object of newer labels of the same stream."""
+
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes of all objects, in order."""
 
@@ -124,6 +127,10 @@ class LabelledCrops:
     def with_tracks(self, tracks: NDArray[np.int64]) -> "LabelledCrops":
         """Returns the crops with other track numbers."""
         return replace(self, tracks=tracks)
+
+    def apart_from(self, newer: Self) -> NDArray[np.bool_]:
+        """Returns (N,) whether a crop's object has another number."""
+        return ~np.isin(self.tracks, newer.tracks)
 
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes."""

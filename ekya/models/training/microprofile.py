@@ -206,7 +206,7 @@ class MicroProfile:
         if self.way is Trying.ON_FOLDS:
             own = max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
             return own + len(self._pooled_in_folds())
-        return min(len(self._learnt), subset_size(self._labelled_crops))
+        return self._own_in_subset + self._pooled_in_subset
 
     def cost(self) -> RetrainingCost:
         """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
@@ -244,12 +244,19 @@ class MicroProfile:
         return int(self.passed.known(self.family.trainable_blocks, examples.images).sum())
 
     @property
-    def _labelled_crops(self) -> int:
-        return len(self._learnt) + len(self.validation)
-
-    @property
     def _learnt(self) -> Examples:
         return self.training if self.pooled is None else concatenate([self.training, self.pooled])
+
+    @property
+    def _own_in_subset(self) -> int:
+        return min(len(self.training), subset_size(len(self.training) + len(self.validation)))
+
+    @property
+    def _pooled_in_subset(self) -> int:
+        """The same part of the pooled examples as of the own ones."""
+        if self.pooled is None:
+            return 0
+        return round(len(self.pooled) * self._own_in_subset / len(self.training))
 
     def _pooled_in_folds(self) -> NDArray[np.int64]:
         """Returns the positions of the pooled examples, on which every fold trains."""
@@ -275,14 +282,16 @@ class MicroProfile:
             yield _Point(retraining.run_epoch().validation_accuracy)
 
     def _on_subset(self) -> Retraining:
+        pooled = self.pooled
         return Retraining(
             self.start,
             replace(self.family, epochs=self.epochs, data_fraction=1.0),
             RetrainingData(
-                random_subset(self._learnt, self.seed, self.subset_crops),
+                random_subset(self.training, self.seed, self._own_in_subset),
                 self.validation,
                 self.classes,
                 seed=self.seed,
+                pooled=pooled if pooled is None else random_subset(pooled, self.seed, self._pooled_in_subset),
             ),
             self.compute,
         )

@@ -131,8 +131,8 @@ class Retraining:
         self._compute, self._method, self._seed = compute, method, data.seed
         self._passed = passed if method.keep_activations else None
         self._start, self._classes = start, data.classes
-        learnt = data.training if data.pooled is None else concatenate([data.training, data.pooled])
-        self._fresh = fraction_of_tracks(learnt, config.data_fraction, data.seed)
+        learnt = [data.training] if data.pooled is None else [data.training, data.pooled]
+        self._fresh = concatenate([fraction_of_tracks(of, config.data_fraction, data.seed) for of in learnt])
         # Known features are of the frames as they are.
         self._versions = 1 if known is not None else versions_of(data.training)
         self._replay = usable_exemplars(data.memory, data.validation)

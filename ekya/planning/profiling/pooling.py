@@ -16,12 +16,15 @@ change is noticed up to eleven seconds later on one street than on another."""
 LABELLINGS = 4
 """Newest labellings of a stream that are kept to be pooled."""
 
+MOST_POOLED = 3
+"""Most pooled labels, in multiples of the newest ones: a retraining on all has to fit into a window."""
+
 AGEING = 0.5
 """Part of a labelling's examples that is pooled, of the part of the next newer one."""
 
 
 def same_scene(stream: StreamId, scenes: Mapping[StreamId, int | None]) -> tuple[SceneOf, ...]:
-    """Returns the stream itself, and the others that have drifted when it did, and not since.
+    """Returns the stream itself, and the others whose last drift began when its own did, the nearest first.
 
     Args:
         stream: whose labels are pooled.
@@ -30,12 +33,13 @@ def same_scene(stream: StreamId, scenes: Mapping[StreamId, int | None]) -> tuple
     since_us = scenes[stream]
     if since_us is None:
         return (SceneOf(stream, 0),)
-    together = [
-        SceneOf(other, began_us)
+    apart_us = {
+        SceneOf(other, began_us): abs(began_us - since_us)
         for other, began_us in scenes.items()
-        if other != stream and began_us is not None and abs(began_us - since_us) <= TOGETHER_US
-    ]
-    return (SceneOf(stream, since_us), *together)
+        if other != stream and began_us is not None
+    }
+    together = [scene for scene, apart in apart_us.items() if apart <= TOGETHER_US]
+    return (SceneOf(stream, since_us), *sorted(together, key=lambda one: (apart_us[one], one.stream)))
 
 
 def pays(accuracy: float, alone: float, objects: int) -> bool:

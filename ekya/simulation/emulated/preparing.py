@@ -33,7 +33,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.pooling import LabelPool, pooled_labels
+from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.gate import tried_by
@@ -42,6 +42,7 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
+    PoolStep,
     TrialStep,
     preparation_steps,
 )
@@ -197,12 +198,13 @@ class PreparingWindows:
         self._teacher_checked: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._offered_models: dict[StreamId, EdgeModel] = {}
+        self._alone: dict[StreamId, FamilyCurve] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
         self._pool = LabelPool()
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self.window, self._prepared, self._offered_models = command.window, {}, {}
+        self.window, self._prepared, self._offered_models, self._alone = command.window, {}, {}, {}
         self._asked = {asked.stream: asked for asked in command.streams}
         if command.round == 0:
             self._passed = {}
@@ -271,7 +273,9 @@ class PreparingWindows:
                 case InferenceStep():
                     yield self._profile_inference(step)
                 case TrialStep():
-                    yield from self._micro_profile(step)
+                    yield self._micro_profile(step)
+                case PoolStep():
+                    yield from self._try_pooled(step)
 
     def _label(self, stream: StreamId) -> LabelledStream:
         prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
@@ -333,27 +337,42 @@ class PreparingWindows:
         profiled = profile_inference(prepared, step.configs, self._card, self._proposer_operations)
         return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
 
-    def _micro_profile(self, step: TrialStep) -> Iterator[Step]:
-        """Tries a family; the first one of a stream again with pooled labels, if there are any."""
-        stream, window, camera = step.stream, self.window, self._cameras[step.stream]
-        assert camera.labels is not None, "the label step comes before"
+    def _micro_profile(self, step: TrialStep) -> Step:
+        stream, window, labels = step.stream, self.window, self._cameras[step.stream].labels
+        assert labels is not None, "the label step comes before"
         try:
-            curve, gpu_s = self._tried(step, camera.labels)
-            yield Step(gpu_s, partial(ProfileReady, stream=stream, window=window, curve=curve, gpu_s=gpu_s))
-            both, streams = self._pool.beside(stream, self._asked[stream].scenes)
-            if not step.first or both.pooled is None:
-                return
-            again, gpu_s = self._tried(step, both)
+            curve, gpu_s = self._tried(step, labels)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
-            yield Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
+            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
+        if step.first:
+            self._alone[stream] = curve
+        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+    def _try_pooled(self, step: PoolStep) -> Iterator[Step]:
+        """Tries the first family again if there are pooled labels."""
+        stream, window = step.stream, self.window
+        both, streams = self._pool.beside(stream, step.scenes)
+        if both.pooled is None or stream not in self._alone:
             return
-        pooled = pooled_labels(both, streams, curve, again)
-        if pooled.learns:
-            camera.labels = both
-        yield Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, again, gpu_s, pooled))
+        alone = self._alone[stream]
+        try:
+            again, gpu_s = self._tried(TrialStep(stream, step.family, first=True), both)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            _LOG.warning("%s: pooled labels do not fit into the GPU's memory: %s", stream, error)
+            return
+        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
+
+        def finished(t_us: int) -> ProfileReady:
+            if pooled.learns:
+                self._cameras[stream].labels = both
+            return ProfileReady(t_us, stream, window, curve, gpu_s, pooled)
+
+        yield Step(gpu_s, finished)
 
     def _tried(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
         """Returns the curve of a family on these labels, and the GPU-seconds of the trial."""
