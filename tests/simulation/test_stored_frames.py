@@ -103,6 +103,16 @@ def test_seen_thinned_keeps_every_kth_frame(window):
     assert thin.mean_objects == pytest.approx(len(thin.boxes) / len(thin.frame))
 
 
+def test_seen_in_bursts_keeps_consecutive_frames(window):
+    parted = window.in_bursts(4, 3)
+    assert parted.frame.tolist() == [index for index in range(FRAMES, 2 * FRAMES) if index // 4 % 3 == 0]
+    np.testing.assert_array_equal(parted.boxes, parted.reference.boxes)
+    truth = parted.reference.classes
+    assert score(parted, truth, 4, 4)[0].accuracy <= score(parted, truth, 2, 4)[0].accuracy
+    assert score(parted, truth)[0].accuracy == 1.0
+    assert window.in_bursts(4, 1) is window
+
+
 def test_seen_score_empty_window_counts_nothing(window):
     nothing = window.thinned(10_000)
     assert nothing.mean_objects == 0.0

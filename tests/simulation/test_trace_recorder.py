@@ -236,6 +236,26 @@ def test_recording_accuracy_is_given_by_parts_of_the_window(recorded):
     assert any(len(set(parts)) > 1 for parts in standings)
 
 
+def test_recording_long_windows_are_scored_on_fewer_frames(recorded, of_the_youngest, monkeypatch):
+    monkeypatch.setattr(ekya.simulation.emulated.trace_recorder, "MOST_FRAMES", 15)
+    monkeypatch.setattr(ekya.simulation.emulated.trace_recorder, "MOST_SCORED", 5)
+    thin = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, of_the_youngest.common).record()
+    for window, whole in zip(thin.windows, of_the_youngest.trace.windows, strict=True):
+        assert sum(window.objects_by_part) == pytest.approx(sum(whole.objects_by_part) / 2, rel=0.1)
+        for start, usual in zip(window.starts, whole.starts, strict=True):
+            assert start.standing.accuracy == pytest.approx(usual.standing.accuracy, abs=0.1)
+        for option, usual in zip(window.inference, whole.inference, strict=True):
+            assert replace(option, relative_accuracy=usual.relative_accuracy) == usual
+            assert option.relative_accuracy == pytest.approx(usual.relative_accuracy, abs=0.2)
+        for training, usual in zip(window.trainings, whole.trainings, strict=True):
+            pairs = zip(training.epochs, usual.epochs, strict=True)
+            assert all(
+                one.standings[0].validation_accuracy == other.standings[0].validation_accuracy
+                for one, other in pairs
+            )
+        assert window.trials == whole.trials
+
+
 def test_recording_also_labelled_objects_do_not_count(recorded, of_the_youngest):
     seen = recorded.windows[1].frames.reference
     tracks = np.setdiff1d(seen.tracks, _labelled_tracks(recorded))[:3]

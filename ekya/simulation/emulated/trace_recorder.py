@@ -7,6 +7,7 @@ trains with the same seeds, so that simulated and emulated windows can be compar
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,14 @@ from ekya.simulation.emulated.preparing import (
 from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
-SCORED_PER_S = 4.0
-"""Frames per second on which retrained models are scored; classifiers' heads alone: all frames."""
+MOST_FRAMES = 500
+"""Frames of a window on which a model is scored, evenly spaced, and those on which λ is, in bursts.
+
+All frames of a window with fewer. Neighbouring frames show the same objects.
+"""
+
+SCORED_PER_S, MOST_SCORED = 4.0, 120
+"""Frames per second, and of a window, on which retrained models are scored; heads alone: as any model."""
 
 _JUDGES = 2
 """Number of newest models that measure the accuracy that λ keeps."""
@@ -94,10 +101,17 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exams:
-    """Exams of one window: on all frames, and on sampled frames for models that are scored every epoch."""
+    """Exams of one window.
+
+    Attributes:
+        whole: the usual one.
+        sampled: on fewer frames, for models that are scored after every epoch.
+        bursts: consecutive frames, on which λ are scored.
+    """
 
     whole: Exam
     sampled: Exam
+    bursts: SeenFrames
 
 
 @dataclass(eq=False)
@@ -203,7 +217,7 @@ class StreamRecorder:
             if labelled.labels.can_train:
                 known = self._trained(known, labelled.labels, exams)
         youngest = [of.model for of in self._candidates[-_JUDGES:]]
-        return replace(known, inference=self._true_options(exam.frames, youngest))
+        return replace(known, inference=self._true_options(exams[0].bursts, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
@@ -317,13 +331,14 @@ class StreamRecorder:
         for resolution in sides_of(configs):
             images = self._batch(frames.images, resolution)
             answers[resolution] = tuple(model_input.answers(frames, images.answer(model)) for model in models)
-        objects = sum(self._histogram(frames.window)) / max(len(frames.frame), 1)
+        every = self.windows[frames.window].frames
+        objects = sum(self._histogram(frames.window)) / max(len(every.frame), 1)
         return true_options(
             configs,
             frames,
             answers,
             len(self.settings.classes),
-            self._frame_gpu_s(frames.mean_objects),
+            self._frame_gpu_s(every.mean_objects),
             self.settings.fps,
             self._following_gpu_s(objects),
         )
@@ -359,18 +374,26 @@ class StreamRecorder:
 
     def _exams(self, frames: SeenFrames, labelled: LabelledStream | None) -> _Exams:
         side, validation = self.settings.side, None
+        bursts = lcm(*(config.every for config in self.common.inference_configs))
+        step = _parts(len(frames.frame), MOST_FRAMES)
+        examined = frames.thinned(step)
+        often = max(round(self.settings.fps / SCORED_PER_S / step), _parts(len(examined.frame), MOST_SCORED))
         if labelled is not None and len(labelled.labels.validation.examples):
             validation = self._batch({side: labelled.labels.validation.examples.images}, side)
         whole = Exam(
-            frames=frames,
+            frames=examined,
             model_input=self._model_input,
-            batch=self._batch(frames.images, side),
+            batch=self._batch(examined.images, side),
             labels=labelled.labels if labelled else None,
             validation=validation,
             classes=self.settings.classes,
             window_us=self.common.window_us,
         )
-        return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
+        return _Exams(
+            whole,
+            whole.thinned(step * often),
+            frames.in_bursts(bursts, _parts(len(frames.frame), max(MOST_FRAMES, bursts))),
+        )
 
     def _labelled(self) -> list[LabelledStream]:
         """Makes the labels at each window's opening; the choice of objects depends on no model."""
@@ -396,6 +419,11 @@ class StreamRecorder:
     def _batch(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> ImageBatch:
         common = self.common
         return image_batch(common.base, common.blocks_left, images, resolution, self.settings.classes)
+
+
+def _parts(frames: int, most: int) -> int:
+    """Returns the least number of equal parts of which none has more than ``most`` frames; 1 without any."""
+    return max(-(-frames // most), 1)
 
 
 def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:
