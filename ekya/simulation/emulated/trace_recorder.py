@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, Profiler, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
@@ -164,6 +164,7 @@ class StreamRecorder:
         exemplars: int,
         labels: StreamLabels,
         passed: ActivationCache,
+        profiler: Profiler,
     ) -> Iterator[Trial]:
         """Yields the micro-profile of every family for one model, with the prediction for each γ.
 
@@ -174,8 +175,14 @@ class StreamRecorder:
             exemplars: size of its stream's exemplar memory.
             labels: of the window.
             passed: cache of the frozen blocks' outputs for the crops of the trials.
+            profiler: method by which γ are tried.
         """
-        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
+        preparation = replace(
+            self._preparation(window, model),
+            settings=replace(self.settings, profiler=profiler),
+            exemplars=exemplars,
+            passed=passed,
+        )
         tried = []
         for rank, family in enumerate(self.common.families):
             trial = preparation.trial(family, labels, clock=float, first=rank == 0)
@@ -185,7 +192,7 @@ class StreamRecorder:
             self.common.retrain_configs,
             len(labels.training.examples),
             validation_crops=len(labels.validation.examples),
-            profiler=self.settings.profiler,
+            profiler=profiler,
         )
         for curve, gpu_s in tried:
             said = tuple(
@@ -193,7 +200,7 @@ class StreamRecorder:
                 for option in promised
                 if family_of(option.config) == curve.family
             )
-            yield Trial(curve.family, gpu_s, curve, said, origin)
+            yield Trial(curve.family, gpu_s, curve, said, origin, profiler)
 
     def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
@@ -246,9 +253,7 @@ class StreamRecorder:
         for start in self._starts():
             passed = ActivationCache()
             if self.common.every_start or start.needed:
-                trials += self.trials(
-                    known.window, start.model, start.origin, start.memory.size, labels, passed
-                )
+                trials += self._all_trials(known.window, start, labels, passed)
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
@@ -269,6 +274,16 @@ class StreamRecorder:
                     following[origin] = _Candidate(origin, best.model, memory, needed)
         self._candidates += following.values()
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
+
+    def _all_trials(
+        self, window: int, start: _Candidate, labels: StreamLabels, passed: ActivationCache
+    ) -> Iterator[Trial]:
+        """Yields the trials of every profiler; retrainings go on from what the fleet's own has passed."""
+        for profiler in Profiler:
+            cache = passed if profiler is self.settings.profiler else ActivationCache()
+            yield from self.trials(
+                window, start.model, start.origin, start.memory.size, labels, cache, profiler
+            )
 
     def _starts(self) -> list[_Candidate]:
         """Returns the models to train from: the newest of each family, or the base model if it has none."""
