@@ -67,8 +67,8 @@ SEEDS = (41, 42, 43)
 NAME = "ten cameras"
 TRACED, EMULATED = "trace", "emulated"
 WITH_CHECKPOINTS = " with checkpoints"
-OTHERS = ("serial", "exact", "fixed-res", "fixed-config", "reuse", ORACLE, NO_RETRAIN)
-"""Schedulers beside ours and the uniform baselines."""
+OTHERS = ("serial", "exact", "fixed-res", "fixed-config", "reuse", ORACLE)
+"""Schedulers that are in the CSV only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def players(data: Data) -> dict[str, Who]:
     baselines = uniform_baselines(data)
     return {
         **ours(data),
-        **{name: Who(name) for name in OTHERS},
+        **{name: Who(name) for name in (NO_RETRAIN, *OTHERS)},
         **baselines,
         **{name + WITH_CHECKPOINTS: replace(who, checkpoints=True) for name, who in baselines.items()},
     }
@@ -197,7 +197,7 @@ def beside_of(rows: Sequence[Played]) -> Iterator[Beside]:
         names = list(dict.fromkeys(row.scheduler for row in every))
         yield Beside(f"{where}: accuracy of {EKYA}", "", {NAME: percent(mean_of(every, EKYA))})
         for name in names:
-            if name != EKYA and not name.startswith(PAPER_BASELINES):
+            if name not in (EKYA, *OTHERS) and not name.startswith(PAPER_BASELINES):
                 yield Beside(f"{where}: {EKYA} above {name}, points", "", {NAME: gain(every, name).told()})
         for kind, checkpoints in (("", False), (WITH_CHECKPOINTS, True)):
             own = [
