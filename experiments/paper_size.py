@@ -28,10 +28,13 @@ from detect_gains import Estimate
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from played import (
+    CHECKPOINTING,
     EKYA,
     NO_RETRAIN,
     ORACLE,
+    PAPER,
     PAPER_BASELINES,
+    THIEF,
     Data,
     Who,
     conditions,
@@ -67,6 +70,9 @@ SEEDS = (41, 42, 43)
 NAME = "ten cameras"
 TRACED, EMULATED = "trace", "emulated"
 WITH_CHECKPOINTS = " with checkpoints"
+SHOWN = (EKYA, THIEF, PAPER, *PAPER_BASELINES, CHECKPOINTING, ORACLE, NO_RETRAIN)
+"""Schedulers in the figure."""
+
 OTHERS = ("serial", "exact", "fixed-res", "fixed-config", "reuse", ORACLE)
 """Schedulers that are in the CSV only."""
 
@@ -225,7 +231,8 @@ def _interval(name: str, of: Estimate) -> dict[str, float | None]:
 def _drawn(rows: Sequence[dict[str, Any]], streams: int) -> Figure:
     figure, axes = new_figure(1, 1, 3.4)
     panel = axes[0][0]
-    draw_schedulers(panel, [row for row in rows if row["world"] == TRACED], "gpus")
+    shown = [row for row in rows if row["world"] == TRACED and row["scheduler"] in SHOWN]
+    draw_schedulers(panel, shown, "gpus")
     panel.set_xlabel(f"GPUs for {streams} cameras", fontsize=9, color=LIGHT.ink)
     panel.xaxis.set_major_locator(MultipleLocator(1))
     accuracy_axis(panel)
