@@ -231,8 +231,8 @@ def test_record_fleet_trace_equals_events_of_a_run(fleet_file, alone, tmp_path, 
                 )
                 assert event.serving_accuracy == pytest.approx(window.start_of(BASE).validation_accuracy)
             case ProfileReady():
-                trials = {trial.family: trial for trial in windows[event.stream].trials}
-                assert event.curve == trials[event.curve.family].curve
+                trial = windows[event.stream].best_trial(event.curve.family, BASE, Profiler.EKYA)
+                assert event.curve == trial.curve
             case RetrainProgress():
                 config = started[event.job].config
                 training = windows[event.stream].best_training(config, BASE)

@@ -187,7 +187,7 @@ class TraceWorld:
             case InferenceStep():
                 return window.inference_gpu_s
             case TrialStep():
-                trial = window.best_trial(step.family, self._streams[step.stream].origin)
+                trial = self._estimates.trial(step.family, window, self._streams[step.stream].origin)
                 return 0.0 if trial is None else trial.gpu_s
 
     def _outcome(self, step: _RecordedStep, labelled: dict[StreamId, Labelled], t_us: int) -> ev.Event:
