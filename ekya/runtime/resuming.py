@@ -5,7 +5,7 @@ answered, and the newest weights serve. State that was only in memory is lost: r
 exemplars, and the frames kept for labelling.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
@@ -57,7 +57,7 @@ def resume(folder: RunFolder) -> Resumed:
         UserError: the run is complete, or was interrupted before its second window.
     """
     scheduler, options, steps = read_journal(folder.journal)
-    if steps and closes_run(Batch(steps[-1].now_us, steps[-1].events)):
+    if is_complete(steps):
         raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
     opened = [at for at, step in enumerate(steps) if _opens_window(step)]
     if len(opened) < 2:
@@ -72,6 +72,11 @@ def resume(folder: RunFolder) -> Resumed:
     cut_journal(folder.journal, len(kept))
     events = tuple(_interruption(state.fleet, state.fleet.window_end_us))
     return Resumed(state, scheduler, options, events)
+
+
+def is_complete(steps: Sequence[StepRecord]) -> bool:
+    """Returns whether the last window of a run has closed."""
+    return bool(steps) and closes_run(Batch(steps[-1].now_us, steps[-1].events))
 
 
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:

@@ -1,6 +1,10 @@
-"""Tests of what an interrupted server of several restores from its journal."""
+"""Tests of what an interrupted run restores from its journal, and of the report that a complete one lacks."""
+
+import json
+import os
 
 import pytest
+from rich.console import Console
 
 from ekya.config.fleet_file import dump_fleet, load_fleet
 from ekya.config.run_options import RunOptions
@@ -25,8 +29,10 @@ from ekya.pipeline.probe import ProbedHost
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.runtime.live import run_live
 from ekya.runtime.open_run import open_run
 from ekya.runtime.resuming import resume
+from ekya.runtime.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
 CAM, S = StreamId("cam"), 1_000_000
@@ -94,6 +100,49 @@ def folder(tmp_path):
     server.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
     server.journal.close()
     return folder
+
+
+@pytest.fixture
+def complete(tmp_path):
+    """Run that was stopped when its last window had closed, and its fleet of one camera."""
+    folder = RunFolder.create(tmp_path, "run")
+    server = Server(folder)
+    server.give(
+        0, ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),)), ev.WindowOpened(0, 0, 100 * S)
+    )
+    server.give(100 * S, ev.WindowClosed(100 * S, 0))
+    server.journal.close()
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    one = fleet.model_copy(update={"streams": (fleet.streams[0].model_copy(update={"id": CAM}),)})
+    write_text_atomic(folder.fleet, dump_fleet(one))
+    return folder, one
+
+
+def test_resumed_complete_run_gets_its_report(complete):
+    """It needs no Ray, which the test could not start."""
+    folder, fleet = complete
+    options = RunOptions(resume=folder.path)
+    assert run_live(fleet, options, Console(quiet=True)) == folder.path
+    summary = json.loads(folder.summary.read_text())
+    assert (summary["world"], summary["scheduler"], list(summary["streams"])) == ("live", "thief", [CAM])
+    assert folder.report.is_file()
+
+
+def test_resumed_complete_run_with_an_older_report_gets_a_new_one(complete):
+    """The older one is of the part before an earlier ``--resume``."""
+    folder, fleet = complete
+    began_ns = folder.journal.stat().st_mtime_ns
+    for path in (folder.summary, folder.report):
+        path.write_text("older")
+        os.utime(path, ns=(began_ns - 1, began_ns - 1))
+    assert report_complete(folder, fleet)
+    assert "older" not in folder.summary.read_text()
+    assert not report_complete(folder, fleet), "it is there"
+
+
+def test_resumed_incomplete_run_is_not_reported(folder):
+    assert not report_complete(folder, load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml")))
+    assert not folder.report.exists()
 
 
 def test_resumed_server_keeps_loans_and_drops_guests(folder):
