@@ -22,7 +22,7 @@ from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import cut_journal, read_journal
-from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.results.storage.run_state import StateStore
 
 _REASON = "the run was interrupted"
@@ -93,7 +93,7 @@ def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
 
 
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-    """Returns bytes and version of the weights that served last, by stream."""
+    """Returns bytes and version of the weights that served last, by stream. Later ones are removed."""
     newest = {}
     with StateStore(folder.state) as store:
         for stream in fleet.streams:
@@ -102,6 +102,7 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
                 raise UserError(f"{folder.path}: no weights of {stream.id} are left; start the run anew.")
             path = folder.path / rows[-1].path
             newest[stream.id] = (path.read_bytes(), rows[-1].version)
+            remove_later_weights(folder.models(stream.id), rows[-1].version)
     return newest
 
 

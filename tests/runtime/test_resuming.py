@@ -18,7 +18,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.host import HostCosts
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
-from ekya.core.units import StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Elsewhere
 from ekya.gpu.backends.cpu import CpuShares
@@ -26,12 +26,14 @@ from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
 from ekya.runtime.live import run_live
 from ekya.runtime.open_run import open_run
-from ekya.runtime.resuming import resume
+from ekya.runtime.resuming import newest_weights, resume
 from ekya.runtime.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
@@ -167,3 +169,15 @@ def test_resumed_run_plans_with_costs_measured_as_it_began(folder):
     write_text_atomic(folder.fleet, dump_fleet(fleet))
     run = open_run(fleet, RunOptions(resume=folder.path), chosen, host)
     assert run.constants.family_costs == OPTIONS.family_costs
+
+
+def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete):
+    """Otherwise the zoo would keep them as the next weights of that number, before those are written."""
+    folder, fleet = complete
+    with StateStore(folder.state) as store:
+        record = ModelRecord(folder, store, CAM)
+        for version in range(2):
+            record.add_model(ModelVersion(version), b"%d" % version, 0, None, 0.5, 0)
+    folder.model(CAM, ModelVersion(2)).write_bytes(b"2")
+    assert newest_weights(folder, fleet) == {CAM: (b"1", 1)}
+    assert sorted(path.name for path in folder.models(CAM).iterdir()) == ["0.safetensors", "1.safetensors"]
