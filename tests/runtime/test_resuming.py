@@ -159,16 +159,28 @@ def test_resumed_server_keeps_loans_and_drops_guests(folder):
     assert len(turns) == 6, "the window that was interrupted is not there any more"
 
 
-def test_resumed_run_plans_with_costs_measured_as_it_began(folder):
-    """Its journal is replayed with these constants: plans with others would not come out again."""
+@pytest.fixture
+def opened(folder):
+    """The interrupted run, resumed on a machine where training is slower, with the shipped fleet."""
     slower = (FamilyCost(Family(0, 0, 16), 0.02, 0.04),)
     host = ProbedHost(("car",), HostCosts({}, 0.01, slower, 2.0), SelfTest(PLAIN, 1.0, 1.0, (), 0.1))
     shares = CpuShares(2)
     chosen = ChosenBackend("cpu", shares, shares.probe(), ("there is no GPU",))
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     write_text_atomic(folder.fleet, dump_fleet(fleet))
-    run = open_run(fleet, RunOptions(resume=folder.path), chosen, host)
-    assert run.constants.family_costs == OPTIONS.family_costs
+    return open_run(fleet, RunOptions(resume=folder.path), chosen, host)
+
+
+def test_resumed_run_plans_with_costs_measured_as_it_began(opened):
+    """Its journal is replayed with these constants: plans with others would not come out again."""
+    assert opened.constants.family_costs == OPTIONS.family_costs
+
+
+def test_resumed_run_does_by_default_what_it_did_as_it_began(opened):
+    """The journal is of a version that did not answer drift, kept no models and prepared all streams."""
+    asked = (opened.constants.reacts_to_drift, opened.constants.zoo, opened.constants.preparation_bursts)
+    assert asked == (OPTIONS.reacts_to_drift, OPTIONS.zoo, OPTIONS.preparation_bursts) == (False, 0, True)
+    assert opened.fleet.kept is None, "pictures are not described either"
 
 
 def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete):
