@@ -28,7 +28,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
     after_0 = judged_after_0(summary["health"])
-    table.add_column("Ok after\nwindow 0" if after_0 else "Ok", justify="right", no_wrap=True)
+    table.add_column("Ok", justify="right", no_wrap=True)
     for stream, values in summary["streams"].items():
         windows = values["windows"]
         table.add_row(
@@ -61,6 +61,8 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
         f"{frames['lost']} lost"
     )
+    if after_0:
+        table.caption += "\nOk: of the windows after window 0"
     if summary["task"] == _DETECT:
         table.caption += f"\nAccuracy is F1 at an IoU of 0.5. {_golden_sentence(summary['golden'])}"
     table.caption_justify = "left"
