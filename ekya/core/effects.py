@@ -9,7 +9,7 @@ from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, us_to_seconds
-from ekya.core.weights import Scene
+from ekya.core.weights import PooledLabels, Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
@@ -119,12 +119,15 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             state.window_open_us, state.window_end_us
         ):
             shown = event.picture or stream.picture
-            return replace(stream, drifted_us=event.since_us, more_labels_us=None, picture=shown)
+            since_us = event.since_us
+            return replace(stream, scene_us=since_us, drifted_us=since_us, more_labels_us=None, picture=shown)
         case ev.MoreLabelsDue() if event.window == state.window:
             return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options, inference_measured=True)
         case ev.ProfileReady() if event.window == state.window:
+            if event.pooled is not None:
+                return _with_pooled(stream, event, event.pooled)
             return _tried(stream, replace(known, curves=(*known.curves, event.curve)), event.gpu_s)
         case ev.RetrainProfiled() if event.window == state.window:
             return _tried(stream, replace(known, options=(*known.options, *event.options)), event.gpu_s)
@@ -177,6 +180,16 @@ def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
 
 def _tried(stream: StreamState, profiles: WindowProfiles, gpu_s: float) -> StreamState:
     return replace(stream, profiles=profiles, prepared_gpu_s=(stream.prepared_gpu_s or 0.0) + gpu_s)
+
+
+def _with_pooled(stream: StreamState, event: ev.ProfileReady, pooled: PooledLabels) -> StreamState:
+    """Returns the stream after a family was tried again, with pooled labels."""
+    if not pooled.learns:
+        return _tried(stream, stream.profiles, event.gpu_s)
+    family = event.curve.family
+    others = tuple(curve for curve in stream.profiles.curves if curve.family != family)
+    tried = _tried(stream, replace(stream.profiles, curves=(*others, event.curve)), event.gpu_s)
+    return replace(tried, labels=replace(stream.labels, pooled=pooled.labels))
 
 
 def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:

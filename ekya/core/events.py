@@ -11,7 +11,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Compared, KeptModel
+from ekya.core.weights import CachedModel, Compared, KeptModel, PooledLabels
 
 
 class Role(StrEnum):
@@ -152,13 +152,18 @@ class InferenceProfiled:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReady:
-    """The micro-profiler measured one family of γ (paper §4.3)."""
+    """The micro-profiler measured one family of γ (paper §4.3).
+
+    Attributes:
+        pooled: other labels of the same scene that it was measured with, after it was without.
+    """
 
     t_us: int
     stream: StreamId
     window: int
     curve: FamilyCurve
     gpu_s: float
+    pooled: PooledLabels | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,6 +398,8 @@ class RayExecutor:
                 case ev.LabelsReady():
                     self._inputs.fetch_labels(event.stream, event.window)
                 case ev.ProfileReady():
+                    if event.pooled is not None and event.pooled.learns:
+                        self._inputs.fetch_labels(event.stream, event.window)
                     ask = self._actors.preparation.passed.options(num_returns=2)
                     self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
                 case ev.RetrainFinished() | ev.RetrainFailed():

@@ -36,6 +36,10 @@ class PreparationJob:
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
     has_ended: bool = False
 
+    def asked(self, stream: StreamId) -> PrepareStream:
+        """Returns what is to be done for a stream."""
+        return next(one for one in self.command.streams if one.stream == stream)
+
     def awaited(self) -> tuple[PrepareStream, ...]:
         """Returns the streams that are still to be labelled; none once the time is up."""
         with self.changed:

@@ -316,3 +316,28 @@ def test_emulate_moved_camera_is_noticed_within_three_seconds(tmp_path):
     }
     assert without.pop("drifts") == []
     assert with_ == without
+
+
+def test_emulate_cameras_moved_together_learn_from_each_others_labels(tmp_path):
+    raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    raw |= {"name": "two", "window_s": 17, "windows": 1, "streams": raw["streams"][:2]}
+    for stream in raw["streams"]:
+        del stream["source"]["scenes"][2:]
+        stream["source"]["scenes"][1]["at_s"] = 11
+    path = tmp_path / "two.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    folder = RunFolder.create(tmp_path, "two")
+    emulate(folder, load_fleet(path), "ekya", SEED, quietly)
+    tried = [
+        event
+        for turn in read_journal(folder.journal)[2]
+        for event in turn.events
+        if isinstance(event, ProfileReady)
+    ]
+    pooled = {event.stream: event.pooled for event in tried if event.pooled is not None}
+    assert pooled, "the camera that is labelled second has the labels of the first"
+    for stream, labels in pooled.items():
+        assert set(labels.streams) - {stream} == {"cam-1", "cam-2"} - {stream}
+        assert labels.labels > 10
+    alone = [event for event in tried if event.pooled is None]
+    assert {event.stream for event in alone} >= set(pooled), "first without, then with them"

@@ -1,7 +1,7 @@
 """Labelled frames: whole images with the objects that the golden detector found in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -94,6 +94,10 @@ class LabelledFrames:
             np.concatenate([part.tracks for part in parts]),
             np.concatenate([part.t_us for part in parts]),
         )
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> "LabelledFrames":
+        """Returns the frames with other track numbers."""
+        return replace(self, tracks=tracks)
 
     def by_class(self) -> list[NDArray[np.int64]]:
         """Returns for each class that occurs the positions of the frames with an object of it, rising."""

@@ -1,7 +1,7 @@
 """Examples that a retraining learns from: labelled crops, and their split into training and validation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
@@ -42,6 +42,9 @@ class Examples(Protocol):
 
     def joined(self, others: Sequence[Self]) -> Self:
         """Returns these examples and those of the others, in order."""
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> Self:
+        """Returns the examples with other track numbers."""
 
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes of all objects, in order."""
@@ -117,6 +120,10 @@ class LabelledCrops:
             np.concatenate([part.tracks for part in parts]),
             np.concatenate([part.t_us for part in parts]),
         )
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> "LabelledCrops":
+        """Returns the crops with other track numbers."""
+        return replace(self, tracks=tracks)
 
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes."""

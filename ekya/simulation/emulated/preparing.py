@@ -18,6 +18,7 @@ from ekya.core.events import (
 )
 from ekya.core.gpus import DidNotFit
 from ekya.core.host import TYPICAL_OBJECTS
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
@@ -32,6 +33,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.pooling import LabelPool, pooled_labels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.gate import tried_by
@@ -196,6 +198,7 @@ class PreparingWindows:
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._offered_models: dict[StreamId, EdgeModel] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
+        self._pool = LabelPool()
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
@@ -237,6 +240,7 @@ class PreparingWindows:
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         """Stores labels as the newest of a stream."""
         camera = self._cameras[stream]
+        self._pool.add(stream, labels)
         camera.labels = labels
         camera.models.add_labels(labels)
 
@@ -267,7 +271,7 @@ class PreparingWindows:
                 case InferenceStep():
                     yield self._profile_inference(step)
                 case TrialStep():
-                    yield self._micro_profile(step)
+                    yield from self._micro_profile(step)
 
     def _label(self, stream: StreamId) -> LabelledStream:
         prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
@@ -329,19 +333,32 @@ class PreparingWindows:
         profiled = profile_inference(prepared, step.configs, self._card, self._proposer_operations)
         return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
 
-    def _micro_profile(self, step: TrialStep) -> Step:
-        stream, window = step.stream, self.window
-        labels = self._cameras[stream].labels
-        assert labels is not None, "the label step comes before"
-        trial = self._prepared[stream].trial(step.family, labels, clock=float, first=step.first)
+    def _micro_profile(self, step: TrialStep) -> Iterator[Step]:
+        """Tries a family; the first one of a stream again with pooled labels, if there are any."""
+        stream, window, camera = step.stream, self.window, self._cameras[step.stream]
+        assert camera.labels is not None, "the label step comes before"
         try:
-            curve, gpu_s = counted_curve(trial, self._card)
+            curve, gpu_s = self._tried(step, camera.labels)
+            yield Step(gpu_s, partial(ProfileReady, stream=stream, window=window, curve=curve, gpu_s=gpu_s))
+            both, streams = self._pool.beside(stream, self._asked[stream].scenes)
+            if not step.first or both.pooled is None:
+                return
+            again, gpu_s = self._tried(step, both)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
-            return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
-        return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+            yield Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
+            return
+        pooled = pooled_labels(both, streams, curve, again)
+        if pooled.learns:
+            camera.labels = both
+        yield Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, again, gpu_s, pooled))
+
+    def _tried(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
+        """Returns the curve of a family on these labels, and the GPU-seconds of the trial."""
+        trial = self._prepared[step.stream].trial(step.family, labels, clock=float, first=step.first)
+        return counted_curve(trial, self._card)
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:
