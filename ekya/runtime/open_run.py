@@ -135,13 +135,16 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
 
 def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:
     """Returns the fleet of a run with what an earlier version did by default, as its journal says."""
+    drift, preparation = fleet.drift, fleet.preparation
+    answers = {
+        "react": drift.react and begun.reacts_to_drift,
+        "pool": drift.pool and begun.pools_labels,
+    }
     return fleet.model_copy(
         update={
-            "drift": fleet.drift
-            if begun.reacts_to_drift
-            else fleet.drift.model_copy(update={"react": False}),
+            "drift": drift.model_copy(update=answers),
             "zoo": fleet.zoo if begun.zoo else NO_ZOO,
-            "preparation": fleet.preparation.model_copy(update={"burst": begun.preparation_bursts}),
+            "preparation": preparation.model_copy(update={"burst": begun.preparation_bursts}),
         }
     )
 
