@@ -14,7 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView
 from ekya.core.weights import SceneOf
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.planning.profiling.history import ProfileHistory, expected_gain
+from ekya.planning.profiling.history import ProfileHistory, expected_gain, unseen_error
 from ekya.planning.profiling.pooling import same_scene
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
@@ -179,7 +179,7 @@ def _invested(
     speed = options.training_speed.speed(options.preparation_share_milli)
     budget_gpu_s = us_to_seconds(options.preparation_us) * speed
     usual_gpu_s = fmean(costs) if costs else budget_gpu_s / max(len(wanting), 1)
-    prospects = []
+    unseen, prospects = unseen_error(histories.values()), []
     for stream in wanting:
         history, cost = history_of(histories, stream.stream), stream.prepared_gpu_s
         drifted = stream.drifted_us is not None
@@ -189,7 +189,7 @@ def _invested(
             prepare_gpu_s += usual_gpu_s  # profiling λ costs about as much again
         prospect = Prospect(
             stream.stream,
-            expected_gain(history, accuracy, fleet.window, drifted),
+            expected_gain(history, accuracy, fleet.window, drifted, unseen),
             prepare_gpu_s,
             _retrain_gpu_s(history, usual_gpu_s),
         )

@@ -13,6 +13,7 @@ from ekya.planning.profiling.history import (
     Observation,
     ProfileHistory,
     expected_gain,
+    unseen_error,
 )
 from ekya.planning.schedulers.exact import Exact
 from ekya.planning.schedulers.investment import NOTHING, Prospect, best_investment, inference_values
@@ -117,6 +118,16 @@ def test_expected_gain_where_retrainings_gained_nothing_is_less():
     helping = labelled((0.5, None, 0.0), (0.5, 0.0, 0.4), (0.5, 0.0, 0.4))
     assert expected_gain(failing, 0.5, 4, drifted=False) < 0.1
     assert expected_gain(helping, 0.5, 4, drifted=False) > 0.35
+
+
+def test_expected_gain_before_labels_is_less_where_the_fleets_models_are_good():
+    good, bad = ([labelled((accuracy, None, 0.0))] * 3 for accuracy in (0.98, 0.2))
+    of_good, first, of_bad = (
+        expected_gain(ProfileHistory(), None, 2, drifted=False, unseen=unseen_error([ProfileHistory(), *of]))
+        for of in (good, [], bad)
+    )
+    assert of_good < 0.4 * first
+    assert of_bad > first == expected_gain(ProfileHistory(), None, 2, drifted=False)
 
 
 def test_history_keeps_labels_beside_observations():

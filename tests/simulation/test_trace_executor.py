@@ -316,6 +316,16 @@ def test_trace_recorded_estimates_used_without_error():
         assert wrong.options[0].accuracy_after == pytest.approx(0.8)
 
 
+def test_trace_trial_of_another_model_begins_with_the_one_that_serves():
+    curve = FamilyCurve(16, 64, 1, 64, (0.8, 0.9), 0.1, 0.2)
+    starts = tuple(
+        Start(origin, standing(1, accuracy)) for origin, accuracy in ((BASE, 0.35), (Origin(0), 0.8))
+    )
+    window = stream_window(1, starts=starts, trials=(Trial(FAMILY, 2.0, curve, started_from=Origin(0)),))
+    labels, told, *_ = prepare(executor_of(trace_of(stream_window(0), window)))
+    assert told.curve == replace(curve, accuracies=(labels.serving_accuracy, 0.9))
+
+
 def test_trace_larger_error_is_the_same_scaled():
     told = [
         prepare(executor_of(estimates=Estimates(error_sd=sd, seed=3)))[1].options[0].accuracy_after - 0.8

@@ -1,6 +1,6 @@
 """Results of γ in past windows: what they say of a lasting bias of estimates, and of the next gain."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -17,8 +17,9 @@ SHRINK = 3.0
 USUAL_LOSS, LOSS_CHECKS = 0.1, 2.0
 """Accuracy that a model loses in a window before anything is known of its scene, and the weight of this."""
 
-UNSEEN_ERROR = 0.5
-"""Error that a model may have before it is measured: the first labels tell whether any more are worth it."""
+UNSEEN_ERROR, UNSEEN_CHECKS = 0.5, 1.0
+"""Error that a model may have before any of its fleet is measured, and the weight of this in models: the
+first labels tell whether any more are worth it."""
 
 USUAL_PART, PART_CHECKS = 0.4, 0.4
 """Part of a model's error that a retraining removes, before any is checked, and the weight of this in errors,
@@ -136,7 +137,19 @@ def bias_correction(history: ProfileHistory) -> BiasCorrection:
     )
 
 
-def expected_gain(history: ProfileHistory, accuracy: float | None, window: int, drifted: bool) -> float:
+def unseen_error(histories: Iterable[ProfileHistory]) -> float:
+    """Returns the error that a model may have before it is measured, from what its fleet's others had."""
+    errors = [1.0 - history.labelled[0].accuracy for history in histories if history.labelled]
+    return (UNSEEN_CHECKS * UNSEEN_ERROR + sum(errors)) / (UNSEEN_CHECKS + len(errors))
+
+
+def expected_gain(
+    history: ProfileHistory,
+    accuracy: float | None,
+    window: int,
+    drifted: bool,
+    unseen: float = UNSEEN_ERROR,
+) -> float:
     """Returns what a retraining of a window is expected to gain before the window's labels are made.
 
     It removes a part of the error that the model is expected to have by now: what it had when it was last
@@ -148,6 +161,7 @@ def expected_gain(history: ProfileHistory, accuracy: float | None, window: int, 
         accuracy: of its model when it was last measured; None before that.
         window: index of the window.
         drifted: a drift was noticed since then.
+        unseen: error before it is measured.
     """
     losses = [one.loss for one in history.labelled if one.loss is not None]
     loss = (LOSS_CHECKS * USUAL_LOSS + sum(losses)) / (LOSS_CHECKS + len(losses))
@@ -156,5 +170,5 @@ def expected_gain(history: ProfileHistory, accuracy: float | None, window: int, 
     checks = [(1.0 - before.accuracy, after.gain) for before, after in pairwise(history.labelled)]
     errors, gains = sum(error for error, _ in checks), sum(max(gain, 0.0) for _, gain in checks)
     part = (PART_CHECKS * USUAL_PART + gains) / (PART_CHECKS + errors)
-    error = UNSEEN_ERROR if accuracy is None else min(1.0 - accuracy + lost, 1.0)
+    error = unseen if accuracy is None else min(1.0 - accuracy + lost, 1.0)
     return min(part, 1.0) * error

@@ -1,14 +1,14 @@
 """Estimates of γ in the trace world: from the trace's trials, or the truth with or without an error."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import ProfileReady, RetrainProfiled
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, FamilyCurve, family_of
 from ekya.core.trace import Epoch, Origin, StreamWindow, Trial
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
@@ -62,7 +62,8 @@ class Estimates:
         """
         trial = window.best_trial(family, origin) or Trial(family, 0.0)
         if self._as_recorded and trial.curve is not None:
-            return ProfileReady(t_us, stream, window.window, trial.curve, trial.gpu_s)
+            curve = _from_serving(trial, trial.curve, window, origin)
+            return ProfileReady(t_us, stream, window.window, curve, trial.gpu_s)
         if self._as_recorded and trial.predicted:
             options = tuple(
                 RetrainOption(said.config, said.accuracy, said.gpu_s, said.sd or 0.0)
@@ -104,6 +105,18 @@ class Estimates:
     def _drawn(self, count: int, window: int, place: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         rng = np.random.default_rng((self.seed, place, window))
         return rng.standard_normal(count), rng.choice(np.array([-1.0, 1.0]), count)
+
+
+def _from_serving(trial: Trial, curve: FamilyCurve, window: StreamWindow, origin: Origin) -> FamilyCurve:
+    """Returns a trial's curve as one that begins with the serving model, which a trial measures first.
+
+    Where its trial was not recorded, that of the nearest model begins with another accuracy, and a model that
+    a drift left behind would seem as good as one that was retrained since.
+    """
+    serving = window.start_of(origin)
+    if serving == window.start_of(trial.started_from) or not curve.accuracies:
+        return curve
+    return replace(curve, accuracies=(reported_accuracy(serving, exact=False), *curve.accuracies[1:]))
 
 
 def _early_part(course: Sequence[Epoch], before: float, exact: bool) -> float:
