@@ -140,6 +140,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             accuracy = event.validation_accuracy
             kept = event.kept if isinstance(event, ev.ModelAdopted) else None
             return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None, kept=kept)
+        case ev.AdoptionFailed():
+            return _not_adopting(stream)
         case ev.RolledBack():
             base_versions = with_roll_back(stream.base_versions, event)
             return replace(stream, version=event.version, base_versions=base_versions, kept=None)
@@ -265,14 +267,19 @@ def with_roll_back(base_versions: frozenset[ModelVersion], event: ev.RolledBack)
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    if event.role is ev.Role.INFERENCE and stream.adopting_over is not None:
-        # The weights died with it: the base model goes on, and the profiles are not of it.
-        base = stream.adopting_over
-        stream = replace(stream, accuracy=base, adopting_over=None, profiles=WindowProfiles())
+    if event.role is ev.Role.INFERENCE:
+        stream = _not_adopting(stream)  # offered weights died with it
     stream = replace(stream, faults=stream.faults.after_death(event))
     if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)
     return _not_serving(stream)
+
+
+def _not_adopting(stream: StreamState) -> StreamState:
+    """Returns the stream without weights that were about to serve, and without their profiles."""
+    if stream.adopting_over is None:
+        return stream
+    return replace(stream, accuracy=stream.adopting_over, adopting_over=None, profiles=WindowProfiles())
 
 
 def _not_serving(stream: StreamState, **fault: Any) -> StreamState:

@@ -300,6 +300,14 @@ class ModelAdopted:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptionFailed:
+    """Offered weights that were to serve are gone or damaged; those that serve go on."""
+
+    t_us: int
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
 class RolledBack:
     """Inference serves earlier weights again.
 
@@ -513,6 +521,7 @@ Event = (
     | MemoryMeasured
     | ModelSwapped
     | ModelAdopted
+    | AdoptionFailed
     | RolledBack
     | ModelCached
     | WorkerDied

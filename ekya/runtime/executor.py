@@ -180,6 +180,8 @@ class RayExecutor:
                 if self._adopt(command):
                     _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
                     self._make_known(command.stream)
+                else:
+                    self._emit(ev.AdoptionFailed(self._now_us(), command.stream))
             case cmd.KeepModel():
                 if self._zoo is not None:
                     self._zoo.keep(command)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
@@ -174,11 +175,13 @@ def test_adapted_student_beats_its_base_on_the_same_frames(ran):
 
 
 @pytest.mark.parametrize(("times", "by_golden"), [(1.0, True), (60.0, False)])
-def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, tmp_path, times, by_golden):
+def test_planner_takes_a_cheap_golden_detector_and_no_dear_one(fleet, ran, tmp_path, times, by_golden):
     """A golden frame is charged as 65 ms, and as 4 s: more than one frame in three leaves time for."""
     lists = fleet.inference.model_copy(update={"golden_every": (3,)})
     offered = fleet.model_copy(update={"inference": lists, "windows": 1})
     folder = RunFolder.create(tmp_path, "offered")
+    first_window = parquet.read_table(ran[0].reference("camera"), filters=[("t_us", "<", 12_000_000)])
+    parquet.write_table(first_window, folder.reference("camera"))
     card = load_card()
     priced = replace(card, detector_ops_per_s=card.detector_ops_per_s / times)
     summary = emulate(folder, offered, "ekya", 3, lambda batch, step: None, priced)
