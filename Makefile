@@ -54,11 +54,12 @@ layers: $(VENV)/.installed-test ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
 # One thread a process: torch on many threads is slower on small crops, and tests measure thread time.
-# Live tests have the machine to themselves, but for those on virtual time: these run beside others, two at a time. They
-# come first, and their order is kept, lest a long one be left for the end. Collecting every file takes ten seconds, so
-# only those with a live test are looked into for them. What is skipped is listed with its reason.
+# Live tests have the machine to themselves, but for those on virtual time: these run beside others, three at a time,
+# since much of the time is spent on waiting for processes and cameras. They come first, and their order is kept, lest a
+# long one be left for the end. Collecting every file takes ten seconds, so only those with a live test are looked into
+# for them. What is skipped is listed with its reason.
 LIVE := $$(grep -rl --include='test_*.py' 'mark\.live' tests)
-ABREAST := -n 2 --dist loadfile --no-loadscope-reorder
+ABREAST := -n 3 --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.installed-test rtsp-server ## pytest, live tests included, long ones not
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "(not live or virtual) and not long"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not virtual and not long" $(LIVE)

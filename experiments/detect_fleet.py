@@ -1,6 +1,8 @@
 """Fleet of one camera with a detector, and runs of many cases, for the recipes about detectors."""
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -54,8 +56,21 @@ def duration_s(video: Path) -> float:
 def each(work: Callable[[_CaseT], _FoundT], cases: Sequence[_CaseT], jobs: int) -> Iterator[_FoundT]:
     """Yields the results of all cases in their order; several at a time run in processes of one thread."""
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, fresh, initializer=one_thread) as pool:
+    with ProcessPoolExecutor(jobs, fresh, initializer=_begin_worker) as pool:
         try:
             yield from pool.map(work, cases)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    one_thread()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that made it is gone: workers of a killed recipe would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

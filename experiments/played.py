@@ -13,6 +13,7 @@ from pareto import profiles
 from ekya.cli.simulate import open_trace
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
+from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
@@ -113,8 +114,16 @@ OURS: Mapping[str, Who] = {name: Who(name) for name in (EKYA, THIEF, PAPER)}
 
 
 def ours(data: Data) -> dict[str, Who]:
-    """Returns ``OURS`` as far as data show them: recorded traces have no trials of the paper's profiler."""
-    return {name: who for name, who in OURS.items() if name != PAPER or data.name == GENERATED}
+    """Returns ``OURS`` as far as data show them: some traces have no trials of the paper's profiler."""
+    trials = [
+        trial.profiler
+        for trace in data.traces
+        for stream in trace.streams
+        for window in stream.windows
+        for trial in window.trials
+    ]
+    shows_paper = data.name == GENERATED or Profiler.PAPER in trials
+    return {name: who for name, who in OURS.items() if name != PAPER or shows_paper}
 
 
 def shown(rows: Sequence[Mapping[str, Any]], names: Sequence[str], scheduler: str) -> list[str]:

@@ -304,15 +304,16 @@ def _why_without_trials(trace: Trace, schedulers: Sequence[str]) -> str | None:
     from ekya.planning.schedulers.presets import preset_of
     from ekya.planning.schedulers.registry import make_scheduler
 
-    curves = [trial.curve for stream in trace.streams for one in stream.windows for trial in one.trials]
-    if all(curve is None or curve.accuracies for curve in curves):
+    trials = [trial for stream in trace.streams for one in stream.windows for trial in one.trials]
+    own = [trial for trial in trials if trial.profiler is Profiler.PAPER] or trials
+    if all(trial.curve is None or trial.curve.accuracies for trial in own):
         return None
     for name in schedulers:
         preset = preset_of(name)
         if preset and preset.profiler is Profiler.PAPER and make_scheduler(name).needs.micro_profile:
             return (
                 f"{name}: some trials of this trace measured no accuracy, so the paper's profiler misses "
-                "options here; record a trace with preparation: {profiler: paper}"
+                "options here; record the trace again"
             )
     return None
 

@@ -95,16 +95,24 @@ class DriftConfig(FleetSection):
         false_alarms_per_hour: of a camera, on which the threshold of the alarm depends.
         react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
             the change. Without ``notice`` there is nothing to answer.
+        pool: whether retrainings learn from other labels of the same scene, too: earlier ones, and those of
+            streams that drifted together. Without ``notice`` it is not known how long a scene has lasted.
     """
 
     notice: bool = True
     false_alarms_per_hour: float = Field(default=FALSE_ALARMS_PER_HOUR, gt=0)
     react: bool = True
+    pool: bool = True
 
     @property
     def reacts(self) -> bool:
         """True if what is noticed is answered."""
         return self.notice and self.react
+
+    @property
+    def pools(self) -> bool:
+        """True if labels of the same scene are pooled."""
+        return self.notice and self.pool
 
 
 NO_DRIFT = DriftConfig(notice=False)

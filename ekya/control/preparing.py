@@ -12,8 +12,10 @@ from ekya.core.profile import Family, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView
+from ekya.core.weights import SceneOf
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.history import ProfileHistory, expected_gain, unseen_error
+from ekya.planning.profiling.pooling import same_scene
 from ekya.planning.profiling.preparation_steps import next_prepared
 from ekya.planning.profiling.pruning import select
 from ekya.planning.profiling.zoo import candidates
@@ -75,11 +77,21 @@ def window_preparation(
                 families=_families(fleet, histories, stream.stream, options, needs),
                 candidates=candidates(fleet.zoo, stream.picture, stream.kept),
                 kept=stream.kept,
+                scenes=_scenes(fleet, stream, options, needs),
             )
             for stream in serving
         ),
         training_speed=options.training_speed,
     )
+
+
+def _scenes(
+    fleet: FleetState, stream: StreamState, options: LoopOptions, needs: Needs
+) -> tuple[SceneOf, ...]:
+    """Returns the scenes whose labels are tried beside a stream's newest; none without trials."""
+    if not (options.pools_labels and needs.micro_profile):
+        return ()
+    return same_scene(stream.stream, {one.stream: one.scene_us for one in fleet.streams})
 
 
 def _profiles_inference(stream: StreamState, window: int, needs: Needs) -> bool:
@@ -126,6 +138,7 @@ def reaction(
             stream.drifted_us,
             candidates(fleet.zoo, stream.picture, stream.kept),
             stream.kept,
+            _scenes(fleet, stream, options, needs),
         )
         for stream in waiting
         if stream.stream in worth_it and _cheapest_us(stream, histories, options) <= left_us

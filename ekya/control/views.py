@@ -257,7 +257,7 @@ def retrain_options(
         fitted = estimated_options(
             stream.profiles.curves or _untried(stream, accuracy, options),
             options.retrain_configs,
-            stream.labels.training_crops,
+            stream.labels.learnt_crops,
             validation_crops=stream.labels.validation_crops,
             serving_accuracy=accuracy,
             history=history,
@@ -267,7 +267,7 @@ def retrain_options(
     # Without micro-profiles only the costs of γ are available, not their gains.
     costs = {cost.family: cost for cost in options.family_costs}
     return tuple(
-        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.labels.training_crops))
+        RetrainOption(config, accuracy, costs[family_of(config)].gpu_s(config, stream.labels.learnt_crops))
         for config in options.retrain_configs
     )
 

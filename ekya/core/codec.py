@@ -20,9 +20,11 @@ _NEWER: dict[str, object] = {
     "candidates": [],
     "kept": None,
     "expected": None,
+    "scenes": [],
+    "pooled": None,
 }
-"""Keys that came later, and the values at which they are left out: a run without drifts and without kept
-models reads as before."""
+"""Keys that came later, and the values at which they are left out: a run without drifts, kept models and
+pooled labels reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

@@ -10,7 +10,7 @@ from ekya.core.events import Role
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Elsewhere, KeptModel
+from ekya.core.weights import Elsewhere, KeptModel, SceneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class PrepareStream:
             before. None without a drift.
         candidates: numbers of kept models that are tried on the labels.
         kept: number of the kept model that serves; None for another model.
+        scenes: streams whose labels since then are tried beside its newest ones: itself, and those that
+            drifted together with it.
     """
 
     stream: StreamId
@@ -32,6 +34,7 @@ class PrepareStream:
     since_us: int | None = None
     candidates: tuple[int, ...] = ()
     kept: int | None = None
+    scenes: tuple[SceneOf, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

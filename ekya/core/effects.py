@@ -9,7 +9,7 @@ from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, us_to_seconds
-from ekya.core.weights import Scene
+from ekya.core.weights import PooledLabels, Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
@@ -115,16 +115,20 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             if event.picture:
                 labelled = _showing(labelled, event)
             return labelled if event.since_us is None else _of_new_scene(labelled, event)
-        case ev.DriftDetected() if event.window == state.window or event.since_us > _newest_us(
-            state.window_open_us, state.window_end_us
-        ):
+        case ev.DriftDetected():
+            noticed = replace(stream, scene_us=max(stream.scene_us or 0, event.since_us))
+            newest_us = _newest_us(state.window_open_us, state.window_end_us)
+            if event.window != state.window and event.since_us <= newest_us:
+                return noticed  # the labels of this window show the new scene
             shown = event.picture or stream.picture
-            return replace(stream, drifted_us=event.since_us, more_labels_us=None, picture=shown)
+            return replace(noticed, drifted_us=event.since_us, more_labels_us=None, picture=shown)
         case ev.MoreLabelsDue() if event.window == state.window:
             return replace(stream, drifted_us=stream.labels.since_us, more_labels_us=None)
         case ev.InferenceProfiled() if event.window == state.window and event.options:
             return replace(stream, inference_options=event.options, inference_measured=True)
         case ev.ProfileReady() if event.window == state.window:
+            if event.pooled is not None:
+                return _with_pooled(stream, event, event.pooled)
             return _tried(stream, replace(known, curves=(*known.curves, event.curve)), event.gpu_s)
         case ev.RetrainProfiled() if event.window == state.window:
             return _tried(stream, replace(known, options=(*known.options, *event.options)), event.gpu_s)
@@ -136,6 +140,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             accuracy = event.validation_accuracy
             kept = event.kept if isinstance(event, ev.ModelAdopted) else None
             return replace(stream, version=event.version, accuracy=accuracy, adopting_over=None, kept=kept)
+        case ev.AdoptionFailed():
+            return _not_adopting(stream)
         case ev.RolledBack():
             base_versions = with_roll_back(stream.base_versions, event)
             return replace(stream, version=event.version, base_versions=base_versions, kept=None)
@@ -175,6 +181,16 @@ def _showing(stream: StreamState, event: ev.LabelsReady) -> StreamState:
 
 def _tried(stream: StreamState, profiles: WindowProfiles, gpu_s: float) -> StreamState:
     return replace(stream, profiles=profiles, prepared_gpu_s=(stream.prepared_gpu_s or 0.0) + gpu_s)
+
+
+def _with_pooled(stream: StreamState, event: ev.ProfileReady, pooled: PooledLabels) -> StreamState:
+    """Returns the stream after a family was tried again, with pooled labels."""
+    if not pooled.learns:
+        return _tried(stream, stream.profiles, event.gpu_s)
+    family = event.curve.family
+    others = tuple(curve for curve in stream.profiles.curves if curve.family != family)
+    tried = _tried(stream, replace(stream.profiles, curves=(*others, event.curve)), event.gpu_s)
+    return replace(tried, labels=replace(stream.labels, pooled=pooled.labels))
 
 
 def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:
@@ -251,14 +267,19 @@ def with_roll_back(base_versions: frozenset[ModelVersion], event: ev.RolledBack)
 
 
 def _after_death(stream: StreamState, event: ev.WorkerDied) -> StreamState:
-    if event.role is ev.Role.INFERENCE and stream.adopting_over is not None:
-        # The weights died with it: the base model goes on, and the profiles are not of it.
-        base = stream.adopting_over
-        stream = replace(stream, accuracy=base, adopting_over=None, profiles=WindowProfiles())
+    if event.role is ev.Role.INFERENCE:
+        stream = _not_adopting(stream)  # offered weights died with it
     stream = replace(stream, faults=stream.faults.after_death(event))
     if stream.faults.set_aside is None and event.role is ev.Role.RETRAINING:
         return replace(stream, job=None, finished=stream.job or stream.finished)
     return _not_serving(stream)
+
+
+def _not_adopting(stream: StreamState) -> StreamState:
+    """Returns the stream without weights that were about to serve, and without their profiles."""
+    if stream.adopting_over is None:
+        return stream
+    return replace(stream, accuracy=stream.adopting_over, adopting_over=None, profiles=WindowProfiles())
 
 
 def _not_serving(stream: StreamState, **fault: Any) -> StreamState:

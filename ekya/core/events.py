@@ -11,7 +11,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Compared, KeptModel
+from ekya.core.weights import CachedModel, Compared, KeptModel, PooledLabels
 
 
 class Role(StrEnum):
@@ -152,13 +152,18 @@ class InferenceProfiled:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReady:
-    """The micro-profiler measured one family of γ (paper §4.3)."""
+    """The micro-profiler measured one family of γ (paper §4.3).
+
+    Attributes:
+        pooled: other labels of the same scene that it was measured with, after it was without.
+    """
 
     t_us: int
     stream: StreamId
     window: int
     curve: FamilyCurve
     gpu_s: float
+    pooled: PooledLabels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +297,14 @@ class ModelAdopted:
     validation_accuracy: float
     stall_us: int
     kept: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionFailed:
+    """Offered weights that were to serve are gone or damaged; those that serve go on."""
+
+    t_us: int
+    stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,6 +521,7 @@ Event = (
     | MemoryMeasured
     | ModelSwapped
     | ModelAdopted
+    | AdoptionFailed
     | RolledBack
     | ModelCached
     | WorkerDied

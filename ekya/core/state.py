@@ -85,6 +85,7 @@ class WindowLabels:
         new_classes: they contain a class that the serving model does not know.
         histogram: number of labels of each class; empty where unknown.
         since_us: stream time of the drift since which they were drawn; None for those of the window before.
+        pooled: number of other labels of the same scene that a retraining learns from as well.
     """
 
     training_crops: int = 0
@@ -92,6 +93,12 @@ class WindowLabels:
     new_classes: bool = False
     histogram: tuple[int, ...] = ()
     since_us: int | None = None
+    pooled: int = 0
+
+    @property
+    def learnt_crops(self) -> int:
+        """Number of labels that a retraining on all data learns from."""
+        return self.training_crops + self.pooled
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +160,7 @@ class StreamState:
         paces: durations of the window's undisturbed epochs.
         prepared_in: the last window in which it was to be labelled; None before the first.
         inference_profiled_in: the last window in which its λ were to be profiled; None before the first.
+        scene_us: stream time since which it has shown its scene: of its last drift; None before the first.
         drifted_us: stream time of a drift that no labels show yet, or few; None without one.
         relabelling: labels since that drift are being made, so what was trained on the old scene does not
             serve any more.
@@ -185,6 +193,7 @@ class StreamState:
     paces: tuple[Pace, ...] = ()
     prepared_in: int | None = None
     inference_profiled_in: int | None = None
+    scene_us: int | None = None
     drifted_us: int | None = None
     relabelling: bool = False
     reactions: int = 0

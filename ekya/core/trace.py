@@ -24,7 +24,7 @@ A trace may be sparse: that of a single run contains only what was tried.
 from dataclasses import dataclass
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, FamilyCost, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCost, FamilyCurve, Profiler, family_of
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
@@ -173,6 +173,7 @@ class Trial:
         curve: measured curve; None where only the estimates were recorded.
         predicted: estimates from the curve; empty where only the curve was recorded.
         started_from: origin of the model that was used.
+        profiler: method by which it was tried; None where that was not recorded: it stands for every one.
     """
 
     family: Family
@@ -180,6 +181,7 @@ class Trial:
     curve: FamilyCurve | None = None
     predicted: tuple[Predicted, ...] = ()
     started_from: Origin = BASE
+    profiler: Profiler | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +240,13 @@ class StreamWindow:
         fitting = [training for training in self.trainings if training.has(config)]
         return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
 
-    def best_trial(self, family: Family, origin: Origin) -> Trial | None:
-        """Returns a family's trial on a model near that origin, chosen like trainings; None without one."""
-        fitting = [trial for trial in self.trials if trial.family == family]
+    def best_trial(self, family: Family, origin: Origin, profiler: Profiler) -> Trial | None:
+        """Returns a family's trial on a model near that origin, chosen like trainings; None without one.
+
+        Where the family was not tried by this method, the trials of the other one stand for it.
+        """
+        own = [trial for trial in self.trials if trial.family == family]
+        fitting = [trial for trial in own if trial.profiler in (None, profiler)] or own
         return min(fitting, key=lambda one: origin.rank(one.started_from), default=None)
 
 

@@ -70,6 +70,34 @@ class KeptModel:
 
 
 @dataclass(frozen=True, slots=True)
+class SceneOf:
+    """A stream, and the stream time since which it has shown its scene."""
+
+    stream: StreamId
+    since_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PooledLabels:
+    """Labels of the same scene that were tried beside the newest ones of a stream.
+
+    Attributes:
+        streams: whose they are; the stream itself, if some are earlier ones of its own.
+        labels: their number.
+        accuracy, alone: what a trial reached on the newest labels with them, and without.
+        objects: effective number of objects in the newest labels.
+        learns: whether retrainings learn from them.
+    """
+
+    streams: tuple[StreamId, ...]
+    labels: int
+    accuracy: float
+    alone: float
+    objects: int
+    learns: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """Accuracies of new and old weights on the same labels, none of which they were trained on.
 

@@ -1,7 +1,7 @@
 """Selects the objects of a window that the golden model labels, and makes training labels of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,11 +69,16 @@ class LabelledPart:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamLabels:
-    """The labels of one stream's window, split into training and validation by track and time."""
+    """The labels of one stream's window, split into training and validation by track and time.
+
+    Attributes:
+        pooled: older labels and those of other streams that show the same; retrainings learn from them, too.
+    """
 
     window: int
     training: LabelledPart
     validation: LabelledPart
+    pooled: Examples | None = None
 
     @property
     def examples(self) -> Examples:
@@ -84,6 +89,16 @@ class StreamLabels:
     def count(self) -> int:
         """Number of examples in both parts."""
         return len(self.training.examples) + len(self.validation.examples)
+
+    def pooled_with(self, others: Sequence[Examples]) -> "StreamLabels":
+        """Returns the labels with others to learn from as well; different objects keep different numbers."""
+        own = self.examples
+        after, pooled = int(own.tracks.max(initial=-1)) + 1, []
+        for other in others:
+            _, track = np.unique(other.tracks, return_inverse=True)
+            pooled.append(other.with_tracks(after + track))
+            after += int(track.max(initial=-1)) + 1
+        return replace(self, pooled=concatenate(pooled)) if pooled else self
 
     @property
     def can_train(self) -> bool:

@@ -327,6 +327,7 @@ class StreamPreparation:
             family=RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0),
             training=in_classes(labels.training.examples, classes, fleet),
             validation=in_classes(labels.validation.examples, classes, fleet),
+            pooled=None if labels.pooled is None else in_classes(labels.pooled, classes, fleet),
             exemplars=self.exemplars,
             classes=classes,
             background=classes.index(fleet[background]) if background is not None and known else None,
@@ -346,7 +347,12 @@ def outputs_of(model: EdgeModel, labels: StreamLabels, fleet: tuple[str, ...]) -
     """Returns the classes of a model retrained on these labels: known ones, then new ones as in the fleet."""
     if model.detector is not None:
         return model.classes
-    seen = np.unique(np.concatenate([labels.training.examples.labels(), labels.validation.examples.labels()]))
+    parts = [
+        labels.training.examples,
+        labels.validation.examples,
+        *([labels.pooled] if labels.pooled else []),
+    ]
+    seen = np.unique(np.concatenate([part.labels() for part in parts]))
     new = tuple(fleet[index] for index in seen if fleet[index] not in model.classes)
     return model.classes + new
 

@@ -30,6 +30,7 @@ def data_of(
         classes,
         memory_in_classes(memory, classes, fleet),
         settings.seed + window,
+        None if labels.pooled is None else in_classes(labels.pooled, classes, fleet),
     )
 
 

@@ -79,6 +79,7 @@ def loop_options(
         roll_back_margin=fleet.shadow_gate.roll_back,
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
+        pools_labels=fleet.drift.pools,
         zoo=_kept_models(fleet),
         preparation_bursts=fleet.preparation.burst,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),

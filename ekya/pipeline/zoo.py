@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.weights import KeptModel
 from ekya.pipeline.classes import fleet_classes
 from ekya.planning.profiling.zoo import used
-from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.system.files import link_atomic, user_errors, write_bytes_atomic
 
 _LOG = logging.getLogger(__name__)
@@ -171,6 +171,7 @@ def open_zoo(fleet: FleetConfig, run: RunFolder) -> ZooFolder | None:
         run.zoo.mkdir(exist_ok=True)
     zoo = _opened(run.zoo, kind)
     if isinstance(zoo, ZooFolder):
+        remove_later_weights(run.zoo, max((model.number for model in zoo.models), default=0))
         return zoo
     raise UserError(f"{run.zoo}: {zoo}; remove the folder")
 

@@ -180,6 +180,8 @@ class RayExecutor:
                 if self._adopt(command):
                     _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
                     self._make_known(command.stream)
+                else:
+                    self._emit(ev.AdoptionFailed(self._now_us(), command.stream))
             case cmd.KeepModel():
                 if self._zoo is not None:
                     self._zoo.keep(command)
@@ -396,6 +398,8 @@ class RayExecutor:
                 case ev.LabelsReady():
                     self._inputs.fetch_labels(event.stream, event.window)
                 case ev.ProfileReady():
+                    if event.pooled is not None and event.pooled.learns:
+                        self._inputs.use_pooled_labels(event.stream, event.window)
                     ask = self._actors.preparation.passed.options(num_returns=2)
                     self._weights.expect_activations(event.stream, *ask.remote(event.window, event.stream))
                 case ev.RetrainFinished() | ev.RetrainFailed():

@@ -169,6 +169,10 @@ class BudgetedExecutor:
             case ev.LabelsReady():
                 remembered = self._sizes.exemplars if event.stream in self._with_context else 0
                 self._crops[event.stream] = JobCrops(event.training_crops, event.validation_crops, remembered)
+            case ev.ProfileReady() if event.pooled is not None and event.pooled.learns:
+                crops = self._crops[event.stream]
+                more = event.pooled.labels
+                self._crops[event.stream] = replace(crops, training=crops.training + more)
             case ev.PreparationEnded():
                 self._book = self._book.without(_PREPARATION)
             case ev.RetrainProgress():

@@ -10,16 +10,20 @@ from rich.console import Console
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.open_run import open_run, start_probe
-from ekya.runtime.run_session import RunSession
+from ekya.runtime.run_session import RunSession, report_complete
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     """Runs a fleet on a separate local Ray and returns its run folder.
 
-    Ctrl-C ends the run early; the results until then are measured and written as usual.
+    Ctrl-C ends the run early; the results until then are measured and written as usual. A complete run that
+    lacks only its report is not run again.
     """
+    if options.resume is not None and report_complete(RunFolder.open(options.resume), fleet):
+        return options.resume
     chosen = choose_backend(options.shares)
     try:
         # The machine is measured while Ray starts.

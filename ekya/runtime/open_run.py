@@ -4,7 +4,7 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.config.fleet_file import NO_ZOO, FleetConfig, dump_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions, StreamHome
@@ -119,6 +119,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     else:
         folder = RunFolder.open(options.resume)
         resumed = resume(folder)
+        fleet = _as_begun(fleet, resumed.options)
         options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)
         _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
@@ -130,6 +131,22 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         require_gpu(chosen.capability.device)
     constants = _constants(fleet, options, chosen, resumed, host)
     return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up)
+
+
+def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:
+    """Returns the fleet of a run with what an earlier version did by default, as its journal says."""
+    drift, preparation = fleet.drift, fleet.preparation
+    answers = {
+        "react": drift.react and begun.reacts_to_drift,
+        "pool": drift.pool and begun.pools_labels,
+    }
+    return fleet.model_copy(
+        update={
+            "drift": drift.model_copy(update=answers),
+            "zoo": fleet.zoo if begun.zoo else NO_ZOO,
+            "preparation": preparation.model_copy(update={"burst": begun.preparation_bursts}),
+        }
+    )
 
 
 def _constants(

@@ -13,6 +13,7 @@ from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized, ShareJob
@@ -31,6 +32,7 @@ from ekya.pipeline.costs import price_by
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
+from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
@@ -39,6 +41,7 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
+    PoolStep,
     TrialStep,
     preparation_steps,
 )
@@ -88,6 +91,7 @@ class PreparationActor:
         self._evaluated: dict[StreamId, Weights] = {}
         self._trained_crops: dict[StreamId, int] = {}
         self._teacher_checked: set[StreamId] = set()
+        self._pool = LabelPool()
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -264,6 +268,8 @@ class PreparationActor:
                         self._profile_inference(preparation, step.stream, step.configs)
                     case TrialStep():
                         self._micro_profile(preparation, step)
+                    case PoolStep():
+                        self._try_pooled(preparation, step)
             except JobStoppedError:
                 raise
             except Exception as error:
@@ -286,6 +292,7 @@ class PreparationActor:
             accuracy = prepared.serving_accuracy(labels)
         preparation.streams[stream] = prepared
         preparation.labels[stream] = labels
+        self._pool.add(stream, labels)
         seen = self._trained_crops.get(stream, 0)
         self._trained_crops[stream] = seen + len(labels.training.examples)
         self._mailbox.put(
@@ -366,23 +373,36 @@ class PreparationActor:
         )
 
     def _micro_profile(self, preparation: PreparationJob, step: TrialStep) -> None:
+        stream, window = step.stream, preparation.command.window
+        curve = self._tried(preparation, step, preparation.labels[stream])
+        if step.first:
+            preparation.alone[stream] = curve
+        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, preparation.used_s))
+
+    def _try_pooled(self, preparation: PreparationJob, step: PoolStep) -> None:
+        """Tries the first family again if there are pooled labels."""
+        stream, window = step.stream, preparation.command.window
+        both, streams = self._pool.beside(stream, step.scenes)
+        if both.pooled is None or stream not in preparation.alone:
+            return
+        alone = preparation.alone[stream]
+        again = self._tried(preparation, TrialStep(stream, step.family, first=True), both)
+        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
+        if pooled.learns:
+            preparation.labels[stream] = both
+        used_s = preparation.used_s
+        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, used_s, pooled))
+
+    def _tried(self, preparation: PreparationJob, step: TrialStep, labels: StreamLabels) -> FamilyCurve:
+        """Returns the curve of a family on these labels."""
         trial = preparation.streams[step.stream].trial(
             step.family,
-            preparation.labels[step.stream],
+            labels,
             clock=preparation.share.worth_s,
             scope=preparation.share.batch,
             first=step.first,
         )
-        curve = trial.untried(self._prices[step.family]) if trial.way is Trying.NOT_AT_ALL else trial.run()
-        self._mailbox.put(
-            ev.ProfileReady(
-                self._clock.now_us(),
-                step.stream,
-                preparation.command.window,
-                curve,
-                preparation.used_s,
-            )
-        )
+        return trial.untried(self._prices[step.family]) if trial.way is Trying.NOT_AT_ALL else trial.run()
 
 
 def _number(window: int, round: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ekya.core.commands import BeginPreparation, PrepareStream
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import US_PER_S, StreamId
 from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized
@@ -24,6 +25,7 @@ class PreparationJob:
         unlabelled: streams that are not labelled yet, in order.
         others: weights that each stream tries on its labels.
         kept: what the zoo knows of the model that each stream serves.
+        alone: the curve of each stream's first family, tried on its own newest labels alone.
     """
 
     command: BeginPreparation
@@ -34,6 +36,7 @@ class PreparationJob:
     others: dict[StreamId, Sequence[LentWeights]] = field(default_factory=dict)
     kept: dict[StreamId, KeptModel | None] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
+    alone: dict[StreamId, FamilyCurve] = field(default_factory=dict)
     has_ended: bool = False
 
     def awaited(self) -> tuple[PrepareStream, ...]:

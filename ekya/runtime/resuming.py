@@ -5,7 +5,7 @@ answered, and the newest weights serve. State that was only in memory is lost: r
 exemplars, and the frames kept for labelling.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
@@ -22,7 +22,7 @@ from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import cut_journal, read_journal
-from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.results.storage.run_state import StateStore
 
 _REASON = "the run was interrupted"
@@ -57,7 +57,7 @@ def resume(folder: RunFolder) -> Resumed:
         UserError: the run is complete, or was interrupted before its second window.
     """
     scheduler, options, steps = read_journal(folder.journal)
-    if steps and closes_run(Batch(steps[-1].now_us, steps[-1].events)):
+    if is_complete(steps):
         raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
     opened = [at for at, step in enumerate(steps) if _opens_window(step)]
     if len(opened) < 2:
@@ -74,6 +74,11 @@ def resume(folder: RunFolder) -> Resumed:
     return Resumed(state, scheduler, options, events)
 
 
+def is_complete(steps: Sequence[StepRecord]) -> bool:
+    """Returns whether the last window of a run has closed."""
+    return bool(steps) and closes_run(Batch(steps[-1].now_us, steps[-1].events))
+
+
 def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
     """Returns the interruption as events: all streams lost and back, retrainings failed, no guests."""
     if fleet.lent_milli:
@@ -88,7 +93,7 @@ def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
 
 
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-    """Returns bytes and version of the weights that served last, by stream."""
+    """Returns bytes and version of the weights that served last, by stream. Later ones are removed."""
     newest = {}
     with StateStore(folder.state) as store:
         for stream in fleet.streams:
@@ -97,6 +102,7 @@ def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tupl
                 raise UserError(f"{folder.path}: no weights of {stream.id} are left; start the run anew.")
             path = folder.path / rows[-1].path
             newest[stream.id] = (path.read_bytes(), rows[-1].version)
+            remove_later_weights(folder.models(stream.id), rows[-1].version)
     return newest
 
 

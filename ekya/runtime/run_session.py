@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 from rich.console import Console
 
+from ekya.config.fleet_file import FleetConfig
 from ekya.control.loop import Observer, run_loop
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
@@ -31,7 +32,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
 from ekya.results.report.screen import Show, open_screen
-from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.journal import FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_errors import unwrapping_user_error
@@ -44,7 +45,7 @@ from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
-from ekya.runtime.resuming import newest_weights
+from ekya.runtime.resuming import is_complete, newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.zoo_keeper import ZooKeeper
 from ekya.system.memory import loaded_frozen
@@ -285,6 +286,28 @@ class RunSession:
         keep_refined(opened.chosen, opened.fleet.edge.model, facts.training_speed)
         _LOG.info("mean accuracy %s, in %s", summary["mean_accuracy"], opened.folder.path)
         return opened.folder.path
+
+
+def report_complete(folder: RunFolder, fleet: FleetConfig) -> bool:
+    """Writes the report of a complete run that was stopped before it was there; returns whether it did.
+
+    What the host had measured is gone.
+    """
+    from ekya.results.finalize import finish_run
+
+    _, constants, steps = read_journal(folder.journal)
+    if not is_complete(steps) or all(
+        _is_newer(path, folder.journal) for path in (folder.summary, folder.report)
+    ):
+        return False
+    _LOG.info("%s is complete; its report is written now", folder.path)
+    finish_run(folder, fleet, "live", constants.seed)
+    return True
+
+
+def _is_newer(path: Path, journal: Path) -> bool:
+    """Returns whether a file is there, and is not of a part of the run, before it was resumed."""
+    return path.is_file() and path.stat().st_mtime_ns >= journal.stat().st_mtime_ns
 
 
 def _kept_before(zoo: ZooFolder | None, from_us: int) -> Sequence[ev.Event]:

@@ -456,12 +456,15 @@ def test_step_adopts_again_after_a_roll_back_to_the_base():
         assert hand.stream().serves_base
 
 
-def test_step_knows_the_base_model_again_where_adopted_weights_die_with_inference():
+@pytest.mark.parametrize(
+    "fails", [ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"), ev.AdoptionFailed(107 * S, A)]
+)
+def test_step_knows_the_base_model_again_where_adopted_weights_never_serve(fails):
     hand = opened_1()
     hand.give(104 * S, labels(104 * S, A, accuracy=0.5))
     hand.give(105 * S, offered(105 * S, 0.8, 0.5))
     hand.give(106 * S, ev.ProfileReady(106 * S, A, 1, FamilyCurve(16, 0, 1, 64, (0.4, 0.5), 1.0, 0.5), 0.1))
-    hand.give(107 * S, ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"))
+    hand.give(107 * S, fails)
     assert hand.stream().accuracy == 0.5
     assert hand.stream().profiles.curves == (), "they are of the adopted weights"
     assert hand.stream().serves_base
@@ -472,8 +475,9 @@ def test_step_keeps_adopted_accuracy_where_inference_dies_later():
     hand.give(104 * S, labels(104 * S, A, accuracy=0.5))
     hand.give(105 * S, offered(105 * S, 0.8, 0.5))
     hand.give(106 * S, ev.ModelAdopted(106 * S, A, ModelVersion(1), B, ModelVersion(2), 0.77, 200))
-    hand.give(107 * S, ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"))
-    assert hand.stream().accuracy == 0.77
+    for late in (ev.WorkerDied(107 * S, A, ev.Role.INFERENCE, "killed"), ev.AdoptionFailed(108 * S, A)):
+        hand.give(late.t_us, late)
+        assert hand.stream().accuracy == 0.77
 
 
 def test_step_keeps_base_model_without_clear_gain_or_for_old_labels():

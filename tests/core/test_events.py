@@ -44,6 +44,7 @@ def one_of_each(t_us):
         ev.RolledBack(t_us, A, ModelVersion(3), ModelVersion(1), 90),
         ev.ModelSwapped(t_us, A, ModelVersion(1), JobId(1), 0.5, 3),
         ev.ModelAdopted(t_us, A, ModelVersion(1), B, ModelVersion(2), 0.5, 3),
+        ev.AdoptionFailed(t_us, A),
         ev.ShareMeasured(t_us, A, ev.Role.INFERENCE, 1),
         ev.NeedMeasured(t_us, A, InferenceConfig(1, 32), 120),
         ev.ShareResized(t_us, inference_holder(A), 1, 300, 40),

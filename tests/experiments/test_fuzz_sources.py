@@ -8,6 +8,7 @@ SEED = 11
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 @pytest.mark.parametrize("kind", KINDS)
 def test_fuzz_sources_damaged_files_give_error_text_or_counted_frames(kind):
     found = list(cases(kind, 2, SEED, Console(quiet=True)))

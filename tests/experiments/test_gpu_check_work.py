@@ -119,6 +119,7 @@ class Dying(CpuShares):
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_work_dead_process_reports_its_error():
     with pytest.raises(RuntimeError, match=r"for training has died \(ValueError: an illegal address\)"):
         list(check.with_shares(Dying(1), "cpu", SPEC, QUARTERS, "no NVML"))

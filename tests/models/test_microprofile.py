@@ -155,3 +155,40 @@ def test_micro_profile_cost_is_that_of_the_retraining(
 
 def test_micro_profile_of_head_costs_one_pass(head_trial: MicroProfile) -> None:
     assert head_trial.cost().preparation == 100 * forward_operations(32, architecture="tiny")
+
+
+@pytest.mark.parametrize("family", [BLOCKS, HEAD])
+def test_micro_profile_with_pooled_labels_has_the_cost_of_a_retraining_on_all(
+    trial: MicroProfile, family: RetrainConfig, make_bars
+) -> None:
+    pooled = make_bars(40, 3, first_track=900)
+    tried = replace(trial, family=family, pooled=pooled)
+    data = RetrainingData(trial.training, trial.validation, trial.classes, pooled=pooled)
+    real = Retraining(trial.start, replace(family, data_fraction=1.0), data)
+    assert real.fresh_crops == 160
+    assert tried.retraining_cost() == retraining_cost(real)
+
+
+def test_micro_profile_of_head_learns_from_pooled_labels_and_measures_its_own(
+    head_trial: MicroProfile, make_bars
+) -> None:
+    """Few objects of one class say little; pooled ones show the others."""
+    few = replace(
+        head_trial, training=make_bars(8, 1), validation=make_bars(4, 2, first_track=500), family=HEAD
+    )
+    pooled = replace(few, pooled=make_bars(90, 3, first_track=900))
+    alone, together = few.run(), pooled.run()
+    assert together.validation_crops == alone.validation_crops
+    assert together.accuracies[0] == alone.accuracies[0]
+    assert together.accuracies[-1] > alone.accuracies[-1]
+    assert together.subset_crops > alone.subset_crops + 50
+    assert pooled.cost().preparation > few.cost().preparation
+
+
+def test_micro_profile_on_a_subset_measures_alike_with_pooled_labels(trial: MicroProfile, make_bars) -> None:
+    """Pooled labels of another mix of classes do not change what accuracy means."""
+    one_class = make_bars(300, 3, first_track=900)
+    pooled = replace(trial, pooled=one_class.take(np.flatnonzero(one_class.classes == 0)))
+    alone, together = trial.run(), pooled.run()
+    assert together.accuracies[0] == alone.accuracies[0]
+    assert together.subset_crops == round(16 * (1 + len(pooled.pooled) / 120))

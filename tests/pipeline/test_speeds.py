@@ -61,6 +61,7 @@ def test_rate_below_its_share_says_the_device_is_busy(used, granted, busy):
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_probes_real_processes_answer_and_end():
     """The rates depend on the load of this machine, so the test only checks that the processes work."""
     with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
@@ -83,6 +84,7 @@ class Refusing(CpuShares):
 
 
 @pytest.mark.live
+@pytest.mark.virtual
 def test_probes_job_that_cannot_begin_says_why():
     with (
         pytest.raises(UserError, match="inference: no daemon"),

@@ -1,6 +1,7 @@
 """The zoo on disk."""
 
 import json
+from contextlib import closing
 
 import pytest
 
@@ -147,3 +148,15 @@ def test_index_of_another_version_is_refused(tmp_path, opened, weights):
 
 def test_fleet_without_a_zoo_opens_none(opened):
     assert opened(zoo=False) is None
+
+
+def test_weights_of_a_killed_run_that_its_index_does_not_name_are_removed(tmp_path, weights):
+    run, fleet = RunFolder.create(tmp_path, "run"), load_fleet(CITY)
+    with closing(open_zoo(fleet, run)) as zoo:
+        zoo.keep(kept(2), weights("two"), ())
+    for name in ("3.safetensors", "mine.safetensors"):
+        (run.zoo / name).write_bytes(b"weights")
+    with closing(open_zoo(fleet, run)) as zoo:
+        assert zoo.models == (kept(2),)
+    left = sorted(path.name for path in run.zoo.glob("*.safetensors"))
+    assert left == ["2.safetensors", "mine.safetensors"]

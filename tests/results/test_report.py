@@ -193,6 +193,19 @@ def test_report_and_table_name_unwell_streams_and_warnings() -> None:
     assert "0/3" in next(line for line in lines_of(run_table(run)) if "cam-1" in line)
 
 
+@pytest.mark.parametrize(("indices", "counted"), [((0, 1, 2), "2"), ((0,), "1")])
+def test_report_and_table_count_the_same_windows(indices: tuple[int, ...], counted: str) -> None:
+    run = summary()
+    run["health"] |= {"judged": int(counted), "streams": {"cam-1": [health(index) for index in indices]}}
+    run["health"]["total"]["ok"] = int(counted)
+    text, lines = " ".join(Page(render_report("demo", run)).text.split()), lines_of(run_table(run))
+    assert (f"{counted} of {counted}windows of streams ok after window 0" in text) == (len(indices) > 1)
+    assert any("windows after window 0" in line for line in lines) == (len(indices) > 1)
+    assert [line for line in lines if f"{counted}/{counted}" in line] == [
+        line for line in lines if "cam-1" in line or " all " in line
+    ]
+
+
 def test_report_html_in_names_and_reasons_is_escaped() -> None:
     run = summary(stream=NASTY)
     run["streams"][NASTY]["windows"][1]["reason"] = NASTY
@@ -237,7 +250,7 @@ def test_run_table_shows_gain_of_retraining() -> None:
         "1",
         "10%",
         "30%",
-        "2/2",
+        "1/1",
     ]
     unknown = summary()
     unknown["streams"]["cam-1"].update(without_retraining=None, gain=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
-from ekya.core.profile import Family, FamilyCost, FamilyCurve
+from ekya.core.profile import Family, FamilyCost, FamilyCurve, Profiler
 from ekya.core.trace import (
     BASE,
     Epoch,
@@ -76,6 +76,10 @@ def stream_windows(draw, index):
                     Trial(
                         FAMILY, 0.5, None, (Predicted(GAMMA, 0.75, 4.0, 0.0625), Predicted(GAMMA, 0.5, 1.0))
                     ),
+                ),
+                tuple(
+                    Trial(FAMILY, 0.5, None, (Predicted(GAMMA, 0.5, gpu_s),), BASE, profiler)
+                    for gpu_s, profiler in ((1.0, Profiler.EKYA), (2.0, Profiler.PAPER))
                 ),
             ]
         )
@@ -215,13 +219,15 @@ def test_trace_file_without_last_part_is_read(written):
     assert read_trace(written) == generate_trace(1, 2, 2)
 
 
-def test_trace_file_without_fixed_costs_is_read(tmp_path):
+def test_trace_file_of_earlier_version_is_read(tmp_path):
     curve = FamilyCurve(16, 64, 1, 64, (0.25, 0.5), 0.125, 0.25, None, 0.5, 0.0625)
     made = generate_trace(1, 1, 1)
     window = replace(made.streams[0].windows[0], trials=(Trial(FAMILY, 0.5, curve),))
     path = tmp_path / "old.parquet"
     write_trace(path, replace(made, streams=(replace(made.streams[0], windows=(window,)),)))
-    pq.write_table(pq.read_table(path).drop_columns(["fixed_epoch_gpu_s", "fixed_prepare_gpu_s"]), path)
+    pq.write_table(
+        pq.read_table(path).drop_columns(["fixed_epoch_gpu_s", "fixed_prepare_gpu_s", "profiler"]), path
+    )
     (trial,) = read_trace(path).streams[0].windows[0].trials
     assert trial.curve == replace(curve, fixed_prepare_gpu_s=0.0, fixed_epoch_gpu_s=0.0)
 

@@ -358,6 +358,7 @@ def test_weights_that_were_not_lent_in_this_window_are_not_adopted(beside):
     executor.execute([prepare(2), cmd.AdoptModel("new", "cam", ModelVersion(1), 0.8, "late")])
     assert actors.calls("adopt") == []
     assert actors.streams["new"].version == BASE_VERSION
+    assert events_of(executor, actors) == (ev.AdoptionFailed(0, "new"),) * 2
 
 
 def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):

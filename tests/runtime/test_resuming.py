@@ -1,6 +1,10 @@
-"""Tests of what an interrupted server of several restores from its journal."""
+"""Tests of what an interrupted run restores from its journal, and of the report that a complete one lacks."""
+
+import json
+import os
 
 import pytest
+from rich.console import Console
 
 from ekya.config.fleet_file import dump_fleet, load_fleet
 from ekya.config.run_options import RunOptions
@@ -14,7 +18,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.host import HostCosts
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
-from ekya.core.units import StreamId
+from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Elsewhere
 from ekya.gpu.backends.cpu import CpuShares
@@ -22,11 +26,15 @@ from ekya.gpu.backends.registry import ChosenBackend
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.run_writer import ModelRecord
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.journal import NEWER, FileJournal, read_journal
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.runtime.live import run_live
 from ekya.runtime.open_run import open_run
-from ekya.runtime.resuming import resume
+from ekya.runtime.resuming import newest_weights, resume
+from ekya.runtime.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
 CAM, S = StreamId("cam"), 1_000_000
@@ -96,6 +104,49 @@ def folder(tmp_path):
     return folder
 
 
+@pytest.fixture
+def complete(tmp_path):
+    """Run that was stopped when its last window had closed, and its fleet of one camera."""
+    folder = RunFolder.create(tmp_path, "run")
+    server = Server(folder)
+    server.give(
+        0, ev.StreamAdded(0, CAM, (InferenceOption(EVERY, 1.0, 300),)), ev.WindowOpened(0, 0, 100 * S)
+    )
+    server.give(100 * S, ev.WindowClosed(100 * S, 0))
+    server.journal.close()
+    fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+    one = fleet.model_copy(update={"streams": (fleet.streams[0].model_copy(update={"id": CAM}),)})
+    write_text_atomic(folder.fleet, dump_fleet(one))
+    return folder, one
+
+
+def test_resumed_complete_run_gets_its_report(complete):
+    """It needs no Ray, which the test could not start."""
+    folder, fleet = complete
+    options = RunOptions(resume=folder.path)
+    assert run_live(fleet, options, Console(quiet=True)) == folder.path
+    summary = json.loads(folder.summary.read_text())
+    assert (summary["world"], summary["scheduler"], list(summary["streams"])) == ("live", "thief", [CAM])
+    assert folder.report.is_file()
+
+
+def test_resumed_complete_run_with_an_older_report_gets_a_new_one(complete):
+    """The older one is of the part before an earlier ``--resume``."""
+    folder, fleet = complete
+    began_ns = folder.journal.stat().st_mtime_ns
+    for path in (folder.summary, folder.report):
+        path.write_text("older")
+        os.utime(path, ns=(began_ns - 1, began_ns - 1))
+    assert report_complete(folder, fleet)
+    assert "older" not in folder.summary.read_text()
+    assert not report_complete(folder, fleet), "it is there"
+
+
+def test_resumed_incomplete_run_is_not_reported(folder):
+    assert not report_complete(folder, load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml")))
+    assert not folder.report.exists()
+
+
 def test_resumed_server_keeps_loans_and_drops_guests(folder):
     resumed = resume(folder)
     (stream,) = resumed.state.fleet.streams
@@ -108,13 +159,36 @@ def test_resumed_server_keeps_loans_and_drops_guests(folder):
     assert len(turns) == 6, "the window that was interrupted is not there any more"
 
 
-def test_resumed_run_plans_with_costs_measured_as_it_began(folder):
-    """Its journal is replayed with these constants: plans with others would not come out again."""
+@pytest.fixture
+def opened(folder):
+    """The interrupted run, resumed on a machine where training is slower, with the shipped fleet."""
     slower = (FamilyCost(Family(0, 0, 16), 0.02, 0.04),)
     host = ProbedHost(("car",), HostCosts({}, 0.01, slower, 2.0), SelfTest(PLAIN, 1.0, 1.0, (), 0.1))
     shares = CpuShares(2)
     chosen = ChosenBackend("cpu", shares, shares.probe(), ("there is no GPU",))
     fleet = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
     write_text_atomic(folder.fleet, dump_fleet(fleet))
-    run = open_run(fleet, RunOptions(resume=folder.path), chosen, host)
-    assert run.constants.family_costs == OPTIONS.family_costs
+    return open_run(fleet, RunOptions(resume=folder.path), chosen, host)
+
+
+def test_resumed_run_plans_with_costs_measured_as_it_began(opened):
+    """Its journal is replayed with these constants: plans with others would not come out again."""
+    assert opened.constants.family_costs == OPTIONS.family_costs
+
+
+def test_resumed_run_does_by_default_what_it_did_as_it_began(opened):
+    """The journal is of a version that did not answer drift, kept no models and prepared all streams."""
+    assert {name: getattr(opened.constants, name) for name in NEWER} == NEWER
+    assert opened.fleet.kept is None, "pictures are not described either"
+
+
+def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete):
+    """Otherwise the zoo would keep them as the next weights of that number, before those are written."""
+    folder, fleet = complete
+    with StateStore(folder.state) as store:
+        record = ModelRecord(folder, store, CAM)
+        for version in range(2):
+            record.add_model(ModelVersion(version), b"%d" % version, 0, None, 0.5, 0)
+    folder.model(CAM, ModelVersion(2)).write_bytes(b"2")
+    assert newest_weights(folder, fleet) == {CAM: (b"1", 1)}
+    assert sorted(path.name for path in folder.models(CAM).iterdir()) == ["0.safetensors", "1.safetensors"]

@@ -4,9 +4,10 @@ import threading
 
 import pytest
 import ray
-from fake_actors import FakeActors, make_executor
+from fake_actors import FakeActors, events_of, make_executor
 
 from ekya.core import commands as cmd
+from ekya.core import events as ev
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.weights import KeptModel, Scene
 from ekya.pipeline.zoo import ZooFolder, ZooIndex, ZooKind
@@ -92,3 +93,17 @@ def test_executor_serves_a_kept_model_from_the_zoo(keeper, folder, monkeypatch):
         1,
         3,
     )
+
+
+def test_executor_says_so_where_a_kept_model_is_damaged_by_now(keeper, folder, monkeypatch, caplog):
+    folder.model(CAM, ModelVersion(1)).write_bytes(b"weights")
+    actors = FakeActors().install(monkeypatch)
+    executor = make_executor(actors, zoo=keeper)
+    keeper.keep(cmd.KeepModel(CAM, model(3), ()))
+    settled(keeper)
+    (folder.zoo / "3.safetensors").unlink()
+    (folder.zoo / "3.safetensors").write_bytes(b"weighty")
+    executor.execute([cmd.AdoptModel(CAM, CAM, ModelVersion(1), 0.9, "better", 3)])
+    assert "is damaged" in caplog.text
+    assert events_of(executor, actors) == (ev.AdoptionFailed(0, CAM),)
+    assert actors.calls("adopt") == []

@@ -13,6 +13,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.units import StreamId
+from ekya.core.weights import SceneOf
 from ekya.pipeline.run_writer import merge_frames
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.inference_profile import inference_options
@@ -61,12 +62,12 @@ class MarkedGolden(Golden):
         ]
 
 
-def emulate(root, base, options):
+def emulate(root, base, options, scheduler="thief"):
     """Runs one camera whose monitor notices the drift; returns folder, steps and labels."""
     folder = RunFolder.create(root, "drift")
     settings = PreparationSettings(NAMES, SIDE, FPS, 60, 71, keeps_newest=options.reacts_to_drift)
     noticed = ev.DriftDetected(NOTICED_US, CAM, 1, DRIFT_US, "told by the test")
-    scheduler = make_scheduler("thief")
+    scheduler = make_scheduler(scheduler)
     with ExitStack() as stack:
         store = stack.enter_context(StateStore(folder.state))
         journal = FileJournal(folder.journal, "thief", options)
@@ -95,6 +96,13 @@ def emulate(root, base, options):
 @pytest.fixture(scope="module")
 def reacted(good, tmp_path_factory):
     return emulate(tmp_path_factory.mktemp("reacted"), good, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def pooled(good, tmp_path_factory):
+    """Window 2 is labelled too, in the scene that the reaction has labelled before."""
+    options = replace(OPTIONS, pools_labels=True)
+    return emulate(tmp_path_factory.mktemp("pooled"), good, options, scheduler="ekya")
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +166,24 @@ def test_run_with_reaction_is_replayed(reacted):
         if isinstance(one, cmd.BeginPreparation)
     ]
     assert rounds == [(1, 0), (1, 1), (2, 0)]
+
+
+def test_pooled_labels_are_of_the_scene_and_of_other_objects(pooled):
+    _, steps, _ = pooled
+    asked = {
+        (one.window, one.round): one.streams[0].scenes
+        for step in steps
+        for one in step.commands
+        if isinstance(one, cmd.BeginPreparation)
+    }
+    assert asked == {
+        (1, 0): (SceneOf(CAM, 0),),
+        (1, 1): (SceneOf(CAM, DRIFT_US),),
+        (2, 0): (SceneOf(CAM, DRIFT_US),),
+    }
+    tried = [(one.window, one.pooled) for one in events(steps, ev.ProfileReady)]
+    with_others = [(window, of.streams) for window, of in tried if of is not None]
+    assert with_others == [], "the bars stand, so the newest labels show the same objects"
+    scheduler = make_scheduler("ekya")
+    options = replace(OPTIONS, pools_labels=True)
+    assert all(one.same for one in replay(steps, options, scheduler.needs, scheduler.plan))

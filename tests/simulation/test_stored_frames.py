@@ -82,16 +82,22 @@ def test_seen_score_skipped_frames_use_last_analysed_answer(window):
     truth = window.reference.classes.astype(np.int64)
     for every in (2, 5):
         scored, _ = score(window, truth, every)
-        right = counted = 0
         first = -(-FRAMES // every) * every
-        for index in range(first, 2 * FRAMES):
-            answering = index - index % every
-            for place in range(4):
-                if index % 4 != 3:
-                    counted += 1
-                    right += answering % 4 != 3 and class_at(place, index) == class_at(place, answering)
+        counted, right = counted_and_right(range(first, 2 * FRAMES), every)
         assert (scored.counted, scored.correct) == (counted, right)
         assert score(window, truth, 1, every)[0].counted == counted
+
+
+def counted_and_right(frames_of, every):
+    """Returns objects in these frames, and those whose class an answer to every k-th frame still names."""
+    right = counted = 0
+    for index in frames_of:
+        answering = index - index % every
+        for place in range(4):
+            if index % 4 != 3:
+                counted += 1
+                right += answering % 4 != 3 and class_at(place, index) == class_at(place, answering)
+    return counted, right
 
 
 def test_seen_thinned_keeps_every_kth_frame(window):
@@ -101,6 +107,21 @@ def test_seen_thinned_keeps_every_kth_frame(window):
     np.testing.assert_array_equal(thin.boxes, thin.reference.boxes)
     np.testing.assert_array_equal(thin.images[SIDE], window.images[SIDE][window.rows_of_every(3)])
     assert thin.mean_objects == pytest.approx(len(thin.boxes) / len(thin.frame))
+
+
+def test_seen_in_bursts_keeps_consecutive_frames(window):
+    parted = window.in_bursts(6, 2)
+    assert parted.frame.tolist() == [*range(36, 42), *range(48, 54)]
+    np.testing.assert_array_equal(parted.boxes, parted.reference.boxes)
+    assert window.in_bursts(6, 1) is window
+
+
+def test_seen_in_bursts_no_answer_holds_beyond_its_burst(window):
+    parted = window.in_bursts(6, 2)
+    truth = parted.reference.classes.astype(np.int64)
+    for every in (1, 2, 3):
+        scored, _ = score(parted, truth, every)
+        assert (scored.counted, scored.correct) == counted_and_right(parted.frame.tolist(), every)
 
 
 def test_seen_score_empty_window_counts_nothing(window):

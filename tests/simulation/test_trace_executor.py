@@ -12,7 +12,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.plan import Assignment, Phase
-from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.shares import inference_holder, retraining_holder
 from ekya.core.speed import LINEAR
 from ekya.core.trace import (
@@ -314,6 +314,26 @@ def test_trace_recorded_estimates_used_without_error():
             assert (option.accuracy_after, option.gpu_s, option.accuracy_sd) == (0.9, 7.0, 0.05)
         wrong = prepare(executor_of(trace, Estimates(error_sd=0.0)))[1]
         assert wrong.options[0].accuracy_after == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "used"),
+    [
+        ((Profiler.EKYA, Profiler.PAPER), {Profiler.EKYA: 1.0, Profiler.PAPER: 2.0}),
+        ((Profiler.PAPER, Profiler.EKYA), {Profiler.EKYA: 2.0, Profiler.PAPER: 1.0}),
+        ((Profiler.EKYA, Profiler.EKYA), {Profiler.EKYA: 1.0, Profiler.PAPER: 1.0}),
+        ((None, None), {Profiler.EKYA: 1.0, Profiler.PAPER: 1.0}),
+    ],
+)
+def test_trace_trials_of_both_profilers_each_sees_its_own(recorded, used):
+    trials = tuple(
+        Trial(FAMILY, gpu_s, FamilyCurve(16, 64, 1, 64, (0.3, 0.5), 0.1, 0.2), profiler=profiler)
+        for gpu_s, profiler in zip((1.0, 2.0), recorded, strict=True)
+    )
+    trace = trace_of(stream_window(0), stream_window(1, trials=trials))
+    for profiler, gpu_s in used.items():
+        told = prepare(executor_of(trace, Estimates(profiler=profiler)))[1]
+        assert (type(told), told.gpu_s) == (ev.ProfileReady, gpu_s)
 
 
 def test_trace_trial_of_another_model_begins_with_the_one_that_serves():

@@ -10,7 +10,7 @@ from starts import start_retraining
 
 import ekya.simulation.emulated.trace_recorder
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, Profiler, family_of
 from ekya.core.records import LabelledBoxes
 from ekya.core.speed import LINEAR
 from ekya.core.trace import BASE, Origin
@@ -111,11 +111,12 @@ def test_recording_later_windows_have_every_gamma(recorded):
                 assert window.best_training(config, origin).started_from == origin
         for family in FAMILIES:
             for origin in known:
-                trial = window.best_trial(family, origin)
-                assert trial.started_from == origin
-                assert {said.config for said in trial.predicted} == {
-                    config for config in GAMMAS if family_of(config) == family
-                }
+                for profiler in Profiler:
+                    trial = window.best_trial(family, origin, profiler)
+                    assert (trial.started_from, trial.profiler) == (origin, profiler)
+                    assert {said.config for said in trial.predicted} == {
+                        config for config in GAMMAS if family_of(config) == family
+                    }
     trainings = [training for window in recorded.trace.windows for training in window.trainings]
     assert len(recorded.told) == len(trainings) <= recorded.common.trainings(WINDOWS)
 
@@ -170,7 +171,8 @@ def test_recording_training_equals_that_of_a_run(recorded):
     config = RetrainConfig(1, 8, 0, 1, 0.5)
     labels, passed = labels_of(recorded, 1), ActivationCache()
     steps = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, recorded.common)
-    assert len(list(steps.trials(1, recorded.base, BASE, 0, labels, passed))) == len(FAMILIES)
+    trials = list(steps.trials(1, recorded.base, BASE, 0, labels, passed, Profiler.EKYA))
+    assert len(trials) == len(FAMILIES)
     retraining = retraining_of(recorded.base, config, labels, ExemplarMemory(), SETTINGS, 1, passed=passed)
     command = start_retraining(CAM, config)
     emulated = VirtualRetraining(command, training_steps(retraining, CARD), LINEAR, 0)
@@ -234,6 +236,26 @@ def test_recording_accuracy_is_given_by_parts_of_the_window(recorded):
             assert np.dot(parts, window.weights) == pytest.approx(start.standing.accuracy, abs=0.05)
     standings = [start.standing.by_part for window in recorded.trace.windows for start in window.starts]
     assert any(len(set(parts)) > 1 for parts in standings)
+
+
+def test_recording_long_windows_are_scored_on_fewer_frames(recorded, of_the_youngest, monkeypatch):
+    monkeypatch.setattr(ekya.simulation.emulated.trace_recorder, "MOST_FRAMES", 15)
+    monkeypatch.setattr(ekya.simulation.emulated.trace_recorder, "MOST_SCORED", 5)
+    thin = StreamRecorder(CAM, SETTINGS, recorded.windows, 0, of_the_youngest.common).record()
+    for window, whole in zip(thin.windows, of_the_youngest.trace.windows, strict=True):
+        assert 0.3 < sum(window.objects_by_part) / sum(whole.objects_by_part) < 0.7
+        for start, usual in zip(window.starts, whole.starts, strict=True):
+            assert start.standing.accuracy == pytest.approx(usual.standing.accuracy, abs=0.1)
+        for option, usual in zip(window.inference, whole.inference, strict=True):
+            assert replace(option, relative_accuracy=usual.relative_accuracy) == usual
+            assert 0.0 < option.relative_accuracy <= 1.0
+        for training, usual in zip(window.trainings, whole.trainings, strict=True):
+            pairs = zip(training.epochs, usual.epochs, strict=True)
+            assert all(
+                one.standings[0].validation_accuracy == other.standings[0].validation_accuracy
+                for one, other in pairs
+            )
+        assert window.trials == whole.trials
 
 
 def test_recording_also_labelled_objects_do_not_count(recorded, of_the_youngest):

@@ -184,7 +184,7 @@ class LendingServer:
             return (), {}
         crops = {
             stream.stream: CropCounts(
-                stream.labels.training_crops,
+                stream.labels.learnt_crops,
                 stream.labels.validation_crops,
                 self._remembered.exemplars(stream.stream),
             )

@@ -1,13 +1,16 @@
 """Labelled frames: whole images with the objects that the golden detector found in them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.objects import SAME_OBJECT_IOU, iou_matrix
+
+OBJECTS_STAY_US = 4_000_000
+"""Time for which most objects stay in view on a street."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +97,15 @@ class LabelledFrames:
             np.concatenate([part.tracks for part in parts]),
             np.concatenate([part.t_us for part in parts]),
         )
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> "LabelledFrames":
+        """Returns the frames with other track numbers."""
+        return replace(self, tracks=tracks)
+
+    def apart_from(self, newer: Self) -> NDArray[np.bool_]:
+        """Returns (N,) whether a frame was so long before all newer ones that other objects show."""
+        first_us = int(newer.t_us.min(initial=np.iinfo(np.int64).max))
+        return self.t_us < first_us - OBJECTS_STAY_US
 
     def by_class(self) -> list[NDArray[np.int64]]:
         """Returns for each class that occurs the positions of the frames with an object of it, rising."""

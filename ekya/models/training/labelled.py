@@ -1,7 +1,7 @@
 """Examples that a retraining learns from: labelled crops, and their split into training and validation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
@@ -42,6 +42,12 @@ class Examples(Protocol):
 
     def joined(self, others: Sequence[Self]) -> Self:
         """Returns these examples and those of the others, in order."""
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> Self:
+        """Returns the examples with other track numbers."""
+
+    def apart_from(self, newer: Self) -> NDArray[np.bool_]:
+        """Returns (N,) whether an example shows no object of newer labels of the same stream."""
 
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes of all objects, in order."""
@@ -117,6 +123,14 @@ class LabelledCrops:
             np.concatenate([part.tracks for part in parts]),
             np.concatenate([part.t_us for part in parts]),
         )
+
+    def with_tracks(self, tracks: NDArray[np.int64]) -> "LabelledCrops":
+        """Returns the crops with other track numbers."""
+        return replace(self, tracks=tracks)
+
+    def apart_from(self, newer: Self) -> NDArray[np.bool_]:
+        """Returns (N,) whether a crop's object has another number."""
+        return ~np.isin(self.tracks, newer.tracks)
 
     def labels(self) -> NDArray[np.int64]:
         """Returns the classes."""

@@ -112,6 +112,7 @@ class MicroProfile:
         start: the serving model.
         family: γ whose epochs and data fraction are ignored.
         training, validation: the window's labels, split.
+        pooled: older labels or those of other streams, to learn from as well; nothing is measured on them.
         way: how the family is tried.
         exemplars: number of exemplars that a retraining would mix in; they are only counted, not tried.
         classes: outputs of a retrained model.
@@ -134,6 +135,7 @@ class MicroProfile:
     clock: Callable[[], float]
     compute: Compute = field(default_factory=Compute)
     passed: ActivationCache | None = None
+    pooled: Examples | None = None
 
     @property
     def epochs(self) -> int:
@@ -189,7 +191,7 @@ class MicroProfile:
             price: converts a counted cost to GPU-seconds.
         """
         every, fixed = price(self.retraining_cost()), price(self.fixed_cost())
-        part = self.subset_crops / len(self.training)
+        part = self.subset_crops / len(self._learnt)
         return replace(
             curve,
             prepare_gpu_s=part * (every[0] - fixed[0]),
@@ -202,21 +204,23 @@ class MicroProfile:
     def subset_crops(self) -> int:
         """Number of crops in one epoch of the trial: the unit of work of its curve."""
         if self.way is Trying.ON_FOLDS:
-            return max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
-        return min(len(self.training), subset_size(self._labelled_crops))
+            own = max(1, round(len(self._tried_in_folds()) * (FOLDS - 1) / FOLDS))
+            return own + len(self._pooled_in_folds())
+        return self._own_in_subset + self._pooled_in_subset
 
     def cost(self) -> RetrainingCost:
         """Returns the counted cost of ``run``, without running it: of preparation and of each epoch."""
         if self.way is not Trying.ON_FOLDS:
             return retraining_cost(self._on_subset())
-        every = len(self._tried_in_folds())
-        passes = self._training_cost(TrainingCrops(every, (FOLDS - 1) * every, every))
+        every, pooled = len(self._tried_in_folds()), len(self._pooled_in_folds())
+        crops = TrainingCrops(every + pooled, (FOLDS - 1) * every + FOLDS * pooled, every)
+        passes = self._training_cost(crops)
         return replace(passes, steps=FOLDS * steps_in_epoch(self.subset_crops, self.family.batch_size))
 
     def retraining_cost(self) -> RetrainingCost:
         """Returns the counted cost of a real retraining of this family on all labels."""
-        fresh = len(self.training)
-        return self._real_cost(fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self.training))
+        fresh = len(self._learnt)
+        return self._real_cost(fresh, crops_in_epoch(fresh, self.exemplars), self._passed_of(self._learnt))
 
     def fixed_cost(self) -> RetrainingCost:
         """Returns the part of ``retraining_cost`` that does not depend on the number of labels used."""
@@ -240,8 +244,23 @@ class MicroProfile:
         return int(self.passed.known(self.family.trainable_blocks, examples.images).sum())
 
     @property
-    def _labelled_crops(self) -> int:
-        return len(self.training) + len(self.validation)
+    def _learnt(self) -> Examples:
+        return self.training if self.pooled is None else concatenate([self.training, self.pooled])
+
+    @property
+    def _own_in_subset(self) -> int:
+        return min(len(self.training), subset_size(len(self.training) + len(self.validation)))
+
+    @property
+    def _pooled_in_subset(self) -> int:
+        """The same part of the pooled examples as of the own ones."""
+        if self.pooled is None:
+            return 0
+        return round(len(self.pooled) * self._own_in_subset / len(self.training))
+
+    def _pooled_in_folds(self) -> NDArray[np.int64]:
+        """Returns the positions of the pooled examples, on which every fold trains."""
+        return np.zeros(0, np.int64) if self.pooled is None else tried_of(self.pooled)
 
     def _everything(self) -> Examples:
         return concatenate([self.training, self.validation])
@@ -263,14 +282,16 @@ class MicroProfile:
             yield _Point(retraining.run_epoch().validation_accuracy)
 
     def _on_subset(self) -> Retraining:
+        pooled = self.pooled
         return Retraining(
             self.start,
             replace(self.family, epochs=self.epochs, data_fraction=1.0),
             RetrainingData(
-                random_subset(self.training, self.seed, self.subset_crops),
+                random_subset(self.training, self.seed, self._own_in_subset),
                 self.validation,
                 self.classes,
                 seed=self.seed,
+                pooled=pooled if pooled is None else random_subset(pooled, self.seed, self._pooled_in_subset),
             ),
             self.compute,
         )
@@ -278,9 +299,9 @@ class MicroProfile:
     def _on_folds(self) -> Iterator[_Point]:
         labelled, tried = self._everything(), self._tried_in_folds()
         everything = labelled.take(tried)
-        features = features_of(self.start, everything, self.compute.device, self.compute.scope)
-        if self.passed is not None:
-            self.passed.keep(0, everything.images, features)
+        features = self._features_of(everything)
+        pooled = None if self.pooled is None else self.pooled.take(self._pooled_in_folds())
+        of_pooled = features[:0] if pooled is None else self._features_of(pooled)
         weighed = weighed_now(labelled, tried, self._judged_now(features, everything), self.background)
         weights, objects = weighed.weights, everything.objects_in_each()
         folds = []
@@ -289,12 +310,17 @@ class MicroProfile:
             measures = np.flatnonzero(held & (weights > 0.0))
             votes = float((weights[measures] * objects[measures]).sum())
             if len(trains) and votes:
-                known = KnownFeatures(features[trains], features[measures], weights[measures])
+                trained_on = torch.cat([features[trains], of_pooled])
+                known = KnownFeatures(trained_on, features[measures], weights[measures])
                 fold = Retraining(
                     self.start,
                     replace(self.family, epochs=self.epochs, data_fraction=1.0),
                     RetrainingData(
-                        everything.take(trains), everything.take(measures), self.classes, seed=self.seed
+                        everything.take(trains),
+                        everything.take(measures),
+                        self.classes,
+                        seed=self.seed,
+                        pooled=pooled,
                     ),
                     self.compute,
                     known=known,
@@ -308,6 +334,12 @@ class MicroProfile:
         yield mean([fold.prepare() for _, fold in folds])
         for _ in range(self.epochs):
             yield mean([fold.run_epoch().validation_accuracy for _, fold in folds])
+
+    def _features_of(self, examples: Examples) -> Tensor:
+        features = features_of(self.start, examples, self.compute.device, self.compute.scope)
+        if self.passed is not None:
+            self.passed.keep(0, examples.images, features)
+        return features
 
     @torch.no_grad()
     def _judged_now(self, features: Tensor, examples: Examples) -> Judged:

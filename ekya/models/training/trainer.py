@@ -45,6 +45,8 @@ class RetrainingData:
         training: crops, whose labels index ``classes``, or frames to train on.
         validation: likewise, to measure accuracy on; no track of ``training``.
         classes: outputs of the retrained model.
+        pooled: older ones or those of other streams, to train on as well; they have no part in what accuracy
+            means. No track of ``training`` or ``validation``.
         memory: exemplars to mix in, or None.
         seed: of the head, the choice of tracks and the order of crops.
     """
@@ -54,6 +56,7 @@ class RetrainingData:
     classes: tuple[str, ...]
     memory: ExemplarMemory | None = None
     seed: int = 0
+    pooled: Examples | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ class Retraining:
         self._compute, self._method, self._seed = compute, method, data.seed
         self._passed = passed if method.keep_activations else None
         self._start, self._classes = start, data.classes
-        self._fresh = fraction_of_tracks(data.training, config.data_fraction, data.seed)
+        learnt = [data.training] if data.pooled is None else [data.training, data.pooled]
+        self._fresh = concatenate([fraction_of_tracks(of, config.data_fraction, data.seed) for of in learnt])
         # Known features are of the frames as they are.
         self._versions = 1 if known is not None else versions_of(data.training)
         self._replay = usable_exemplars(data.memory, data.validation)

@@ -8,6 +8,7 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.profile import Family
 from ekya.core.state import StreamState
 from ekya.core.units import StreamId
+from ekya.core.weights import SceneOf
 from ekya.planning.profiling.pruning import in_need
 
 
@@ -35,7 +36,16 @@ class TrialStep:
     first: bool
 
 
-PreparationStep = LabelStep | InferenceStep | TrialStep
+@dataclass(frozen=True, slots=True)
+class PoolStep:
+    """Tries a stream's first family again, with other labels of the same scene if there are any."""
+
+    stream: StreamId
+    family: Family
+    scenes: tuple[SceneOf, ...]
+
+
+PreparationStep = LabelStep | InferenceStep | TrialStep | PoolStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,8 @@ def next_prepared(streams: Sequence[StreamState], places: int) -> tuple[StreamId
 def preparation_steps(
     streams: Sequence[PrepareStream], labelled: Mapping[StreamId, Labelled]
 ) -> Iterator[PreparationStep]:
-    """Yields labels of all streams, one family of γ for those in need, λ of all, then the other families.
+    """Yields labels of all streams, one family of γ for those in need, again with pooled labels, λ of all,
+    then the other families.
 
     Steps that are unfinished when the time is up are not done, so the most valuable come first: without
     labels and one family a stream cannot retrain at all, and the first family is the cheapest; λ has priors.
@@ -93,6 +104,10 @@ def preparation_steps(
     accuracies = {stream: known.accuracy for stream, known in labelled.items() if known.can_train}
     needy = in_need(accuracies)
     yield from _trials(needy, families, 0)
+    scenes = {of.stream: of.scenes for of in streams}
+    for stream in needy:
+        if families[stream] and scenes[stream]:
+            yield PoolStep(stream, families[stream][0], scenes[stream])
     for of in streams:
         if of.inference and of.stream in labelled:
             yield InferenceStep(of.stream, of.inference)

@@ -8,6 +8,7 @@ from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
+from ekya.core.weights import PooledLabels
 from ekya.results.metrics.health import (
     FEWEST_FRAMES,
     WELL,
@@ -228,6 +229,8 @@ class _Stream:
                 asked = event.training_crops + event.validation_crops > 0
                 in_time = Labels.EMPTY if asked and event.objects == 0 else Labels.IN_TIME
                 facts.labels = Labels.LATE if facts.labels is Labels.MISSING else in_time
+            case ev.ProfileReady(pooled=PooledLabels(learns=False)):
+                pass
             case ev.ProfileReady() if event.window == facts.index and event.curve.accuracies:
                 gain = max(event.curve.accuracies) - event.curve.accuracies[0]
                 facts.missed_gain = max(facts.missed_gain, gain)

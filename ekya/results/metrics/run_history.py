@@ -51,6 +51,7 @@ class RunHistory:
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         adopted: by stream, the other stream whose model it took over, unless the base model serves again.
         drifts: changes of scenes that inference noticed, in order.
+        pooled: trials with other labels of the same scene, in order.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
         labelled_frames: frames that were labelled whole, for streams that detect.
@@ -76,6 +77,7 @@ class RunHistory:
     labelled_frames: int
     adopted: Mapping[StreamId, StreamId]
     drifts: tuple[ev.DriftDetected, ...]
+    pooled: tuple[ev.ProfileReady, ...]
 
     @property
     def span_us(self) -> int:
@@ -164,6 +166,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         ),
         adopted=_adopted(events),
         drifts=tuple(event for event in events if isinstance(event, ev.DriftDetected)),
+        pooled=tuple(event for event in events if isinstance(event, ev.ProfileReady) and event.pooled),
     )
 
 

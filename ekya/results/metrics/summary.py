@@ -7,6 +7,7 @@ from typing import Any
 
 from ekya.core.events import DriftDetected
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
+from ekya.core.weights import PooledLabels
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
 from ekya.results.metrics.run_history import RunHistory, WindowOutcome
@@ -179,6 +180,11 @@ def _stream(
         "set_aside": facts.set_aside.get(stream),
         "adopted_from": facts.history.adopted.get(stream),
         "drifts": [drift_values(drift) for drift in facts.history.drifts if drift.stream == stream],
+        "pooled": [
+            pooled_values(event.t_us, event.pooled)
+            for event in facts.history.pooled
+            if event.stream == stream and event.pooled is not None
+        ],
         "windows": [
             window_values(o, windows[o.index].accuracy if o.index in windows else None)
             | {
@@ -196,6 +202,19 @@ def drift_values(drift: DriftDetected) -> dict[str, Any]:
         "at_s": round(us_to_seconds(drift.t_us), 3),
         "since_s": round(us_to_seconds(drift.since_us), 3),
         "reason": drift.reason,
+    }
+
+
+def pooled_values(t_us: int, pooled: PooledLabels) -> dict[str, Any]:
+    """Returns an entry of a stream's ``pooled``."""
+    return {
+        "at_s": round(us_to_seconds(t_us), 3),
+        "streams": list(pooled.streams),
+        "labels": pooled.labels,
+        "accuracy": rounded(pooled.accuracy),
+        "alone": rounded(pooled.alone),
+        "objects": pooled.objects,
+        "learns": pooled.learns,
     }
 
 

@@ -88,6 +88,7 @@ def render_report(
     formats = (words.percent, words.share, words.gamma, words.inference, words.points)
     environment.filters |= {format_.__name__: format_ for format_ in formats}
     environment.filters |= {"png": _png, "jpeg": _jpeg, "number": _number}
+    environment.tests["judged_after_0"] = words.judged_after_0
     return environment.get_template(_TEMPLATE).render(
         name=name,
         run=summary,

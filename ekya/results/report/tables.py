@@ -9,7 +9,7 @@ from rich.text import Text
 from ekya.core.units import us_to_seconds
 from ekya.results.metrics.cues import Happening, OccurredCue
 from ekya.results.metrics.health import HealthState
-from ekya.results.report.words import mean_share, percent, points, share
+from ekya.results.report.words import judged_after_0, mean_share, percent, points, share
 
 _OK = str(HealthState.OK)
 _DETECT = "detect"
@@ -27,6 +27,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     for name in ("Accuracy", second[0], "Without\nretraining", "Gain", "Retrainings", "Retraining\nshare"):
         table.add_column(name, justify="right")
     table.add_column("Inference\nshare", justify="right")
+    after_0 = judged_after_0(summary["health"])
     table.add_column("Ok", justify="right", no_wrap=True)
     for stream, values in summary["streams"].items():
         windows = values["windows"]
@@ -39,7 +40,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
             str(sum(window["retrained"] for window in windows)),
             share(round(mean_share(windows, "retrain_share_milli"))),
             share(round(mean_share(windows, "inference_share_milli"))),
-            _windows_ok(summary["health"]["streams"][stream]),
+            _windows_ok(summary["health"]["streams"][stream], after_0),
         )
     table.add_section()
     all_windows = [values["windows"] for values in summary["streams"].values()]
@@ -52,7 +53,7 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         str(sum(window["retrained"] for windows in all_windows for window in windows)),
         share(round(sum(mean_share(windows, "retrain_share_milli") for windows in all_windows))),
         share(round(sum(mean_share(windows, "inference_share_milli") for windows in all_windows))),
-        _windows_ok([one for windows in summary["health"]["streams"].values() for one in windows]),
+        _windows_ok([one for windows in summary["health"]["streams"].values() for one in windows], after_0),
         style="bold",
     )
     frames = summary["frames"]
@@ -60,6 +61,8 @@ def run_table(summary: Mapping[str, Any]) -> Table:
         f"{frames['arrived']} frames arrived, {frames['analysed']} analysed, {frames['skipped']} skipped, "
         f"{frames['lost']} lost"
     )
+    if after_0:
+        table.caption += "\nOk: of the windows after window 0"
     if summary["task"] == _DETECT:
         table.caption += f"\nAccuracy is F1 at an IoU of 0.5. {_golden_sentence(summary['golden'])}"
     table.caption_justify = "left"
@@ -97,8 +100,9 @@ def health_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _windows_ok(windows: Sequence[Mapping[str, Any]]) -> str:
-    return f"{sum(one['state'] == _OK for one in windows)}/{len(windows)}"
+def _windows_ok(windows: Sequence[Mapping[str, Any]], after_0: bool) -> str:
+    states = [one["state"] for one in windows if one["index"] > 0 or not after_0]
+    return f"{states.count(_OK)}/{len(states)}"
 
 
 def _mean(summary: Mapping[str, Any], name: str) -> float | None:

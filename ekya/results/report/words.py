@@ -37,3 +37,8 @@ def mean_share(windows: list[dict[str, Any]], field: str) -> float:
 def points(difference: float | None) -> str:
     """Formats a difference of accuracies in percentage points: ``+12.3``."""
     return NONE if difference is None else f"{100 * difference:+.1f}"
+
+
+def judged_after_0(health: Mapping[str, Any]) -> bool:
+    """Returns whether only windows after window 0 count in the health of a run: unless it has no other."""
+    return any(one["index"] > 0 for windows in health["streams"].values() for one in windows)

@@ -23,7 +23,7 @@ from ekya.system.files import write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
-_NEWER = {"reacts_to_drift": False, "preparation_bursts": True, "zoo": 0}
+NEWER = {"reacts_to_drift": False, "preparation_bursts": True, "pools_labels": False, "zoo": 0}
 """Options that came later, and the values at which they are left out: such a run is written as before."""
 
 
@@ -40,7 +40,7 @@ class FileJournal:
         if goes_on:
             return
         header = _OPTIONS.dump_python(options, mode="json")
-        header = {key: value for key, value in header.items() if key not in _NEWER or value != _NEWER[key]}
+        header = {key: value for key, value in header.items() if key not in NEWER or value != NEWER[key]}
         self._write({"scheduler": scheduler, "options": header})
 
     def batch(self, batch: Batch) -> None:

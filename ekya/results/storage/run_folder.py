@@ -87,6 +87,10 @@ class RunFolder:
         """Folder of the kept models, if no other is named."""
         return self.path / "zoo"
 
+    def models(self, stream: StreamId) -> Path:
+        """Returns the folder of a stream's weights."""
+        return self.path / "models" / stream
+
     def predictions(self, stream: StreamId) -> Path:
         """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
         return self.path / "predictions" / f"{stream}.parquet"
@@ -105,7 +109,7 @@ class RunFolder:
         Raises:
             UserError: full disk, no permission and the like.
         """
-        folder = self.path / "models" / stream
+        folder = self.models(stream)
         with user_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{version}.safetensors"
@@ -146,6 +150,20 @@ def make_folder(root: Path, name: str) -> Path:
                 continue
         return path
     raise AssertionError("unreachable: the numbers do not end")
+
+
+def remove_later_weights(folder: Path, newest: int) -> None:
+    """Removes files of weights with a higher number: a run that was killed had not recorded them yet.
+
+    The next weights of that number would be taken for written already.
+
+    Raises:
+        UserError: no permission and the like.
+    """
+    with user_errors(folder):
+        for path in folder.glob("*.safetensors"):
+            if path.stem.isdecimal() and int(path.stem) > newest:
+                path.unlink(missing_ok=True)
 
 
 def check_stream_name(stream: StreamId) -> None:

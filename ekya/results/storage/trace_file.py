@@ -24,7 +24,7 @@ FORMAT = 1
 """Version of the format; a file with another one is refused."""
 
 _HEAD = b"ekya.trace"
-_LATER = ("fixed_epoch_gpu_s", "fixed_prepare_gpu_s")
+_LATER = ("fixed_epoch_gpu_s", "fixed_prepare_gpu_s", "profiler")
 """Columns that the first traces lack."""
 
 _TRACE = TypeAdapter(Trace)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field, ValidationError, create_model
 
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.profile import Family, FamilyCurve
+from ekya.core.profile import Family, FamilyCurve, Profiler
 from ekya.core.trace import Epoch, Origin, Predicted, Standing, Start, StreamWindow, Training, Trial
 from ekya.core.view import InferenceOption
 
@@ -57,6 +57,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "accuracy_by_part": _PARTS,
     "objects_by_part": _COUNTS,
     "class_histogram": _COUNTS,
+    "profiler": (pa.string(), Profiler),
 }
 """Type and allowed values of the columns that may be null."""
 
@@ -158,14 +159,16 @@ def rows_of(window: StreamWindow) -> Iterator[dict[str, Any]]:
                 "age_us": option.age_us,
             }
     for trial in window.trials:
-        origin = _origin_values(trial.started_from)
+        tried = _origin_values(trial.started_from)
+        if trial.profiler is not None:
+            tried["profiler"] = str(trial.profiler)
         curve = {} if trial.curve is None else asdict(trial.curve)
         if curve:
             curve |= {"training_crops": curve.pop("subset_crops"), "curve": curve.pop("accuracies")}
-        yield {"kind": "trial", **asdict(trial.family), **origin, "gpu_s": trial.gpu_s, **curve}
+        yield {"kind": "trial", **asdict(trial.family), **tried, "gpu_s": trial.gpu_s, **curve}
         for said in trial.predicted:
             expected = {"accuracy": said.accuracy, "gpu_s": said.gpu_s, "sd": said.sd}
-            yield {"kind": "predicted", **asdict(said.config), **origin, **expected}
+            yield {"kind": "predicted", **asdict(said.config), **tried, **expected}
 
 
 def _origin_values(origin: Origin) -> dict[str, Any]:
@@ -227,6 +230,10 @@ def _origin(row: Row) -> Origin:
     return Origin(row["trained_in"], Family(**family) if family else None)
 
 
+def _profiler(row: Row) -> Profiler | None:
+    return Profiler(row["profiler"]) if "profiler" in row else None
+
+
 def _standing(row: Row) -> Standing:
     by_part = tuple(row.get("accuracy_by_part", ()))
     return Standing(row["in_window"], row["validation_accuracy"], row.get("accuracy"), by_part)
@@ -257,19 +264,20 @@ def _epochs(by_number: Mapping[int, Sequence[Row]]) -> tuple[Epoch, ...]:
 
 
 def _trials(rows: Sequence[Row], predicted: Sequence[Row]) -> tuple[Trial, ...]:
-    said: dict[tuple[Family, Origin], list[Predicted]] = defaultdict(list)
+    said: dict[tuple[Family, Origin, Profiler | None], list[Predicted]] = defaultdict(list)
     for row in predicted:
         config = _config(RetrainConfig, row)
         expected = Predicted(config, row["accuracy"], row["gpu_s"], row.get("sd"))
-        said[_config(Family, row), _origin(row)].append(expected)
+        said[_config(Family, row), _origin(row), _profiler(row)].append(expected)
     trials = []
     for row in rows:
-        family, origin = _config(Family, row), _origin(row)
+        family, origin, profiler = _config(Family, row), _origin(row), _profiler(row)
         curve = None
         if "curve" in row:
             measured = {"subset_crops": row["training_crops"], "accuracies": tuple(row["curve"])}
             curve = FamilyCurve(**measured, **_values(FamilyCurve, row))
-        trials.append(Trial(family, row["gpu_s"], curve, tuple(said.pop((family, origin), ())), origin))
+        predictions = tuple(said.pop((family, origin, profiler), ()))
+        trials.append(Trial(family, row["gpu_s"], curve, predictions, origin, profiler))
     if said:
         raise RowError(predicted[0], "kind", "a prediction needs a row of kind 'trial' of its family")
     return tuple(trials)

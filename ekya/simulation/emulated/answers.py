@@ -28,6 +28,14 @@ class Answers:
     classes: NDArray[np.int64]
     confidence: NDArray[np.float32]
 
+    def only(self, wanted: NDArray[np.bool_]) -> "Answers":
+        """Returns the answers to the frames that are True in (F,)."""
+        counts = np.diff(self.offsets)
+        rows = np.repeat(wanted, counts)
+        return Answers(
+            offsets_of(counts[wanted]), self.boxes[rows], self.classes[rows], self.confidence[rows]
+        )
+
 
 @dataclass(slots=True, eq=False)
 class FollowedGolden:

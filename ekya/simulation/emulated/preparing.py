@@ -18,6 +18,7 @@ from ekya.core.events import (
 )
 from ekya.core.gpus import DidNotFit
 from ekya.core.host import TYPICAL_OBJECTS
+from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.core.weights import Compared
@@ -32,6 +33,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
+from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.gate import tried_by
@@ -40,6 +42,7 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
+    PoolStep,
     TrialStep,
     preparation_steps,
 )
@@ -195,11 +198,13 @@ class PreparingWindows:
         self._teacher_checked: set[StreamId] = set()
         self._prepared: dict[StreamId, StreamPreparation] = {}
         self._offered_models: dict[StreamId, EdgeModel] = {}
+        self._alone: dict[StreamId, FamilyCurve] = {}
         self._passed: dict[StreamId, tuple[EdgeModel, ActivationCache]] = {}
+        self._pool = LabelPool()
 
     def begin(self, command: BeginPreparation, now_us: int) -> Iterator[Step]:
         """Starts a preparation, which takes new labels; returns its steps, executed when requested."""
-        self.window, self._prepared, self._offered_models = command.window, {}, {}
+        self.window, self._prepared, self._offered_models, self._alone = command.window, {}, {}, {}
         self._asked = {asked.stream: asked for asked in command.streams}
         if command.round == 0:
             self._passed = {}
@@ -237,6 +242,7 @@ class PreparingWindows:
     def keep_labels(self, stream: StreamId, labels: StreamLabels) -> None:
         """Stores labels as the newest of a stream."""
         camera = self._cameras[stream]
+        self._pool.add(stream, labels)
         camera.labels = labels
         camera.models.add_labels(labels)
 
@@ -268,6 +274,8 @@ class PreparingWindows:
                     yield self._profile_inference(step)
                 case TrialStep():
                     yield self._micro_profile(step)
+                case PoolStep():
+                    yield from self._try_pooled(step)
 
     def _label(self, stream: StreamId) -> LabelledStream:
         prepared, earlier = self._prepared[stream], self._cameras[stream].earlier
@@ -330,18 +338,46 @@ class PreparingWindows:
         return Step(profiled[1], lambda t_us: InferenceProfiled(t_us, stream, window, *profiled))
 
     def _micro_profile(self, step: TrialStep) -> Step:
-        stream, window = step.stream, self.window
-        labels = self._cameras[stream].labels
+        stream, window, labels = step.stream, self.window, self._cameras[step.stream].labels
         assert labels is not None, "the label step comes before"
-        trial = self._prepared[stream].trial(step.family, labels, clock=float, first=step.first)
         try:
-            curve, gpu_s = counted_curve(trial, self._card)
+            curve, gpu_s = self._tried(step, labels)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             what, reason = DidNotFit(step.family, 0.0), f"{type(error).__name__}: {error}"
             return Step(0.0, lambda t_us: MemoryShort(t_us, stream, window, what, reason))
+        if step.first:
+            self._alone[stream] = curve
         return Step(gpu_s, lambda t_us: ProfileReady(t_us, stream, window, curve, gpu_s))
+
+    def _try_pooled(self, step: PoolStep) -> Iterator[Step]:
+        """Tries the first family again if there are pooled labels."""
+        stream, window = step.stream, self.window
+        both, streams = self._pool.beside(stream, step.scenes)
+        if both.pooled is None or stream not in self._alone:
+            return
+        alone = self._alone[stream]
+        try:
+            again, gpu_s = self._tried(TrialStep(stream, step.family, first=True), both)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            _LOG.warning("%s: pooled labels do not fit into the GPU's memory: %s", stream, error)
+            return
+        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
+
+        def finished(t_us: int) -> ProfileReady:
+            if pooled.learns:
+                self._cameras[stream].labels = both
+            return ProfileReady(t_us, stream, window, curve, gpu_s, pooled)
+
+        yield Step(gpu_s, finished)
+
+    def _tried(self, step: TrialStep, labels: StreamLabels) -> tuple[FamilyCurve, float]:
+        """Returns the curve of a family on these labels, and the GPU-seconds of the trial."""
+        trial = self._prepared[step.stream].trial(step.family, labels, clock=float, first=step.first)
+        return counted_curve(trial, self._card)
 
 
 def golden_gpu_s(golden: Labels, card: CostCard, questions: Sequence[Question]) -> float:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ekya.core.ragged import offsets_of
 from ekya.core.records import (
     NO_LABELS,
     FrameReference,
@@ -97,18 +98,15 @@ class SeenFrames:
         return np.flatnonzero(np.repeat(self._every(step), np.diff(self.offsets)))
 
     def thinned(self, step: int) -> "SeenFrames":
-        """Returns every ``step``-th frame only, without the golden detector's answers."""
-        wanted, rows = self._every(step), self.rows_of_every(step)
-        return replace(
-            self,
-            frame=self.frame[wanted],
-            t_us=self.t_us[wanted],
-            offsets=np.concatenate([[0], np.cumsum(np.diff(self.offsets)[wanted])]),
-            boxes=self.boxes[rows],
-            images={side: images[rows] for side, images in self.images.items()},
-            reference=self.reference.only(self.frame[wanted]),
-            golden={},
-        )
+        """Returns every ``step``-th frame only."""
+        return self._only(self._every(step))
+
+    def in_bursts(self, length: int, step: int) -> "SeenFrames":
+        """Returns bursts of ``length`` frames, of which each begins ``step`` lengths after the one before.
+
+        Indices of their first frames are multiples of ``length``, apart from one that begins with the window.
+        """
+        return self._only(self.frame // length % step == 0)
 
     def without(self, tracks: NDArray[np.int64]) -> "SeenFrames":
         """Returns the same frames, where the objects of these tracks do not count."""
@@ -156,6 +154,22 @@ class SeenFrames:
         )
         nothing = WindowScore(self.window, (0,) * class_count, (0,) * class_count)
         return (scored.windows[0] if scored.windows else nothing), scored.series
+
+    def _only(self, wanted: NDArray[np.bool_]) -> "SeenFrames":
+        if wanted.all():
+            return self
+        counts = np.diff(self.offsets)
+        rows = np.repeat(wanted, counts)
+        return replace(
+            self,
+            frame=self.frame[wanted],
+            t_us=self.t_us[wanted],
+            offsets=offsets_of(counts[wanted]),
+            boxes=self.boxes[rows],
+            images={side: images[rows] for side, images in self.images.items()},
+            reference=self.reference.only(self.frame[wanted]),
+            golden={every: answers.only(wanted) for every, answers in self.golden.items()},
+        )
 
     def _every(self, step: int) -> NDArray[np.bool_]:
         every: NDArray[np.bool_] = self.frame % step == 0

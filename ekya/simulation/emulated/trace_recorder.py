@@ -7,13 +7,14 @@ trains with the same seeds, so that simulated and emulated windows can be compar
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.profile import Family, family_of
+from ekya.core.profile import Family, Profiler, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
@@ -57,8 +58,14 @@ from ekya.simulation.emulated.preparing import (
 from ekya.simulation.emulated.stored_frames import ModelInput, SeenFrames, SeenWindow
 from ekya.simulation.retraining import Checkpoint
 
-SCORED_PER_S = 4.0
-"""Frames per second on which retrained models are scored; classifiers' heads alone: all frames."""
+MOST_FRAMES = 500
+"""Frames of a window on which a model is scored, evenly spaced, and those on which λ is, in bursts.
+
+All frames of a window with fewer. Neighbouring frames show the same objects.
+"""
+
+SCORED_PER_S, MOST_SCORED = 4.0, 120
+"""Frames per second, and of a window, on which retrained models are scored; heads alone: as any model."""
 
 _JUDGES = 2
 """Number of newest models that measure the accuracy that λ keeps."""
@@ -94,10 +101,17 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exams:
-    """Exams of one window: on all frames, and on sampled frames for models that are scored every epoch."""
+    """Exams of one window.
+
+    Attributes:
+        whole: the usual one.
+        sampled: on fewer frames, for models that are scored after every epoch.
+        bursts: consecutive frames, on which λ are scored.
+    """
 
     whole: Exam
     sampled: Exam
+    bursts: SeenFrames
 
 
 @dataclass(eq=False)
@@ -150,6 +164,7 @@ class StreamRecorder:
         exemplars: int,
         labels: StreamLabels,
         passed: ActivationCache,
+        profiler: Profiler,
     ) -> Iterator[Trial]:
         """Yields the micro-profile of every family for one model, with the prediction for each γ.
 
@@ -160,8 +175,14 @@ class StreamRecorder:
             exemplars: size of its stream's exemplar memory.
             labels: of the window.
             passed: cache of the frozen blocks' outputs for the crops of the trials.
+            profiler: method by which γ are tried.
         """
-        preparation = replace(self._preparation(window, model), exemplars=exemplars, passed=passed)
+        preparation = replace(
+            self._preparation(window, model),
+            settings=replace(self.settings, profiler=profiler),
+            exemplars=exemplars,
+            passed=passed,
+        )
         tried = []
         for rank, family in enumerate(self.common.families):
             trial = preparation.trial(family, labels, clock=float, first=rank == 0)
@@ -171,7 +192,7 @@ class StreamRecorder:
             self.common.retrain_configs,
             len(labels.training.examples),
             validation_crops=len(labels.validation.examples),
-            profiler=self.settings.profiler,
+            profiler=profiler,
         )
         for curve, gpu_s in tried:
             said = tuple(
@@ -179,7 +200,7 @@ class StreamRecorder:
                 for option in promised
                 if family_of(option.config) == curve.family
             )
-            yield Trial(curve.family, gpu_s, curve, said, origin)
+            yield Trial(curve.family, gpu_s, curve, said, origin, profiler)
 
     def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
@@ -203,7 +224,7 @@ class StreamRecorder:
             if labelled.labels.can_train:
                 known = self._trained(known, labelled.labels, exams)
         youngest = [of.model for of in self._candidates[-_JUDGES:]]
-        return replace(known, inference=self._true_options(exam.frames, youngest))
+        return replace(known, inference=self._true_options(exams[0].bursts, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
         """Adds costs and results of the window's preparation."""
@@ -232,9 +253,7 @@ class StreamRecorder:
         for start in self._starts():
             passed = ActivationCache()
             if self.common.every_start or start.needed:
-                trials += self.trials(
-                    known.window, start.model, start.origin, start.memory.size, labels, passed
-                )
+                trials += self._all_trials(known.window, start, labels, passed)
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
@@ -255,6 +274,16 @@ class StreamRecorder:
                     following[origin] = _Candidate(origin, best.model, memory, needed)
         self._candidates += following.values()
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
+
+    def _all_trials(
+        self, window: int, start: _Candidate, labels: StreamLabels, passed: ActivationCache
+    ) -> Iterator[Trial]:
+        """Yields the trials of every profiler; retrainings go on from what the fleet's own has passed."""
+        for profiler in Profiler:
+            cache = passed if profiler is self.settings.profiler else ActivationCache()
+            yield from self.trials(
+                window, start.model, start.origin, start.memory.size, labels, cache, profiler
+            )
 
     def _starts(self) -> list[_Candidate]:
         """Returns the models to train from: the newest of each family, or the base model if it has none."""
@@ -317,13 +346,14 @@ class StreamRecorder:
         for resolution in sides_of(configs):
             images = self._batch(frames.images, resolution)
             answers[resolution] = tuple(model_input.answers(frames, images.answer(model)) for model in models)
-        objects = sum(self._histogram(frames.window)) / max(len(frames.frame), 1)
+        every = self.windows[frames.window].frames
+        objects = sum(self._histogram(frames.window)) / max(len(every.frame), 1)
         return true_options(
             configs,
             frames,
             answers,
             len(self.settings.classes),
-            self._frame_gpu_s(frames.mean_objects),
+            self._frame_gpu_s(every.mean_objects),
             self.settings.fps,
             self._following_gpu_s(objects),
         )
@@ -359,18 +389,26 @@ class StreamRecorder:
 
     def _exams(self, frames: SeenFrames, labelled: LabelledStream | None) -> _Exams:
         side, validation = self.settings.side, None
+        bursts = lcm(*(config.every for config in self.common.inference_configs))
+        step = _parts(len(frames.frame), MOST_FRAMES)
+        examined = frames.thinned(step)
+        often = max(round(self.settings.fps / SCORED_PER_S / step), _parts(len(examined.frame), MOST_SCORED))
         if labelled is not None and len(labelled.labels.validation.examples):
             validation = self._batch({side: labelled.labels.validation.examples.images}, side)
         whole = Exam(
-            frames=frames,
+            frames=examined,
             model_input=self._model_input,
-            batch=self._batch(frames.images, side),
+            batch=self._batch(examined.images, side),
             labels=labelled.labels if labelled else None,
             validation=validation,
             classes=self.settings.classes,
             window_us=self.common.window_us,
         )
-        return _Exams(whole, whole.thinned(max(round(self.settings.fps / SCORED_PER_S), 1)))
+        return _Exams(
+            whole,
+            whole.thinned(step * often),
+            frames.in_bursts(bursts, _parts(len(frames.frame), max(MOST_FRAMES, bursts))),
+        )
 
     def _labelled(self) -> list[LabelledStream]:
         """Makes the labels at each window's opening; the choice of objects depends on no model."""
@@ -396,6 +434,11 @@ class StreamRecorder:
     def _batch(self, images: Mapping[int, NDArray[np.uint8]], resolution: int) -> ImageBatch:
         common = self.common
         return image_batch(common.base, common.blocks_left, images, resolution, self.settings.classes)
+
+
+def _parts(frames: int, most: int) -> int:
+    """Returns the least number of equal parts of which none has more than ``most`` frames; 1 without any."""
+    return max(-(-frames // most), 1)
 
 
 def _boxes_of(labelled: Sequence[LabelledStream | None]) -> LabelledBoxes:

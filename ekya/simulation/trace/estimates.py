@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.events import ProfileReady, RetrainProfiled
-from ekya.core.profile import Family, FamilyCurve, family_of
+from ekya.core.profile import Family, FamilyCurve, Profiler, family_of
 from ekya.core.trace import Epoch, Origin, StreamWindow, Trial
 from ekya.core.units import StreamId
 from ekya.core.view import RetrainOption
@@ -29,12 +29,18 @@ class Estimates:
         relative_error: each accuracy is off by this part of it, up or down with equal probability.
         exact: the truth, on all objects and at no cost: for schedulers that need the true profile.
         seed: of the errors.
+        profiler: method by which γ are tried.
     """
 
     error_sd: float | None = None
     relative_error: float = 0.0
     exact: bool = False
     seed: int = 0
+    profiler: Profiler = Profiler.EKYA
+
+    def trial(self, family: Family, window: StreamWindow, origin: Origin) -> Trial | None:
+        """Returns the recorded trial of a family from a model of that origin; None without one."""
+        return window.best_trial(family, origin, self.profiler)
 
     @property
     def _as_recorded(self) -> bool:
@@ -60,7 +66,7 @@ class Estimates:
             origin: of the serving model.
             t_us: time of the event.
         """
-        trial = window.best_trial(family, origin) or Trial(family, 0.0)
+        trial = self.trial(family, window, origin) or Trial(family, 0.0)
         if self._as_recorded and trial.curve is not None:
             curve = _from_serving(trial, trial.curve, window, origin)
             return ProfileReady(t_us, stream, window.window, curve, trial.gpu_s)

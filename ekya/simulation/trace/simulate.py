@@ -41,7 +41,8 @@ class Conditions:
         checkpoint_delay_us, planning_us: charges for a checkpoint and a plan; None: no checkpoint serves.
         placement: how shares are packed on GPUs.
         objective: what is maximised.
-        profiler: how estimates are made of recorded trials, which are those of the recording.
+        profiler: how γ are tried, and estimates made of the trials; those that a trace has of no method or
+            only of the other one stand for it.
         error_sd, relative_error: of estimates; see ``Estimates``.
         seed: of all errors, and of schedulers that draw.
     """
@@ -163,7 +164,11 @@ def simulate(trace: Trace, scheduler: Scheduler, conditions: Conditions) -> Simu
     """Simulates a trace under a scheduler, through the common control loop."""
     options = conditions.loop_options(trace)
     estimates = Estimates(
-        conditions.error_sd, conditions.relative_error, scheduler.needs.true_profile, conditions.seed
+        conditions.error_sd,
+        conditions.relative_error,
+        scheduler.needs.true_profile,
+        conditions.seed,
+        conditions.profiler,
     )
     world = TraceWorld(trace, options, estimates, scheduler.needs.kept_models)
     executor = VirtualExecutor(world, options.checkpoint_delay_us or 0)

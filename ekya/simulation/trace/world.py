@@ -27,7 +27,7 @@ from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
     Labelled,
     LabelStep,
-    PreparationStep,
+    PoolStep,
     TrialStep,
     preparation_steps,
 )
@@ -45,6 +45,8 @@ from ekya.simulation.trace.stream import (
     reported_accuracy,
     training_for,
 )
+
+_RecordedStep = LabelStep | InferenceStep | TrialStep
 
 
 class TraceWorld:
@@ -170,10 +172,12 @@ class TraceWorld:
     def _prepared_steps(self, command: cmd.BeginPreparation) -> Iterator[PreparedStep]:
         labelled: dict[StreamId, Labelled] = {}
         for step in preparation_steps(command.streams, labelled):
+            if isinstance(step, PoolStep):
+                continue  # a trace has no labels, only what was learned from them
             work = ShareWork(self.training_speed, 0, command.share_milli, self._gpu_s(step))
             yield PreparedStep(work.due_us, partial(self._outcome, step, labelled))
 
-    def _gpu_s(self, step: PreparationStep) -> float:
+    def _gpu_s(self, step: _RecordedStep) -> float:
         window = self._window_of(step.stream)
         match step:
             case LabelStep():
@@ -183,10 +187,10 @@ class TraceWorld:
             case InferenceStep():
                 return window.inference_gpu_s
             case TrialStep():
-                trial = window.best_trial(step.family, self._streams[step.stream].origin)
+                trial = self._estimates.trial(step.family, window, self._streams[step.stream].origin)
                 return 0.0 if trial is None else trial.gpu_s
 
-    def _outcome(self, step: PreparationStep, labelled: dict[StreamId, Labelled], t_us: int) -> ev.Event:
+    def _outcome(self, step: _RecordedStep, labelled: dict[StreamId, Labelled], t_us: int) -> ev.Event:
         window, stream = self._window_of(step.stream), self._streams[step.stream]
         match step:
             case LabelStep():

@@ -1,0 +1,97 @@
+"""Ten cameras at the paper's size: traces that belong together, gains over seeds, best and worst baseline."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+from paper_size import EKYA, EMULATED, TRACED, Played, beside_of, main, table_of, traces_of
+
+from ekya.core.errors import UserError
+from ekya.results.storage.trace_file import write_trace
+from ekya.simulation.trace.generate import generate_trace
+
+SEEDS = (41, 42)
+BEST, WORST = "uniform (Config 2, 30%)", "uniform (Config 1, 50%)"
+
+
+def write(path, seed, streams=2):
+    """Writes a trace as if it was recorded with this seed."""
+    made = replace(generate_trace(seed, streams, 2), recorded=f"seed {seed}, 2 windows, the youngest starts")
+    write_trace(path, made)
+    return path
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    return [write(folder / f"{seed}.parquet", seed) for seed in SEEDS]
+
+
+def played(scheduler, *accuracies, world=TRACED, gpus=1.0):
+    return [Played(world, gpus, scheduler, seed, each) for seed, each in enumerate(accuracies)]
+
+
+def test_traces_of_one_fleet_are_known_by_their_seeds(traces):
+    assert tuple(traces_of(traces)) == SEEDS
+
+
+def test_traces_of_another_fleet_or_seed_are_refused(traces, tmp_path):
+    with pytest.raises(UserError, match="another trace with seed 41"):
+        traces_of([traces[0], traces[0]])
+    with pytest.raises(UserError, match=r"not those of .*41\.parquet; record both to the end"):
+        traces_of([traces[0], write(tmp_path / "more.parquet", 42, streams=3)])
+    write_trace(tmp_path / "drawn.parquet", generate_trace(1, 2, 2))
+    with pytest.raises(UserError, match="does not say with which seed"):
+        traces_of([tmp_path / "drawn.parquet"])
+
+
+def test_table_gains_are_paired_by_seed():
+    rows = [*played(EKYA, 0.8, 0.6), *played("paper", 0.7, 0.5), *played(EKYA, 0.9, world=EMULATED)]
+    ours, paper, emulated = table_of(rows)
+    assert (ours["accuracy"], ours["ekya_above"]) == pytest.approx((0.7, 0.0))
+    assert (paper["ekya_above"], paper["ekya_above_low"]) == pytest.approx((0.1, 0.1))
+    assert paper["accuracy_low"] < 0.5
+    assert (emulated["world"], emulated["seeds"], emulated["accuracy_low"]) == (EMULATED, 1, None)
+
+
+def test_beside_names_best_and_worst_baseline_with_and_without_checkpoints():
+    rows = [
+        *played(EKYA, 0.8),
+        *played("no-retrain", 0.5),
+        *played(BEST, 0.7),
+        *played(WORST, 0.6),
+        *played(f"{BEST} with checkpoints", 0.65),
+        *played(f"{WORST} with checkpoints", 0.75),
+    ]
+    told = {one.what: one.ours["ten cameras"] for one in beside_of(rows)}
+    assert told == {
+        "1 GPU: accuracy of ekya": "80.0%",
+        "1 GPU: ekya above no-retrain, points": "+30.0",
+        "1 GPU: ekya above the best uniform baseline, points": f"+10.0, {BEST}",
+        "1 GPU: ekya above the worst uniform baseline, points": f"+20.0, {WORST}",
+        "1 GPU: ekya above the best uniform baseline with checkpoints, points": f"+5.0, {WORST}",
+        "1 GPU: ekya above the worst uniform baseline with checkpoints, points": f"+15.0, {BEST}",
+    }
+
+
+def test_recipe_writes_all_schedulers_and_the_emulated_runs(traces, tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    row = {"script": "ten_cameras", "seed": 41, "scheduler": EKYA, "accuracy": 0.9, "back_s": []}
+    (kept / "ten_cameras-41.json").write_text(json.dumps([row]))
+    main(traces, gpus="1", emulated=kept, out=tmp_path)
+    with (tmp_path / "paper_size.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    names = {row["scheduler"] for row in rows if row["world"] == TRACED}
+    assert {EKYA, "thief", "no-retrain", "oracle", WORST, f"{WORST} with checkpoints"} <= names
+    assert {row["seeds"] for row in rows if row["world"] == TRACED} == {"2"}
+    assert [(row["gpus"], row["accuracy"]) for row in rows if row["world"] == EMULATED] == [
+        ("2.0000", "0.9000")
+    ]
+    assert (tmp_path / "paper_size.png").stat().st_size > 10_000
+
+
+def test_emulated_folder_without_runs_is_refused(traces, tmp_path):
+    with pytest.raises(UserError, match="it has no results"):
+        main(traces[:1], gpus="1", emulated=tmp_path, out=tmp_path)
