@@ -69,7 +69,7 @@ def test_scripted_cameras_join_are_lost_and_come_back(fleet, tmp_path):
     prepared = {
         one.window: [s.stream for s in one.streams]
         for _, one in commands
-        if isinstance(one, BeginPreparation)
+        if isinstance(one, BeginPreparation) and one.round == 0  # others answer drifts
     }
     assert prepared[2] == ["cam-1", "cam-2"]
     assert times_s(ev.ModelSwapped, "cam-1") or times_s(ev.ModelSwapped, "cam-2")
