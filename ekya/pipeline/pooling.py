@@ -1,6 +1,6 @@
 """The labels of each stream that may be pooled, and a trial with them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,45 +28,57 @@ class LabelPool:
     ) -> tuple[StreamLabels, tuple[StreamId, ...]]:
         """Returns a stream's newest labels with others of these scenes, and the streams whose they are.
 
-        Scenes come in order, up to ``MOST_POOLED``. Of its own earlier labels those of objects that the
-        newest ones show are left out, so that no trial measures on what it has learned.
+        Scenes come in order, up to ``MOST_POOLED``.
         """
         newest = self._newest_first[stream][0]
-        shown, left = newest.examples, MOST_POOLED * newest.count
-        found: dict[StreamId, Examples] = {}
+        left = MOST_POOLED * newest.count
+        found: dict[StreamId, list[Examples]] = {}
+        for other, age, usable in self._usable(stream, scenes):
+            rows = np.random.default_rng((newest.window, age)).permutation(len(usable))
+            part = usable.take(np.sort(rows[: min(round(len(rows) * AGEING**age), left)]))
+            if len(part):
+                left -= len(part)
+                found.setdefault(other, []).append(part)
+        return newest.pooled_with([concatenate(parts) for parts in found.values()]), tuple(found)
+
+    def _usable(
+        self, stream: StreamId, scenes: Sequence[SceneOf]
+    ) -> Iterator[tuple[StreamId, int, Examples]]:
+        """Yields what shows a scene: whose it is, how many of its labellings are newer, and the examples.
+
+        Of a stream's own earlier labels those of objects that the newest ones show are left out, so that no
+        trial measures on what it has learned.
+        """
+        newest, *earlier = self._newest_first[stream]
+        shown = newest.examples
         for scene in scenes:
             own = scene.stream == stream
-            parts = []
             # Another stream's older labels add less than its newest, and cost as much.
-            kept = self._newest_first.get(scene.stream, [])
-            for age, labels in enumerate(kept[1:] if own else kept[:1]):
+            kept = earlier if own else self._newest_first.get(scene.stream, [])[:1]
+            for age, labels in enumerate(kept):
                 examples = labels.examples
                 usable = examples.t_us >= scene.since_us
                 if own:
                     usable &= examples.apart_from(shown)
-                rows = np.random.default_rng((newest.window, age)).permutation(np.flatnonzero(usable))
-                part = examples.take(np.sort(rows[: min(round(len(rows) * AGEING**age), left)]))
-                left -= len(part)
-                parts.append(part)
-            if any(len(part) for part in parts):
-                found[scene.stream] = concatenate(parts)
-        return newest.pooled_with(list(found.values())), tuple(found)
+                yield scene.stream, age, examples.take(np.flatnonzero(usable))
 
 
-def pooled_labels(
+def judge_pooled(
     both: StreamLabels, streams: tuple[StreamId, ...], alone: FamilyCurve, with_pooled: FamilyCurve
-) -> PooledLabels:
-    """Returns what two trials of one family say about pooled labels: without them, and with them."""
+) -> tuple[PooledLabels, FamilyCurve]:
+    """Returns what two trials of one family say about pooled labels, and the curve with them.
+
+    The curve begins at the accuracy of the model that serves: pooled labels may show new classes, whose fresh
+    outputs make the start of their trial worse.
+
+    Args:
+        both: the newest labels with the pooled ones.
+        streams: whose the pooled ones are.
+        alone, with_pooled: the trials, without and with the pooled labels.
+    """
     assert both.pooled is not None
     accuracy, before = with_pooled.accuracies[-1], alone.accuracies[-1]
     objects = alone.validation_crops or len(np.unique(both.validation.examples.tracks))
     learns = pays(accuracy, before, objects)
-    return PooledLabels(streams, len(both.pooled), accuracy, before, objects, learns)
-
-
-def from_serving(alone: FamilyCurve, with_pooled: FamilyCurve) -> FamilyCurve:
-    """Returns the curve of a trial with pooled labels, from the accuracy of the model that serves.
-
-    Pooled labels may show new classes, whose fresh outputs make the start of their trial worse.
-    """
-    return replace(with_pooled, accuracies=(alone.accuracies[0], *with_pooled.accuracies[1:]))
+    curve = replace(with_pooled, accuracies=(alone.accuracies[0], *with_pooled.accuracies[1:]))
+    return PooledLabels(streams, len(both.pooled), accuracy, before, objects, learns), curve

@@ -32,7 +32,7 @@ from ekya.pipeline.costs import price_by
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
+from ekya.pipeline.pooling import LabelPool, judge_pooled
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
@@ -387,7 +387,7 @@ class PreparationActor:
             return
         alone = preparation.alone[stream]
         again = self._tried(preparation, TrialStep(stream, step.family, first=True), both)
-        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
+        pooled, curve = judge_pooled(both, streams, alone, again)
         if pooled.learns:
             preparation.labels[stream] = both
         used_s = preparation.used_s

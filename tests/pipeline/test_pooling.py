@@ -9,7 +9,7 @@ from ekya.core.weights import PooledLabels, SceneOf
 from ekya.models.training.frames import NOTHING, LabelledFrames
 from ekya.models.training.labelled import LabelledCrops
 from ekya.pipeline.labels import LabelledPart, StreamLabels
-from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
+from ekya.pipeline.pooling import LabelPool, judge_pooled
 from ekya.planning.profiling.pooling import LABELLINGS, MOST_POOLED
 
 A, B = StreamId("a"), StreamId("b")
@@ -126,16 +126,18 @@ def curve(*accuracies, objects=None):
 
 
 @pytest.mark.parametrize(("accuracy", "learns"), [(0.9, True), (0.4, False)])
-def test_pooled_labels_say_what_both_trials_reached(pool, accuracy, learns):
+def test_judge_pooled_says_what_both_trials_reached(pool, accuracy, learns):
     both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
-    said = pooled_labels(both, streams, curve(0.1, 0.8, objects=25), curve(0.1, accuracy, objects=25))
+    said, _ = judge_pooled(both, streams, curve(0.1, 0.8, objects=25), curve(0.1, accuracy, objects=25))
     assert said == PooledLabels((A, B), 6, accuracy, 0.8, 25, learns)
 
 
-def test_curve_with_pooled_labels_begins_with_the_serving_model():
-    assert from_serving(curve(0.6, 0.8), curve(0.5, 0.7, 0.9)).accuracies == (0.6, 0.7, 0.9)
-
-
-def test_pooled_labels_on_a_validation_part_count_its_objects(pool):
+def test_judge_pooled_begins_the_curve_with_the_serving_model(pool):
     both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
-    assert pooled_labels(both, streams, curve(0.1, 0.8), curve(0.1, 0.9)).objects == 1
+    _, judged = judge_pooled(both, streams, curve(0.6, 0.8), curve(0.5, 0.7, 0.9))
+    assert judged.accuracies == (0.6, 0.7, 0.9)
+
+
+def test_judge_pooled_on_a_validation_part_counts_its_objects(pool):
+    both, streams = pool.beside(A, (SceneOf(A, 0), SceneOf(B, 0)))
+    assert judge_pooled(both, streams, curve(0.1, 0.8), curve(0.1, 0.9))[0].objects == 1

@@ -33,7 +33,7 @@ from ekya.pipeline.costs import CostCard
 from ekya.pipeline.golden_inference import TYPICAL_QUESTION
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
-from ekya.pipeline.pooling import LabelPool, from_serving, pooled_labels
+from ekya.pipeline.pooling import LabelPool, judge_pooled
 from ekya.pipeline.preparation import Offer, OtherModel, StreamPreparation, counted_curve
 from ekya.pipeline.zoo import ZooFolder
 from ekya.planning.profiling.gate import tried_by
@@ -365,7 +365,7 @@ class PreparingWindows:
                 raise
             _LOG.warning("%s: pooled labels do not fit into the GPU's memory: %s", stream, error)
             return
-        pooled, curve = pooled_labels(both, streams, alone, again), from_serving(alone, again)
+        pooled, curve = judge_pooled(both, streams, alone, again)
 
         def finished(t_us: int) -> ProfileReady:
             if pooled.learns:
