@@ -30,6 +30,7 @@ from ekya.planning.profiling.gpu_memory import (
     inference_bytes,
     retraining_bytes,
 )
+from ekya.planning.profiling.pooling import MOST_POOLED
 from ekya.results.metrics.energy import JobPlaces
 
 _LOG = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class JobSizes:
 
     Attributes:
         footprint: of a family of γ.
-        labels_per_window: upper bound on the crops, or frames, that a micro-profile sees.
+        labels_per_window: upper bound on the crops, or frames, that a micro-profile sees of a window.
         exemplars: upper bound on those that a stream remembers.
         versions: of each labelled image that a training keeps.
     """
@@ -57,10 +58,14 @@ class JobSizes:
         kept = replace(crops, training=self.versions * crops.training)
         return retraining_bytes(self.footprint(family_of(config)), config, kept)
 
-    def micro_profile(self, family: Family) -> int:
-        """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels."""
+    def micro_profile(self, family: Family, pooled: bool = False) -> int:
+        """Returns the estimated bytes of a micro-profile: at most those of a retraining on all labels.
+
+        With ``pooled`` there are as many others of the same scene among them as may be.
+        """
         config = RetrainConfig(1, family.batch_size, family.head_width, family.trainable_blocks, 1.0)
-        return self.retraining(config, JobCrops(self.labels_per_window, 0))
+        labels = self.labels_per_window * (1 + MOST_POOLED if pooled else 1)
+        return self.retraining(config, JobCrops(labels, 0))
 
 
 class BudgetedExecutor:
@@ -103,7 +108,7 @@ class BudgetedExecutor:
                 case cmd.StartRetraining() if command.elsewhere is None and not self._fits(command):
                     continue
                 case cmd.BeginPreparation():
-                    self._executor.execute([self._families_that_fit(command)])
+                    self._executor.execute([self._trials_that_fit(command)])
                     continue
                 case cmd.EndPreparation():
                     self._book = self._book.without(_PREPARATION)
@@ -127,16 +132,17 @@ class BudgetedExecutor:
         self._refusals.append(ev.RetrainFailed(self._now_us, stream, command.job, reason))
         return False
 
-    def _families_that_fit(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
-        """Removes families that do not fit, and claims memory for the largest: trials run one by one."""
+    def _trials_that_fit(self, command: cmd.BeginPreparation) -> cmd.BeginPreparation:
+        """Removes trials that do not fit, and claims memory for the largest: they run one by one.
+
+        A family is removed altogether, or its labels of the same scene alone.
+        """
         gpu = self._places.preparation
         free = self._memory.free_bytes(gpu)
         if free is None:
             return command
         families = sorted({family for asked in command.streams for family in asked.families})
-        needed = {
-            family: self._marks.refined(family, self._sizes.micro_profile(family)) for family in families
-        }
+        needed = {family: self._trial_bytes(family) for family in families}
         fitting = {family for family in families if self._book.fits(gpu, needed[family], free)}
         for asked in command.streams:
             for family in asked.families:
@@ -145,24 +151,38 @@ class BudgetedExecutor:
                     self._refuse(
                         asked.stream, command.window, what, "a micro-profile", gpu, needed[family], free
                     )
-        largest = max((needed[family] for family in fitting), default=0)
-        self._book = self._book.with_claim(Claim(_PREPARATION, gpu, largest))
-        streams = tuple(
-            replace(asked, families=tuple(family for family in asked.families if family in fitting))
-            for asked in command.streams
-        )
-        return replace(command, streams=streams)
+        claimed = [needed[family] for family in fitting]
+        streams = []
+        for asked in command.streams:
+            left = replace(asked, families=tuple(family for family in asked.families if family in fitting))
+            if left.families and left.scenes:
+                with_pooled = self._trial_bytes(left.families[0], pooled=True)
+                if self._book.fits(gpu, with_pooled, free):
+                    claimed.append(with_pooled)
+                else:
+                    job = "a micro-profile with pooled labels"
+                    _LOG.warning("%s: %s", left.stream, self._short_of(job, gpu, with_pooled, free))
+                    left = replace(left, scenes=())
+            streams.append(left)
+        self._book = self._book.with_claim(Claim(_PREPARATION, gpu, max(claimed, default=0)))
+        return replace(command, streams=tuple(streams))
+
+    def _trial_bytes(self, family: Family, pooled: bool = False) -> int:
+        return self._marks.refined(family, self._sizes.micro_profile(family, pooled))
 
     def _refuse(
         self, stream: StreamId, window: int, what: DidNotFit, job: str, gpu: int, needed: int, free: int
     ) -> str:
         """Reports a job that does not fit; returns the reason."""
-        promised = self._book.promised_bytes(gpu)
-        others = f", {in_mib(promised)} of them promised to jobs that have just begun" if promised else ""
-        reason = f"{job} needs about {in_mib(needed)}, and {in_mib(free)} of GPU {gpu} are free{others}"
+        reason = self._short_of(job, gpu, needed, free)
         _LOG.warning("%s: %s", stream, reason)
         self._refusals.append(ev.MemoryShort(self._now_us, stream, window, what, reason, needed, free))
         return reason
+
+    def _short_of(self, job: str, gpu: int, needed: int, free: int) -> str:
+        promised = self._book.promised_bytes(gpu)
+        others = f", {in_mib(promised)} of them promised to jobs that have just begun" if promised else ""
+        return f"{job} needs about {in_mib(needed)}, and {in_mib(free)} of GPU {gpu} are free{others}"
 
     def _follow(self, event: ev.Event) -> None:
         match event:

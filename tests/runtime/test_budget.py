@@ -15,7 +15,9 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit, Footprint
 from ekya.core.profile import Family, family_of
 from ekya.core.units import JobId, StreamId
+from ekya.core.weights import SceneOf
 from ekya.planning.profiling.gpu_memory import CONTEXT_BYTES
+from ekya.planning.profiling.pooling import MOST_POOLED
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.energy import JobPlaces
 from ekya.runtime.gpu_memory import BudgetedExecutor, JobSizes
@@ -225,6 +227,44 @@ def test_preparation_claims_its_largest_trial_until_it_ends(ends):
     assert rig.start(2, B)[0]
 
 
+POOLING = replace(
+    PREPARATION, streams=tuple(replace(one, scenes=(SceneOf(A, 0),)) for one in PREPARATION.streams)
+)
+
+
+class LargerPooled(JobSizes):
+    """Sizes of trials of 100 MiB, and of 300 MiB with pooled labels."""
+
+    def micro_profile(self, family, pooled=False):
+        return (300 if pooled else 100) * MIB
+
+
+def test_pooled_labels_that_do_not_fit_are_left_out_of_the_preparation():
+    rig = Rig(0, 299, sizes=LargerPooled)
+    rig.budget.execute([POOLING])
+    assert rig.behind.executed == [PREPARATION], "the trials of its own labels are made"
+    assert rig.events() == [], "no γ is set aside"
+
+
+def test_preparation_claims_the_trial_with_pooled_labels():
+    rig = Rig(0, 300 + 100 + CONTEXT_MIB - 1, sizes=LargerPooled)
+    rig.budget.execute([POOLING])
+    assert rig.behind.executed == [POOLING]
+    assert not rig.start(1, B)[0]
+
+
+def test_trial_with_pooled_labels_needs_memory_for_the_most_that_may_be_pooled():
+    counted = []
+
+    class Sizes(JobSizes):
+        def retraining(self, config, crops):
+            counted.append(crops.training)
+            return 0
+
+    Rig(9999, 9999, sizes=Sizes).budget.execute([POOLING])
+    assert max(counted) == 400 * (1 + MOST_POOLED)
+
+
 class Kept:
     """Journal in memory."""
 
@@ -241,7 +281,7 @@ class Kept:
 class SmallTrials(JobSizes):
     """Sizes with which a micro-profile fits where a retraining of its family does not."""
 
-    def micro_profile(self, family):
+    def micro_profile(self, family, pooled=False):
         return 0
 
 
