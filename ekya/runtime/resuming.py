@@ -1,8 +1,8 @@
 """`ekya run --resume`: restores the state of an interrupted run at the start of its last window.
 
-The journal is cut at that window, so that it reads as if there had been no interruption. Answered frames stay
-answered, and the newest weights serve. State that was only in memory is lost: retrainings in progress,
-exemplars, and the frames kept for labelling.
+The journal is cut at that window, so that it reads as if there had been no interruption, and the report of
+the part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
+in memory is lost: retrainings in progress, exemplars, and the frames kept for labelling.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +24,7 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import cut_journal, read_journal
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
 from ekya.results.storage.run_state import StateStore
+from ekya.system.files import user_errors
 
 _REASON = "the run was interrupted"
 
@@ -51,7 +52,7 @@ class Resumed:
 
 
 def resume(folder: RunFolder) -> Resumed:
-    """Cuts the journal at the start of the last window, and returns the state there.
+    """Cuts the journal at the start of the last window, removes a report, and returns the state there.
 
     Raises:
         UserError: the run is complete, or was interrupted before its second window.
@@ -69,6 +70,9 @@ def resume(folder: RunFolder) -> Resumed:
         state = replayed.state if replayed.same else None
     if state is None:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
+    with user_errors(folder.path):
+        for path in (folder.summary, folder.report):
+            path.unlink(missing_ok=True)
     cut_journal(folder.journal, len(kept))
     events = tuple(_interruption(state.fleet, state.fleet.window_end_us))
     return Resumed(state, scheduler, options, events)

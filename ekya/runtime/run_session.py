@@ -291,23 +291,17 @@ class RunSession:
 def report_complete(folder: RunFolder, fleet: FleetConfig) -> bool:
     """Writes the report of a complete run that was stopped before it was there; returns whether it did.
 
-    What the host had measured is gone.
+    A report that is there is of the whole run, since ``resume`` removes any other. What the host had measured
+    is gone.
     """
     from ekya.results.finalize import finish_run
 
     _, constants, steps = read_journal(folder.journal)
-    if not is_complete(steps) or all(
-        _is_newer(path, folder.journal) for path in (folder.summary, folder.report)
-    ):
+    if not is_complete(steps) or (folder.summary.is_file() and folder.report.is_file()):
         return False
     _LOG.info("%s is complete; its report is written now", folder.path)
     finish_run(folder, fleet, "live", constants.seed)
     return True
-
-
-def _is_newer(path: Path, journal: Path) -> bool:
-    """Returns whether a file is there, and is not of a part of the run, before it was resumed."""
-    return path.is_file() and path.stat().st_mtime_ns >= journal.stat().st_mtime_ns
 
 
 def _kept_before(zoo: ZooFolder | None, from_us: int) -> Sequence[ev.Event]:

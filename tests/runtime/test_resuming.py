@@ -130,16 +130,33 @@ def test_resumed_complete_run_gets_its_report(complete):
     assert folder.report.is_file()
 
 
-def test_resumed_complete_run_with_an_older_report_gets_a_new_one(complete):
-    """The older one is of the part before an earlier ``--resume``."""
+def test_resumed_complete_run_keeps_its_report_in_a_copy(complete):
+    """A copy may have any modification times."""
     folder, fleet = complete
-    began_ns = folder.journal.stat().st_mtime_ns
+    assert report_complete(folder, fleet)
+    written = folder.summary.read_text()
+    for path in (folder.summary, folder.report):
+        os.utime(path, ns=(0, 0))
+    assert not report_complete(folder, fleet), "it is there"
+    assert folder.summary.read_text() == written
+
+
+@pytest.mark.parametrize("lacks", ["summary.json", "report.html"])
+def test_resumed_complete_run_without_a_part_of_its_report_gets_it(complete, lacks):
+    folder, fleet = complete
+    assert report_complete(folder, fleet)
+    (folder.path / lacks).unlink()
+    assert report_complete(folder, fleet)
+    assert (folder.path / lacks).is_file()
+
+
+def test_resuming_removes_the_report_of_the_part_before(folder):
+    """As of a run that was ended early; it would be taken for that of the whole run."""
     for path in (folder.summary, folder.report):
         path.write_text("older")
-        os.utime(path, ns=(began_ns - 1, began_ns - 1))
-    assert report_complete(folder, fleet)
-    assert "older" not in folder.summary.read_text()
-    assert not report_complete(folder, fleet), "it is there"
+    resume(folder)
+    assert not folder.summary.exists()
+    assert not folder.report.exists()
 
 
 def test_resumed_incomplete_run_is_not_reported(folder):
