@@ -9,7 +9,8 @@ from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.models.edge.cuts import Task
-from ekya.planning.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes, fit
+from ekya.planning.profiling.fitting import fit
+from ekya.planning.profiling.sizes import COARSER_RESOLUTION, RESOLUTIONS, Machine, Sizes, Wishes
 
 ANY_MACHINE = Machine(None)
 """Machine of a run on virtual time."""

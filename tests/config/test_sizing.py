@@ -15,7 +15,8 @@ from ekya.models.golden.registry import CLASSIFIERS
 from ekya.models.golden.resnext import build_resnext29
 from ekya.pipeline.collector import BURST_FRAMES, SAMPLED_FRAMES
 from ekya.pipeline.costs import fitted_by_card
-from ekya.planning.profiling.sizes import DRAWN_FRAMES, Machine
+from ekya.planning.profiling.fitting import DRAWN_FRAMES
+from ekya.planning.profiling.sizes import Machine
 
 
 def fleet_of(tmp_path, cameras, **said):

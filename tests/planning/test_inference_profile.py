@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.host import StreamCosts
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.planning.profiling.inference_profile import (
     HEADROOM,
@@ -16,6 +17,7 @@ from ekya.planning.profiling.inference_profile import (
     PRIOR_OBJECTS,
     BurstFrame,
     at_measured_use,
+    floor_milli,
     held_frames,
     inference_options,
     measured_relative_accuracy,
@@ -293,3 +295,9 @@ def test_period_charges_no_frame_into_which_boxes_are_not_followed():
     assert period_gpu_s(fifth, *golden, 1.0) == pytest.approx(0.1 + 0.002), "at a fifth of the share"
     assert period_gpu_s(fifth, {GOLDEN_RESOLUTION: 9.0}, golden[1], FPS) == 9.0, "beyond one GPU: none is"
     assert period_gpu_s(fifth, golden[0], {}, FPS) == 0.1
+
+
+def test_floor_is_that_of_the_cheapest_lambda_of_either_detector():
+    of = StreamCosts(10.0, {96: 0.05, GOLDEN_RESOLUTION: 0.1}, following_gpu_s={GOLDEN_RESOLUTION: 0.001})
+    assert floor_milli(of, (1,), (96,)) == ceil(0.05 * 10 * HEADROOM * 1000)
+    assert floor_milli(of, (1,), (96,), golden_every=(5, 20)) == ceil(0.101 * 10 / 5 * HEADROOM * 1000)

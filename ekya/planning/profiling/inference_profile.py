@@ -1,5 +1,6 @@
 """Inference profiler (paper §3.1): relative accuracy, needed share and age of results for each λ."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -7,7 +8,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.core.configs import InferenceConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
+from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.objects import iou_matrix
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
@@ -169,6 +171,31 @@ def period_gpu_s(
     share_milli = speed.share_for(all_s * fps / config.every * HEADROOM)
     held = held_frames(share_milli, analysing_s, fps, speed)
     return analysing_s + max(config.every - 1 - held, 0) * following_s
+
+
+def needed_milli(of: StreamCosts, config: InferenceConfig) -> int:
+    """Returns the share with which a λ keeps up."""
+    gpu_s = period_gpu_s(config, of.frame_gpu_s, of.following_gpu_s, of.fps)
+    return math.ceil(FULL_GPU_MILLI * gpu_s * of.fps / config.every * HEADROOM)
+
+
+def floor_milli(
+    of: StreamCosts, every: Sequence[int], resolutions: Sequence[int], golden_every: Sequence[int] = ()
+) -> int:
+    """Returns the share of a stream's cheapest λ that analyses about one frame a second, or more of them."""
+    fastest = max(1, round(of.fps))
+    once_a_second = [k for k in every if k <= fastest] or [min(every)]
+    configs = [InferenceConfig(k, side) for k in once_a_second for side in resolutions]
+    configs += [InferenceConfig(k, GOLDEN_RESOLUTION) for k in golden_every if k <= fastest]
+    return min(needed_milli(of, config) for config in configs)
+
+
+def all_milli(costs: HostCosts, every: int, resolution: int) -> int:
+    """Returns the share of one λ for all cameras; of a slower camera no less than one frame a second."""
+    return sum(
+        needed_milli(of, InferenceConfig(min(every, max(1, round(of.fps))), resolution))
+        for of in costs.streams.values()
+    )
 
 
 def used_milli(config: InferenceConfig, frame_gpu_s: float, fps: float, speed: SpeedCurve = LINEAR) -> int:

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.units import StreamId
-from ekya.planning.profiling.inference_profile import HEADROOM
-from ekya.planning.profiling.sizes import Machine, Wishes, fit, floor_milli
+from ekya.planning.profiling.fitting import fit
+from ekya.planning.profiling.inference_profile import floor_milli
+from ekya.planning.profiling.sizes import Machine, Wishes
 
 MACHINES = (500, 1000, 2000, 4000, 16_000, 64_000)
 CAMERAS = (1, 4, 10, 20, 30)
@@ -208,9 +208,3 @@ def test_fit_sizes_add_up_or_name_what_is_given_up(
         assert "\n" not in str(error)
         sizes = fit(said, costs, machine, overload=True).sizes
         assert sizes.preparation_milli > 0
-
-
-def test_floor_is_that_of_the_cheapest_lambda_of_either_detector():
-    of = StreamCosts(10.0, {96: 0.05, GOLDEN_RESOLUTION: 0.1}, following_gpu_s={GOLDEN_RESOLUTION: 0.001})
-    assert floor_milli(of, (1,), (96,)) == math.ceil(0.05 * 10 * HEADROOM * 1000)
-    assert floor_milli(of, (1,), (96,), golden_every=(5, 20)) == math.ceil(0.101 * 10 / 5 * HEADROOM * 1000)
