@@ -1,4 +1,4 @@
-"""From what a foreign network answers to detections that the rest of Ekya can rely on."""
+"""Turns what a foreign network answers into detections that the rest of Ekya can rely on."""
 
 import numpy as np
 
