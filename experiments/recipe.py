@@ -14,7 +14,7 @@ import typer
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, MultipleLocator, PercentFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -231,8 +231,13 @@ def quiet(axes: Axes) -> None:
 
 
 def accuracy_axis(axes: Axes, label: str = "accuracy") -> None:
-    """Labels parts of one as whole percent."""
-    axes.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
+    """Labels parts of one as whole percent, each once; called when all is drawn."""
+    low, high = axes.get_ylim()
+    # Left to itself, a short axis has a label for every half a percent.
+    narrow = high - low < 9 * 0.01
+    axes.yaxis.set_major_locator(
+        MultipleLocator(0.01) if narrow else MaxNLocator("auto", steps=[1, 2, 5, 10])
+    )
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if label:
         axes.set_ylabel(label, color=LIGHT.ink, fontsize=9.5)
