@@ -56,7 +56,7 @@ EKYA = (
     Recipe("figure2b", "Figure 2b: continuous retraining, on the rendered city", 55, traces=False),
     Recipe("figure3", "Figure 3: what configurations cost and bring", 5),
     Recipe("figure4", "Figure 4, Table 1: the example of two streams and three GPUs", 4, False, False),
-    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 15),
+    Recipe("figure6", "Figure 6, Table 3: accuracy by streams, and capacity", 45),
     Recipe("figure7", "Figure 7: accuracy by GPUs", 150),
     Recipe("figure8", "Figure 8: Ekya with one half taken out", 15),
     Recipe("investing", "ekya beside not retraining, from few GPUs on", 60, full=False),

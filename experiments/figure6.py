@@ -17,6 +17,7 @@ from played import (
     OURS,
     PAPER,
     PAPER_BASELINES,
+    SEEDS,
     Data,
     conditions,
     draw_schedulers,
@@ -206,7 +207,7 @@ def main(
 ) -> None:
     """Play 1 to 8 streams on one and on two GPUs: Figure 6 and Table 3."""
     with channel(json_to, out) as tell:
-        drawn = generated(8, 10 if full else 4, range(seed, seed + 3) if full else [seed])
+        drawn = generated(8, 10 if full else 4, range(seed, seed + SEEDS))
         every = [drawn, *recorded(trace)]
         total = len(GPUS) * sum(
             len(counts(data, full)) * (len(ours(data)) + len(PAPER_BASELINES)) for data in every

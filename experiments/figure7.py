@@ -29,6 +29,7 @@ from played import (
     OURS,
     PAPER,
     PAPER_BASELINES,
+    SEEDS,
     Data,
     Who,
     conditions,
@@ -64,9 +65,6 @@ from ekya.results.report.panels import LIGHT
 
 GPUS_PER_STREAM = (0.1, 0.2, 0.4, 0.8, 1.6)
 """The paper's 1, 2, 4, 8 and 16 GPUs for ten streams."""
-
-SEEDS = 5
-"""Generated traces."""
 
 SAVING_AT = 0.4
 """GPUs a stream at which the paper compares `uniform` with Ekya."""

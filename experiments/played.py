@@ -26,6 +26,9 @@ HELD_OUT_SEED = 9000
 
 GENERATED = "generated"
 
+SEEDS = 5
+"""Number of generated traces in Figures 6 and 7."""
+
 EXACT = 0.0
 """``error_sd`` of estimates that are the truth. Without it estimates are made of the trace's trials."""
 
