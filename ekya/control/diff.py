@@ -8,8 +8,9 @@ from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
-from ekya.core.units import JobId
+from ekya.core.units import JobId, StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
+from ekya.core.weights import SceneOf
 from ekya.planning.profiling.zoo import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
@@ -50,11 +51,12 @@ def diff(
                 window=state.window,
                 config=option.config,
                 share_milli=share,
-                expected_accuracy=option.accuracy_after,
+                expected_accuracy=option.own_accuracy_after,
                 expected_gpu_s=option.gpu_s,
                 elsewhere=assignment.elsewhere,
                 early_part=option.early_part,
                 training_speed=view.training_speed,
+                partners=views[stream.stream].partners,
             )
             ranked.append((_START, start))
             next_job = JobId(next_job + 1)
@@ -116,6 +118,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 expected_gpu_s=command.expected_gpu_s,
                 elsewhere=command.elsewhere,
                 early_part=command.early_part,
+                partners=tuple(SceneOf(one, state.stream(one).scene_us or 0) for one in command.partners),
             )
             return replace(
                 state.with_stream(replace(stream, job=job)),
@@ -126,6 +129,8 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return _with_job(
                 state, command, lambda job: replace(job, share_milli=command.share_milli, held_milli=0)
             )
+        case cmd.ServeModel() if command.of is not None:
+            return _served_together(state, command, command.of)
         case cmd.ServeModel():
             return _with_job(
                 state, command, lambda job: replace(job, served_epoch=command.epoch, epoch_since_us=None)
@@ -140,6 +145,16 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.without_preparation()
         case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack() | cmd.SkipPreparation():
             return state
+
+
+def _served_together(state: FleetState, command: cmd.ServeModel, of: StreamId) -> FleetState:
+    """Returns the state when a retraining's weights are about to serve a partner as well."""
+    stream, retrained = state.stream(command.stream), state.stream(of)
+    job = next(
+        one for one in (retrained.job, retrained.finished) if one is not None and one.job == command.job
+    )
+    accuracy = max(stream.accuracy or 0.0, job.accuracy_of(stream.stream) or 0.0)
+    return state.with_stream(replace(stream, finished=job, accuracy=accuracy))
 
 
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:

@@ -14,6 +14,7 @@ from ekya.control.views import (
     falls_behind,
     history_of,
     retrain_options,
+    still_partner,
     window_view,
 )
 from ekya.core import commands as cmd
@@ -23,13 +24,15 @@ from ekya.core.faults import OVER, Status
 from ekya.core.plan import Phase, Plan
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState, RetrainJob, StreamState
-from ekya.core.units import us_to_seconds
+from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.view import WindowView
 from ekya.core.weights import KeptModel
 from ekya.planning.profiling.estimate import reestimated_accuracy
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import LabelledWindow, Observation
 from ekya.planning.profiling.speed_curves import refined
 from ekya.planning.profiling.zoo import superseded, why_offered
+from ekya.planning.schedulers.joint import ways_to_retrain
 from ekya.planning.schedulers.scheduler import Needs
 
 ESTIMATE_CHANGE = 0.02
@@ -123,7 +126,8 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return StepResult(state, None, tuple(commands))
-    granted = at_granted_shares(view, planner(view), state.fleet, options, needs)
+    plan, view = _best_plan(planner, ways_to_retrain(view))
+    granted = at_granted_shares(view, plan, state.fleet, options, needs)
     plan = replace(granted, epoch=state.epoch + 1)
     state = replace(state, phases=plan.phases, epoch=plan.epoch)
     begun = [command for command in commands if isinstance(command, cmd.BeginPreparation)]
@@ -133,6 +137,11 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         if not isinstance(command, cmd.BeginPreparation):  # it has begun above
             state = replace(state, fleet=after_command(state.fleet, command, batch.now_us))
     return StepResult(state, plan, (*(command for command in commands if command not in begun), *planned))
+
+
+def _best_plan(planner: Planner, views: Sequence[WindowView]) -> tuple[Plan, WindowView]:
+    """Returns the plan of the highest objective, of equals the first, and the view that it is for."""
+    return max(((planner(view), view) for view in views), key=lambda one: one[0].expected_accuracy)
 
 
 def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
@@ -287,16 +296,19 @@ def _answers(
                 return
             if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
                 yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
+                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
         case ev.RetrainFinished() | ev.RetrainFailed():
             job = before.stream(event.stream).job
             if job is not None and job.job == event.job:
                 yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
+                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
         case ev.WindowClosed():
             if before.preparation is not None:
                 yield cmd.EndPreparation(event.index, before.preparation.round)
             for stream in before.streams:
                 if stream.job is not None:
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
+                    yield from _to_partners(before, stream.stream, stream.job, options.serve_margin)
                     yield cmd.StopRetraining(stream.stream, stream.job.job)
         case ev.StreamEnded():
             # No frames remain to serve, so the share is freed immediately.
@@ -367,6 +379,21 @@ def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Ne
         yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
     else:
         yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
+
+
+def _to_partners(fleet: FleetState, of: StreamId, job: RetrainJob, margin: float) -> Iterator[cmd.ServeModel]:
+    """Yields commands to serve a retraining's best weights on its partners that they do well on."""
+    if fleet.stream(of).relabelling:
+        return
+    for partner in job.partners:
+        stream, accuracy = fleet.stream(partner.stream), job.accuracy_of(partner.stream)
+        if accuracy is None or not still_partner(fleet, partner):
+            continue
+        served = stream.finished
+        if served is not None and (served.job, served.best_epoch) == (job.job, job.best_epoch):
+            continue
+        if why_not(accuracy, stream.accuracy or 0.0, margin) is None:
+            yield cmd.ServeModel(partner.stream, job.job, job.best_epoch, of=of)
 
 
 def _comes_whole(job: RetrainJob, needs: Needs) -> bool:

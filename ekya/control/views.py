@@ -13,6 +13,7 @@ from ekya.core.profile import FamilyCurve, Profiler, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
+from ekya.core.weights import SceneOf
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import objects_shown, served_after
@@ -153,11 +154,12 @@ def _stream_view(
         inference_options=inference_needs(stream, options)
         if options.preparation_bursts
         else _pooled(stream, state, inference_needs(stream, options)),
-        running=_running(stream),
+        running=_running(stream, state),
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.labels.histogram,
         cached=stream.cached if not state.preparing and _idle(stream) else (),
+        partners=_partners(stream, state, options),
     )
 
 
@@ -231,7 +233,7 @@ def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
     return start if crops and not stream.labels.new_classes else accuracy
 
 
-def _running(stream: StreamState) -> RunningRetraining | None:
+def _running(stream: StreamState, state: FleetState) -> RunningRetraining | None:
     job = stream.job
     if job is None:
         return None
@@ -239,7 +241,26 @@ def _running(stream: StreamState) -> RunningRetraining | None:
     work_gpu_s = left_gpu_s + job.gpu_s
     early = early_part_left(job.early_part, left_gpu_s / work_gpu_s if work_gpu_s > 0.0 else 0.0)
     left = RetrainOption(job.config, job.outlook, left_gpu_s, early_part=early)
-    return RunningRetraining(job.job, left, job.share_milli, job.elsewhere)
+    partners = tuple(one.stream for one in job.partners if still_partner(state, one))
+    return RunningRetraining(job.job, left, job.share_milli, job.elsewhere, partners)
+
+
+def still_partner(state: FleetState, partner: SceneOf) -> bool:
+    """Returns whether a stream still shows the scene that it had when a joint retraining began."""
+    stream = state.stream(partner.stream)
+    same = (stream.scene_us or 0) == partner.since_us and not stream.relabelling
+    return same and stream.status is Status.SERVING and stream.job is None
+
+
+def _partners(stream: StreamState, state: FleetState, options: LoopOptions) -> tuple[StreamId, ...]:
+    """Returns the streams whose labels a stream learns from, and which learn from its own."""
+    if not options.retrains_together:
+        return ()
+    return tuple(
+        one
+        for one in stream.labels.pooled_of
+        if one != stream.stream and stream.stream in state.stream(one).labels.pooled_of
+    )
 
 
 def retrain_options(

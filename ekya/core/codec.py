@@ -22,9 +22,13 @@ _NEWER: dict[str, object] = {
     "expected": None,
     "scenes": [],
     "pooled": None,
+    "partners": [],
+    "partner_accuracies": [],
+    "partners_gain": 0.0,
+    "of": None,
 }
-"""Keys that came later, and the values at which they are left out: a run without drifts, kept models and
-pooled labels reads as before."""
+"""Keys that came later, and the values at which they are left out: a run without drifts, kept models,
+pooled labels and joint retrainings reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

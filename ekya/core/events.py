@@ -195,7 +195,12 @@ class PreparationEnded:
 
 @dataclass(frozen=True, slots=True)
 class RetrainProgress:
-    """A retraining finished an epoch. ``gpu_s`` is its use so far."""
+    """A retraining finished an epoch. ``gpu_s`` is its use so far.
+
+    Attributes:
+        partner_accuracies: on the validation parts of its partners, in the order of its command; empty where
+            the world does not measure them.
+    """
 
     t_us: int
     stream: StreamId
@@ -203,6 +208,7 @@ class RetrainProgress:
     epoch: int
     validation_accuracy: float
     gpu_s: float
+    partner_accuracies: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

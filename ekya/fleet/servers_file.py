@@ -184,7 +184,9 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
             "classify}}`, or give this fleet file to ekya run"
         )
     terms = ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
-    return Server(terms, fleet)
+    # Loans are agreed on while a plan is made, and joint retrainings are planned twice.
+    alone = fleet.model_copy(update={"drift": fleet.drift.model_copy(update={"joint": False})})
+    return Server(terms, alone)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:

@@ -80,6 +80,7 @@ def loop_options(
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
         pools_labels=fleet.drift.pools,
+        retrains_together=fleet.drift.retrains_together,
         zoo=_kept_models(fleet),
         preparation_bursts=fleet.preparation.burst,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),

@@ -196,6 +196,7 @@ RETRAINING = ActorKind(
         "share",
         "share_first",
         "stop_sharing",
+        "trained_for",
         "send",
         "leave",
     ),

@@ -103,7 +103,7 @@ class RayExecutor:
         self._inputs = RetrainInputs(actors, ready, keep_labels)
         self._preparing: cmd.BeginPreparation | None = None
         self._profiler_starts: set[Any] = set()
-        self._started: set[JobId] = set()
+        self._started: dict[JobId, cmd.StartRetraining] = {}
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._follow(actors.preparation)
         for stream, own in actors.streams.items():
@@ -166,12 +166,7 @@ class RayExecutor:
                 self._shares.leave(retraining_holder(command.stream, command.job))
                 self.remote.send(command.stream, command.job)
             case cmd.ServeModel():
-                # A job of an interrupted run is ignored: only the loop still has it.
-                if command.job in self._started or self.remote.has(command.job):
-                    # Remote weights are sent to inference after the stream's trainer has received them.
-                    after = self.remote.send(command.stream, command.job)
-                    self._weights.send(command.stream, command.job, after)
-                    self._make_known(command.stream)
+                self._serve(command)
             case cmd.RollBack():
                 if self._weights.roll_back(command.stream):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
@@ -262,14 +257,38 @@ class RayExecutor:
         return True
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
-        self._started.add(command.job)
+        self._started[command.job] = command
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
         activations = self._weights.activations(command.stream)
         at_share = replace(command, share_milli=share_milli)
+        partners = map(self._inputs.labels, command.partners)
         return own.retraining.start.remote(
-            command.stream, at_share, own.newest_weights, labels, activations, serial
+            command.stream, at_share, own.newest_weights, labels, activations, serial, *partners
         )
+
+    def _serve(self, command: cmd.ServeModel) -> None:
+        """Sends weights from a trainer to inference, after those trained elsewhere have come there."""
+        stream, job = command.stream, command.job
+        started = self._started.get(job)
+        if started is None and not self.remote.has(job):
+            return  # a job of an interrupted run: only the loop still has it
+        if started is not None and started.stream != stream:
+            after = [self._bring_to_partner(started, stream)]
+        else:
+            after = self.remote.send(stream, job)
+        self._weights.send(stream, job, after)
+        self._make_known(stream)
+
+    def _bring_to_partner(self, started: cmd.StartRetraining, partner: StreamId) -> Any:
+        """Brings the weights of a joint retraining to a partner's trainer; returns the reference."""
+        trained_for = self._actors.streams[started.stream].retraining.trained_for.options(num_returns=2)
+        weights, accuracy = trained_for.remote(started.stream, started.job, partner)
+        receive = self._actors.streams[partner].retraining.receive
+        its = replace(started, stream=partner, partners=())
+        came = receive.remote(partner, its, weights, accuracy, self._inputs.labels(partner))
+        self._calls.add(came, partial(log_failure, "receive"))
+        return came
 
     def _make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""

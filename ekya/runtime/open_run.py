@@ -139,6 +139,7 @@ def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:
     answers = {
         "react": drift.react and begun.reacts_to_drift,
         "pool": drift.pool and begun.pools_labels,
+        "joint": drift.joint and begun.retrains_together,
     }
     return fleet.model_copy(
         update={

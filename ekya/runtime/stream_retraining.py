@@ -13,7 +13,7 @@ from ekya.core import events as ev
 from ekya.core.commands import StartRetraining
 from ekya.core.errors import UserError
 from ekya.core.gpus import DidNotFit
-from ekya.core.units import JobId, ModelVersion
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.gpu.cuda_ipc import CudaIpc, SharedBlock
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
@@ -42,10 +42,11 @@ _OVER = Resized(0, 0, "the retraining is over")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """Weights with the highest accuracy so far."""
+    """Weights with the highest accuracy so far, and their accuracies on the partners' labels."""
 
     model: EdgeModel
     accuracy: float
+    partner_accuracies: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +56,7 @@ class _Job:
     Attributes:
         passed: the micro-profiler's forward passes of the start weights; None if there are none.
         memory: exemplars of the windows before.
+        partners: labels of the streams that its weights may serve as well.
         best: None before the first epoch.
     """
 
@@ -63,6 +65,7 @@ class _Job:
     labels: StreamLabels
     passed: ActivationCache | None
     memory: ExemplarMemory
+    partners: tuple[StreamLabels, ...] = ()
     best: _Best | None = None
 
 
@@ -103,13 +106,22 @@ class StreamRetraining:
         labels: StreamLabels | None,
         passed: ActivationCache | None,
         serial: int,
+        *partners: StreamLabels | None,
     ) -> Resized | None:
         """Begins a retraining from the weights that serve and returns its share; emits an event every epoch.
 
-        ``passed`` holds forward passes of these weights on crops that the micro-profiler tried.
+        Args:
+            command: to begin.
+            weights: that serve.
+            labels: to train on.
+            passed: forward passes of these weights on crops that the micro-profiler tried.
+            serial: of the order of its share.
+            partners: labels of its partners, on which it is measured if all of them are known.
         """
         with self._beginning(command):
             job = self._new_job(command, command.share_milli, labels, passed)
+            known = tuple(of for of in partners if of is not None)
+            job.partners = known if len(known) == len(partners) else ()
             resized = job.share.resize(serial, command.share_milli)
             self._set_to_work(job, lambda: self._train(job, weights))
             return resized
@@ -121,7 +133,8 @@ class StreamRetraining:
         """Receives the best checkpoint of a remote retraining so far, and makes a job of it.
 
         It needs no share: it only updates the exemplar memory, as every job does at its end. It is called
-        again when the remote retraining has a better checkpoint.
+        again when the remote retraining has a better checkpoint. To a partner of a joint retraining that is
+        as remote as one on another server.
         """
         with self._beginning(command):
             model, before = from_bytes(weights), self._jobs.get(command.job)
@@ -200,6 +213,19 @@ class StreamRetraining:
         saver.start()
         self._savers.append(saver)
         return to_bytes(best.model), best.accuracy
+
+    def trained_for(self, job: JobId, partner: StreamId) -> tuple[bytes, float]:
+        """Returns the best checkpoint so far and its accuracy on the labels of a partner.
+
+        Raises:
+            LookupError: the job is not here any more, or has not been measured on these labels.
+        """
+        best, running = self._best(job), self._jobs.get(job)
+        partners = () if running is None else running.command.partners
+        accuracies = dict(zip(partners, best.partner_accuracies, strict=False))
+        if partner not in accuracies:
+            raise LookupError(f"retraining {job} of {self._stream.id} was not measured on {partner}")
+        return to_bytes(best.model), accuracies[partner]
 
     def share(self, job: JobId, version: ModelVersion, after: None = None) -> tuple[SharedWeights, float]:
         """Sends the best weights so far over CUDA IPC, ahead of ``send``; returns them with their accuracy.
@@ -300,17 +326,24 @@ class StreamRetraining:
             command.window,
             scope=job.share.batch,
             passed=job.passed,
+            partners=job.partners,
         )
         retraining.prepare()
         gpu_s = 0.0
         while not retraining.done:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
-                job.best = _Best(retraining.model(), result.validation_accuracy)
-            accuracy, gpu_s = result.validation_accuracy, job.share.worth_s()
+                job.best = _Best(retraining.model(), result.validation_accuracy, result.partner_accuracies)
+            gpu_s = job.share.worth_s()
             self._mailbox.put(
                 ev.RetrainProgress(
-                    self._clock.now_us(), command.stream, command.job, result.epoch, accuracy, gpu_s
+                    self._clock.now_us(),
+                    command.stream,
+                    command.job,
+                    result.epoch,
+                    result.validation_accuracy,
+                    gpu_s,
+                    result.partner_accuracies,
                 )
             )
         self._mailbox.put(ev.RetrainFinished(self._clock.now_us(), command.stream, command.job, gpu_s))

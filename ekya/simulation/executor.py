@@ -84,8 +84,10 @@ class World(Protocol[ModelT]):
     ) -> Iterator[TrainingStep[ModelT]] | str:
         """Returns the steps of a training here or elsewhere, or the reason why there is none."""
 
-    def serve(self, running: VirtualRetraining[ModelT], model: ModelT, now_us: int) -> ModelVersion:
-        """Serves the best weights of a retraining; returns their version."""
+    def serve(
+        self, stream: StreamId, running: VirtualRetraining[ModelT], model: ModelT, now_us: int
+    ) -> ModelVersion:
+        """Serves the best weights of a retraining on its stream, or on a partner; returns their version."""
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> Iterable[ev.Event]:
         """Serves earlier weights again."""
@@ -285,13 +287,15 @@ class VirtualExecutor(Generic[ModelT]):
         self.world.over(running)
 
     def _serve(self, command: cmd.ServeModel) -> None:
-        running = self._retrainings.get(command.stream)
+        running = self._retrainings.get(command.of or command.stream)
         if running is None or running.job != command.job or running.best is None:
             return
-        if running.due_us is not None:
+        accuracy = running.accuracy_on(command.stream)
+        if accuracy is None:
+            return
+        if running.due_us is not None and command.of is None:
             running.delay(self._checkpoint_delay_us)
-        version = self.world.serve(running, running.best.model, self._now_us)
-        accuracy = running.best.validation_accuracy
+        version = self.world.serve(command.stream, running, running.best.model, self._now_us)
         self._outbox.append(
             ev.ModelSwapped(self._now_us, command.stream, version, command.job, accuracy, stall_us=0)
         )

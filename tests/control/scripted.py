@@ -6,6 +6,7 @@ when it arrives, and that shares fit.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 from script import (
@@ -32,6 +33,7 @@ from ekya.core import events as ev
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
+from ekya.core.weights import PooledLabels
 
 
 class ScriptedFleet:
@@ -179,10 +181,18 @@ class ScriptedFleet:
         self._tell(ev.RetrainFinished(self.now_us, camera.stream, number, 0.0))
 
     def _serve(self, command: cmd.ServeModel) -> None:
-        camera = self.cameras[command.stream]
+        camera = self.cameras[command.of or command.stream]
         job = camera.job or camera.ended
         assert job is not None
         assert job.started.job == command.job
+        if command.of is not None:
+            partner = self.cameras[command.stream]
+            assert command.stream in job.started.partners
+            assert partner.alive
+            assert partner.job is None, "it is served while it is retrained itself"
+            accuracy = self._on_partner(max(job.accuracies))
+            self._at(self.now_us + SWAP_US, lambda: self._swap(partner, command.job, accuracy))
+            return
         accuracy = max(job.accuracies)
         last = max(epoch for epoch, of in enumerate(job.accuracies, start=1) if of == accuracy)
         assert command.epoch == last, "not its best epoch, of equals the last"
@@ -190,6 +200,10 @@ class ScriptedFleet:
             camera.job.work_until(self.now_us)
             camera.job.since_us += self._options.checkpoint_delay_us
         self._at(self.now_us + SWAP_US, lambda: self._swap(camera, command.job, accuracy))
+
+    @staticmethod
+    def _on_partner(accuracy: float) -> float:
+        return round(0.95 * accuracy, 4)
 
     def _running(self, command) -> Job:
         job = self.cameras[command.stream].job
@@ -258,8 +272,10 @@ class ScriptedFleet:
         job.accuracies.append(
             accuracy_after(family_of(config), job.from_accuracy, seen, (self._seed, number, epoch))
         )
+        accuracy = job.accuracies[-1]
+        partners = tuple(self._on_partner(accuracy) for _ in job.started.partners)
         self._tell(
-            ev.RetrainProgress(self.now_us, camera.stream, number, epoch, job.accuracies[-1], job.gpu_s)
+            ev.RetrainProgress(self.now_us, camera.stream, number, epoch, accuracy, job.gpu_s, partners)
         )
         if epoch == config.epochs:
             camera.ended, camera.job = job, None
@@ -278,6 +294,8 @@ class ScriptedFleet:
             if asked.inference:
                 steps.append((LAMBDA_GPU_S, lambda camera=camera: self._profiled(camera, window)))
         for rank in range(max((len(asked.families) for asked in command.streams), default=0)):
+            if rank == 1:
+                steps += [step for asked in command.streams if (step := self._pooled(asked, window))]
             for asked in command.streams:
                 camera = self.cameras[asked.stream]
                 if rank < len(asked.families):
@@ -288,6 +306,19 @@ class ScriptedFleet:
                         (gpu_s, lambda c=camera, v=curve, g=gpu_s: self._micro_profiled(c, window, v, g))
                     )
         return steps
+
+    def _pooled(self, asked: cmd.PrepareStream, window: int) -> tuple[float, Callable[[], ev.Event]] | None:
+        """Returns the trial with labels of other streams' scenes; all of them help."""
+        others = tuple(one.stream for one in asked.scenes if one.stream != asked.stream)
+        if not others or not asked.families:
+            return None
+        camera = self.cameras[asked.stream]
+        salt = (self._seed, window, list(self.cameras).index(asked.stream))
+        curve = curve_of(asked.families[0], camera, salt)
+        gpu_s = round(curve.prepare_gpu_s + PROFILED_EPOCHS * curve.epoch_gpu_s, 6)
+        labels = camera.crops * len(others)
+        pooled = PooledLabels(others, labels, curve.accuracies[-1], curve.accuracies[-1], 20, learns=True)
+        return gpu_s, lambda: replace(self._micro_profiled(camera, window, curve, gpu_s), pooled=pooled)
 
     def _prepare(self, steps: list[tuple[float, Callable[[], ev.Event]]]) -> None:
         """Runs the first step, and the rest after it, unless the preparation has ended by then."""

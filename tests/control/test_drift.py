@@ -272,6 +272,8 @@ def test_schedulers_without_labels_never_react(stream):
 
 # Laws of whole runs
 
+ALL_ANSWERS = replace(SCRIPTED, reacts_to_drift=True, pools_labels=True, retrains_together=True)
+
 
 def at_random(times):
     """Returns drifts of the scripted cameras at these times."""
@@ -292,7 +294,7 @@ TIMES = st.lists(
 @given(times=TIMES)
 def test_drifts_at_any_time_keep_shares_within_capacity(name, misfortunes, times):
     """The scripted fleet asserts it after each command, and the loop's own state agrees."""
-    options = replace(SCRIPTED, reacts_to_drift=True)
+    options = ALL_ANSWERS
 
     def check(done):
         fleet = done.states[-1].fleet
@@ -312,10 +314,9 @@ def test_drifts_at_any_time_keep_shares_within_capacity(name, misfortunes, times
 @given(times=TIMES)
 def test_journal_with_drifts_is_replayed_to_the_byte(tmp_path_factory, times):
     path = tmp_path_factory.mktemp("drifts") / "journal.jsonl"
-    options = replace(SCRIPTED, reacts_to_drift=True)
-    done = run("thief", options=options, misfortunes=at_random(times), path=path)
+    done = run("thief", options=ALL_ANSWERS, misfortunes=at_random(times), path=path)
     scheduler, read, turns = read_journal(path)
-    assert (scheduler, read, turns) == ("thief", options, done.turns)
+    assert (scheduler, read, turns) == ("thief", ALL_ANSWERS, done.turns)
     chosen = make_scheduler(scheduler)
     again = list(replay(turns, read, chosen.needs, chosen.plan))
     assert len(again) == len(turns)
@@ -331,3 +332,14 @@ def test_journal_without_the_option_has_no_newer_keys(tmp_path):
     text = json.dumps(lines)
     assert '"round"' not in text
     assert '"since_us"' not in text
+
+
+@pytest.mark.parametrize("name", ["ekya", "thief"])
+def test_streams_that_drift_together_are_retrained_together_in_whole_runs(name):
+    drifts = tuple(drift(at_us, stream, 1, at_us - S) for at_us, stream in ((60 * S, CAM_1), (61 * S, CAM_2)))
+    done = run(name, options=ALL_ANSWERS, misfortunes=drifts)
+    joint = [start for start in done.commands(cmd.StartRetraining) if start.partners]
+    assert joint
+    served = [serve for serve in done.commands(cmd.ServeModel) if serve.of is not None]
+    assert {serve.stream for serve in served} <= {one for start in joint for one in start.partners}
+    assert served

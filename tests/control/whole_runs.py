@@ -19,7 +19,7 @@ from ekya.results.storage.journal import FileJournal
 
 @dataclass
 class Run:
-    """Record of a run; ``views`` holds the view of the scheduler in each step, or None without a call."""
+    """Record of a run; ``views`` holds the scheduler's last view in each step, or None without a call."""
 
     fleet: ScriptedFleet
     options: LoopOptions
@@ -67,10 +67,11 @@ def run(
         return chosen.plan(view)
 
     def observe(batch: Batch, turn: StepResult) -> None:
-        assert len(asked) <= 1, "more than one plan in a turn"
+        assert len(asked) <= 1 + options.retrains_together, "more than one plan in a turn"
         done.turns.append(StepRecord(batch.now_us, batch.events, turn.plan, turn.commands))
         done.states.append(turn.state)
-        done.views.append(asked.pop() if asked else None)
+        done.views.append(asked[-1] if asked else None)
+        asked.clear()
         after_turn(done)
 
     journal = FileJournal(path, scheduler, options) if path else _Ignored()

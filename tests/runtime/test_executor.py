@@ -1,11 +1,12 @@
 """Tests of the live executor's calls of actors and its events, with fake actors that a test lets reply."""
 
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import ray
-from fake_actors import FakeActors, events_of, make_executor, start_retraining, swapped
+from fake_actors import FakeActors, events_of, labels_ready, make_executor, start_retraining, swapped
 from ray.exceptions import RayActorError, RayError
 
 from ekya.core import commands as cmd
@@ -366,6 +367,26 @@ def test_hot_swap_without_a_gpu_goes_through_the_object_store(executor, actors):
     assert actors.calls("share") == []
     assert len(actors.calls("receive")) == 1
     assert actors.arguments("send") == [(CAM, JobId(1), ModelVersion(1), [])]
+
+
+def test_joint_weights_come_to_a_partner_through_its_own_trainer(monkeypatch):
+    actors = FakeActors(("cam", "new"), replies={"labels": ("labels",)}).install(monkeypatch)
+    executor = make_executor(actors)
+    actors.emit(actors.preparation, labels_ready("new"))
+    events_of(executor, actors)
+    start = start_retraining(partners=("new",))
+    executor.execute([start, cmd.ServeModel("new", JobId(1), 2, of="cam")])
+    (begun,) = actors.arguments("start")
+    (labels,) = actors.calls("labels")
+    assert begun[6:] == labels.references, "the partner's labels are measured on"
+    (trained,) = actors.calls("trained_for")
+    assert trained.arguments == ("cam", JobId(1), "new")
+    to_trainer = next(one for one in actors.calls("receive") if one.actor is actors.streams["new"].retraining)
+    its = replace(start, stream="new", partners=())
+    assert to_trainer.arguments == ("new", its, *trained.references, *labels.references)
+    (send,) = actors.calls("send")
+    assert send.actor is actors.streams["new"].retraining
+    assert send.arguments == ("new", JobId(1), ModelVersion(1), [], *to_trainer.references)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ class Trainer:
             self.inside.set()
             assert self.end.wait(5)
             self.batches += 1
-        return SimpleNamespace(epoch=1, validation_accuracy=0.5)
+        return SimpleNamespace(epoch=1, validation_accuracy=0.5, partner_accuracies=())
 
     def model(self):
         return "weights"

@@ -1,6 +1,7 @@
 """Tests of the trainer's end of a transfer: over CUDA IPC first, then through the object store."""
 
 import time
+from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 
@@ -45,7 +46,9 @@ class Trainer:
         while self.epochs == self.wanted:
             time.sleep(0.001)
         self.epochs += 1
-        return SimpleNamespace(epoch=self.epochs, validation_accuracy=self.epochs / 10)
+        return SimpleNamespace(
+            epoch=self.epochs, validation_accuracy=self.epochs / 10, partner_accuracies=(self.epochs / 20,)
+        )
 
     def model(self):
         return model_of(self.epochs)
@@ -156,3 +159,17 @@ def test_first_weights_are_shared_and_freed_before_a_run(actor, process):
     assert same(receive(process.gpu.process().ipc(), shared, "cpu"), model_of(0))
     actor.stop_sharing(ModelVersion(0), ["received"])
     assert process.memory == {}
+
+
+def test_weights_for_a_partner_have_its_accuracy(trainer, process, waited, monkeypatch, folder, mailbox):
+    monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
+    made = stream_retraining(folder, mailbox)
+    command = replace(start_command(JOB, RetrainConfig(2, 8, 0, 0, 1.0)), partners=("cam-2",))
+    made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1, NO_LABELS)
+    progress = events_until(mailbox.take, ev.RetrainProgress)[-1]
+    assert progress.partner_accuracies == (0.05,)
+    weights, accuracy = made.trained_for(JOB, "cam-2")
+    assert accuracy == 0.05
+    assert torch.equal(from_bytes(weights).head.weight, model_of(1).head.weight)
+    with pytest.raises(LookupError, match="was not measured on cam-3"):
+        made.trained_for(JOB, "cam-3")

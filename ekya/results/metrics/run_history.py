@@ -33,6 +33,21 @@ class LostSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class JointSwap:
+    """Hot swap of weights on a partner of the stream that was retrained.
+
+    Attributes:
+        of: the stream that was retrained.
+        accuracy: on the partner's validation part.
+    """
+
+    t_us: int
+    stream: StreamId
+    of: StreamId
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunHistory:
     """All measurements from the steps of a run.
 
@@ -42,7 +57,8 @@ class RunHistory:
         preparations: spans in which labelling and profiling held a share.
         retrainings: in order of their start; ``ended`` is ``finished``, ``failed`` or ``stopped``.
         swaps: hot swaps of models.
-        served: retrainings of which at least one checkpoint came into service.
+        served: streams and the retrainings of which a checkpoint came into service there.
+        joint: hot swaps of weights that were retrained together with another stream's, in order.
         added_us: time at which each stream was added.
         lost: spans in which cameras gave no frames; the end of a stream ends its span.
         swap_delays_us: time from each command to serve a model until it served.
@@ -63,7 +79,8 @@ class RunHistory:
     preparations: tuple[PreparationSpan, ...]
     retrainings: tuple[RetrainRun, ...]
     swaps: tuple[Swap, ...]
-    served: frozenset[JobId]
+    served: frozenset[tuple[StreamId, JobId]]
+    joint: tuple[JointSwap, ...]
     added_us: Mapping[StreamId, int]
     lost: tuple[LostSpan, ...]
     swap_delays_us: tuple[int, ...]
@@ -135,7 +152,8 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
         swaps=tuple(
             Swap(event.t_us, event.stream, event.version) for event in events if isinstance(event, ev.Swapped)
         ),
-        served=frozenset(event.job for event in events if isinstance(event, ev.ModelSwapped)),
+        served=frozenset((event.stream, event.job) for event in events if isinstance(event, ev.ModelSwapped)),
+        joint=tuple(_joint(steps)),
         added_us={event.stream: event.t_us for event in events if isinstance(event, ev.StreamAdded)},
         lost=tuple(_lost(events, end_us)),
         swap_delays_us=tuple(_swap_delays_us(steps)),
@@ -272,6 +290,15 @@ def _swap_delays_us(steps: Sequence[StepRecord]) -> Iterator[int]:
                 commanded.setdefault(command.stream, []).append((None, step.now_us))
 
 
+def _joint(steps: Sequence[StepRecord]) -> Iterator[JointSwap]:
+    trained: dict[JobId, StreamId] = {}
+    for step in steps:
+        for event in step.events:
+            if isinstance(event, ev.ModelSwapped) and trained.get(event.job, event.stream) != event.stream:
+                yield JointSwap(event.t_us, event.stream, trained[event.job], event.validation_accuracy)
+        trained |= {one.job: one.stream for one in step.commands if isinstance(one, cmd.StartRetraining)}
+
+
 def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, ...]:
     ends: dict[JobId, tuple[int, str]] = {}
     best: dict[JobId, float] = {}
@@ -322,12 +349,16 @@ def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, 
 def _outcome(
     steps: Sequence[StepRecord], history: RunHistory, stream: StreamId, window: WindowSpan
 ) -> WindowOutcome:
-    runs = [run for run in history.retrainings if run.stream == stream and run.window == window.index]
+    runs = [
+        run
+        for run in history.retrainings
+        if run.window == window.index and (run.stream == stream or (stream, run.job) in history.served)
+    ]
     retrain_milli, inference_milli = mean_shares(history.shares, stream, window.start_us, window.end_us)
     return WindowOutcome(
         stream=stream,
         index=window.index,
-        retrained=any(run.job in history.served for run in runs),
+        retrained=any((stream, run.job) in history.served for run in runs),
         gamma=runs[-1].config if runs else None,
         inference=_longest_inference(steps, stream, window),
         retrain_share_milli=retrain_milli,

@@ -26,7 +26,8 @@ def training_steps(retraining: Retraining, card: CostCard) -> Iterator[TrainingS
         with _fits():
             result = retraining.run_epoch()
         gpu_s = prepare_gpu_s + result.epoch * epoch_gpu_s
-        return EpochEnd(result.epoch, result.validation_accuracy, gpu_s, retraining.model)
+        accuracy, partners = result.validation_accuracy, result.partner_accuracies
+        return EpochEnd(result.epoch, accuracy, gpu_s, retraining.model, partners)
 
     def prepare() -> None:
         with _fits():

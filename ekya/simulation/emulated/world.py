@@ -130,12 +130,18 @@ class EmulatedWorld:
         if camera.labels is None:
             return "there are no labels to train on"
         passed = self._preparing.passed_by(command.stream, camera.model)
-        return training_steps(self._retraining(camera, camera.labels, command, passed), self._card)
+        partners = self._labels_of(command.partners)
+        retraining = self._retraining(camera, camera.labels, command, passed, partners)
+        return training_steps(retraining, self._card)
 
-    def serve(self, running: VirtualRetraining[EdgeModel], model: EdgeModel, now_us: int) -> ModelVersion:
-        """Serves the best weights of a retraining."""
-        camera = self._cameras[running.stream]
-        camera.serve(running, model, now_us)
+    def serve(
+        self, stream: StreamId, running: VirtualRetraining[EdgeModel], model: EdgeModel, now_us: int
+    ) -> ModelVersion:
+        """Serves the best weights of a retraining, on its stream or on a partner."""
+        camera = self._cameras[stream]
+        camera.serve(running, model, running.accuracy_on(stream), now_us)
+        if stream != running.stream:
+            camera.remember_partner(running.job, model)
         return camera.version
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
@@ -245,12 +251,19 @@ class EmulatedWorld:
             self._preparing.keep_labels(command.stream, labels)
         return self._retraining(camera, labels, command) if labels.can_train else None
 
+    def _labels_of(self, partners: Sequence[StreamId]) -> list[StreamLabels]:
+        """Returns the labels of a retraining's partners; none if some are missing, so none is measured."""
+        found = [self._cameras[one].labels for one in partners]
+        known = [labels for labels in found if labels is not None]
+        return known if len(known) == len(found) else []
+
     def _retraining(
         self,
         camera: EmulatedCamera,
         labels: StreamLabels,
         command: cmd.StartRetraining,
         passed: ActivationCache | None = None,
+        partners: Sequence[StreamLabels] = (),
     ) -> Retraining:
         camera.trained_on = labels
         return retraining_of(
@@ -261,6 +274,7 @@ class EmulatedWorld:
             camera.settings,
             command.window,
             passed=passed,
+            partners=partners,
         )
 
 

@@ -129,11 +129,13 @@ class TraceWorld:
         training = training_for(stream.trace.windows[window], command.config, stream.origin)
         return unknown if training is None else recorded_steps(training, command.config, window, exact)
 
-    def serve(self, running: VirtualRetraining[TraceModel], model: TraceModel, now_us: int) -> ModelVersion:
+    def serve(
+        self, stream: StreamId, running: VirtualRetraining[TraceModel], model: TraceModel, now_us: int
+    ) -> ModelVersion:
         """Serves an epoch of a recorded training."""
-        stream = self._streams[running.stream]
-        stream.serve(model, now_us)
-        return stream.version
+        served = self._streams[stream]
+        served.serve(model, now_us)
+        return served.version
 
     def roll_back(self, command: cmd.RollBack, now_us: int) -> list[ev.Event]:
         """Raises ``ValueError``: the gate has nothing to compare here."""
