@@ -67,6 +67,7 @@ class LoopOptions:
         zoo: number of retrained models that are kept; 0 without a zoo.
         preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
             inference needs and whether or not it pays.
+        doses: number of equal doses in which a window's labels are made.
     """
 
     window_us: int
@@ -99,3 +100,4 @@ class LoopOptions:
     pools_labels: bool = False
     zoo: int = 0
     preparation_bursts: bool = True
+    doses: int = 1

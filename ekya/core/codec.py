@@ -22,9 +22,11 @@ _NEWER: dict[str, object] = {
     "expected": None,
     "scenes": [],
     "pooled": None,
+    "dose": {"parts": 1, "known": None},
+    "probe": None,
 }
-"""Keys that came later, and the values at which they are left out: a run without drifts, kept models and
-pooled labels reads as before."""
+"""Keys that came later, and the values at which they are left out: a run without drifts, kept models,
+pooled labels and doses reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

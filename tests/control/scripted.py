@@ -32,6 +32,9 @@ from ekya.core import events as ev
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
+from ekya.core.weights import WHOLE, Probe
+
+OBJECTS_IN_DOSE = 40
 
 
 class ScriptedFleet:
@@ -271,8 +274,7 @@ class ScriptedFleet:
         window, steps = command.window, []
         for asked in command.streams:
             camera = self.cameras[asked.stream]
-            since_us = asked.since_us
-            steps.append((LABEL_GPU_S, lambda c=camera, s=since_us: self._labels(c, window, s)))
+            steps.append((LABEL_GPU_S, lambda c=camera, of=asked: self._labels(c, window, of)))
         for asked in command.streams:
             camera = self.cameras[asked.stream]
             if asked.inference:
@@ -307,8 +309,11 @@ class ScriptedFleet:
 
         self._at(self.now_us + round(gpu_s / BENT.speed(begun.share_milli) * S), finish)
 
-    def _labels(self, camera: Camera, window: int, since_us: int | None) -> ev.LabelsReady:
+    def _labels(self, camera: Camera, window: int, asked: cmd.PrepareStream) -> ev.LabelsReady:
         camera.labelled = window
+        probe = None
+        if asked.since_us is not None and asked.dose != WHOLE:
+            probe = Probe(camera.accuracy, OBJECTS_IN_DOSE, asked.dose.known)
         return ev.LabelsReady(
             self.now_us,
             camera.stream,
@@ -318,7 +323,8 @@ class ScriptedFleet:
             camera.accuracy,
             False,
             LABEL_GPU_S,
-            since_us=since_us,
+            since_us=asked.since_us,
+            probe=probe,
         )
 
     def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:

@@ -23,7 +23,7 @@ from ekya.system.files import write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
-NEWER = {"reacts_to_drift": False, "preparation_bursts": True, "pools_labels": False, "zoo": 0}
+NEWER = {"reacts_to_drift": False, "preparation_bursts": True, "pools_labels": False, "zoo": 0, "doses": 1}
 """Options that came later, and the values at which they are left out: such a run is written as before."""
 
 
