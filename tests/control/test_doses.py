@@ -3,7 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from byhand import NEEDS, OPTIONS, A, B, Hand, S, labels, opened_1, progress, retraining, started
+from byhand import (
+    LAMBDAS,
+    NEEDS,
+    OPTIONS,
+    A,
+    B,
+    Hand,
+    S,
+    Wish,
+    labels,
+    opened_1,
+    progress,
+    retraining,
+    started,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from script import CAM_1, CAM_2, MISFORTUNES
@@ -174,6 +188,17 @@ def test_dose_spares_a_stream_with_nothing_to_gain_where_inference_lacks_share()
     hand.give(105 * S, dear, labels(105 * S, B, accuracy=0.2))
     hand.give(110 * S, ev.PreparationEnded(110 * S, 1))
     assert [stream for stream, _, _ in asked(give_dose(hand, 125 * S))] == [B]
+
+
+@pytest.mark.parametrize(("capacity_milli", "share_milli"), [(1000, 500), (700, 300), (600, 200)])
+def test_dose_leaves_inference_its_floor(capacity_milli, share_milli):
+    """Each stream reaches a_MIN with two quanta."""
+    sparing = replace(DOSES, preparation_bursts=False, min_accuracy=0.6, capacity_milli=capacity_milli)
+    hand = Hand(wishes={A: Wish(0), B: Wish(0)}, options=sparing)
+    hand.give(0, ev.StreamAdded(0, A, LAMBDAS), ev.StreamAdded(0, B, LAMBDAS), ev.WindowOpened(0, 0, 100 * S))
+    (begun,) = only(cmd.BeginPreparation, hand.give(25 * S, ev.DoseDue(25 * S, 0, 1)))
+    assert begun.share_milli == share_milli
+    assert hand.views[-1].capacity_milli == capacity_milli - share_milli
 
 
 @pytest.mark.parametrize(("accuracy", "drifts"), [(WORSE, 1), (AS_KNOWN, 0)])
