@@ -156,7 +156,11 @@ class FleetConfig(FleetSection):
             return self
         changes = {
             "preparation": self.preparation.model_copy(
-                update={"profiler": preset.profiler, "burst": preset.prepares_in_burst}
+                update={
+                    "profiler": preset.profiler,
+                    "burst": preset.prepares_in_burst,
+                    "doses": 1 if preset.prepares_in_burst else self.preparation.doses,
+                }
             ),
             "placement": placement_of(scheduler, self.placement),
             "checkpoints": preset.checkpoints,
@@ -298,6 +302,11 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield from _problems_of_detectors(fleet)
     elif fleet.inference.flow:
         yield f"inference.flow: boxes are followed for edge.task: {Task.DETECT} only; remove it"
+    if fleet.preparation.burst and fleet.preparation.doses > 1:
+        yield (
+            f"preparation.doses: {fleet.preparation.doses} doses are no burst; use 1, or remove "
+            "preparation.burst"
+        )
     if fleet.inference.golden_every and (
         fleet.edge.task is not Task.DETECT or detector_of(fleet.golden) is None
     ):

@@ -62,6 +62,8 @@ class PreparationConfig(FleetSection):
         profiler: how γ are micro-profiled: ``ekya``, or ``paper`` for the paper's plain version.
         burst: prepare all streams at the whole ``share_milli``, whatever inference needs, as in the paper.
             Otherwise those that are expected to gain more than it costs.
+        doses: number of equal parts in which the labels of a window are made, spread over it: the first when
+            it opens, and each later one of frames since, of the streams that are expected to gain by it.
     """
 
     share_milli: int = Field(default=900, ge=1)
@@ -70,6 +72,7 @@ class PreparationConfig(FleetSection):
     frames: KeptFrames = KeptFrames.DRAWN
     profiler: Profiler = Profiler.EKYA
     burst: bool = False
+    doses: int = Field(default=1, ge=1)
 
 
 class ShadowGateConfig(FleetSection):

@@ -10,7 +10,7 @@ from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.core.weights import SceneOf
+from ekya.core.weights import WHOLE, SceneOf
 from ekya.planning.profiling.zoo import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
@@ -160,7 +160,7 @@ def _served_together(state: FleetState, command: cmd.ServeModel, of: StreamId) -
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:
     profiled_in = window if asked.inference else stream.inference_profiled_in
     prepared = replace(stream, prepared_in=window, inference_profiled_in=profiled_in)
-    if asked.since_us is None:
+    if asked.since_us is None or asked.dose != WHOLE:
         return prepared
     is_new = asked.since_us != stream.labels.since_us
     return replace(prepared, relabelling=is_new, reactions=stream.reactions + 1)

@@ -68,6 +68,7 @@ class LoopOptions:
         zoo: number of retrained models that are kept; 0 without a zoo.
         preparation_bursts: labelling and profiling are of all streams and at their largest share, whatever
             inference needs and whether or not it pays.
+        doses: number of equal doses in which a window's labels are made.
     """
 
     window_us: int
@@ -101,3 +102,4 @@ class LoopOptions:
     retrains_together: bool = False
     zoo: int = 0
     preparation_bursts: bool = True
+    doses: int = 1

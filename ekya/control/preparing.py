@@ -1,4 +1,4 @@
-"""Decides which streams are labelled and profiled, and when: with a window, late in it, and after a drift."""
+"""Decides which streams are labelled and profiled, and when: with a window, in doses, and after a drift."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ekya.core.profile import Family, family_of
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId, us_to_seconds
 from ekya.core.view import Objective, WindowView
-from ekya.core.weights import SceneOf
+from ekya.core.weights import WHOLE, Dose, SceneOf
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.profiling.history import ProfileHistory, expected_gain, unseen_error
 from ekya.planning.profiling.pooling import same_scene
@@ -78,6 +78,7 @@ def window_preparation(
                 candidates=candidates(fleet.zoo, stream.picture, stream.kept),
                 kept=stream.kept,
                 scenes=_scenes(fleet, stream, options, needs),
+                dose=Dose(options.doses),
             )
             for stream in serving
         ),
@@ -110,48 +111,66 @@ def may_prepare_late(fleet: FleetState, now_us: int, options: LoopOptions) -> bo
 
 
 def reaction(
-    fleet: FleetState, histories: Histories, now_us: int, options: LoopOptions, needs: Needs
+    fleet: FleetState,
+    histories: Histories,
+    now_us: int,
+    options: LoopOptions,
+    needs: Needs,
+    dose_due: bool = False,
 ) -> cmd.BeginPreparation | None:
-    """Returns a preparation of the streams that have drifted; None without one that there is time for.
+    """Returns a preparation inside the window; None without a stream that it is worth, and has time for.
 
-    One at a time runs; what drifts meanwhile is prepared after it. A drift without a preparation is labelled
-    with the next window, or after its preparation if that labels mostly the scene before.
+    It is of the streams that have drifted and, where a dose is due, of the others after them. One at a time
+    runs; what drifts meanwhile is prepared after it. A drift without a preparation is labelled with the next
+    window, or after its preparation if that labels mostly the scene before.
     """
-    if not (options.reacts_to_drift and needs.labels) or fleet.preparing or fleet.window < 0:
+    if not needs.labels or fleet.preparing or fleet.window < 0:
         return None
-    waiting = [
+    serving = [stream for stream in fleet.streams if stream.status is Status.SERVING]
+    new_scenes = [
         stream
-        for stream in fleet.streams
-        if stream.drifted_us is not None
-        and stream.status is Status.SERVING
-        and stream.reactions < MOST_REACTIONS
+        for stream in serving
+        if options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS
     ]
+    # A new scene that is to be labelled again soon needs no dose before that.
+    same_scenes = [
+        stream
+        for stream in serving
+        if dose_due and stream not in new_scenes and stream.more_labels_us is None
+    ]
+    waiting = [*new_scenes, *same_scenes]
     if not waiting:
         return None
     share_milli, worth_it = _invested(fleet, histories, now_us, options, needs, waiting)
     left_us = fleet.window_end_us - now_us - time_limit_us(share_milli, options)
-    drifted = [
+    asked = [
         cmd.PrepareStream(
             stream.stream,
             (),
             _families(fleet, histories, stream.stream, options, needs),
-            stream.drifted_us,
+            stream.drifted_us if stream in new_scenes else _labelled_until_us(fleet, stream),
             candidates(fleet.zoo, stream.picture, stream.kept),
             stream.kept,
             _scenes(fleet, stream, options, needs),
+            WHOLE if stream in new_scenes else Dose(options.doses, stream.accuracy),
         )
         for stream in waiting
         if stream.stream in worth_it and _cheapest_us(stream, histories, options) <= left_us
     ]
-    if not drifted:
+    if not asked:
         return None
     return cmd.BeginPreparation(
         window=fleet.window,
         share_milli=share_milli,
-        streams=tuple(drifted[: _places(len(drifted), share_milli, options)]),
+        streams=tuple(asked[: _places(len(asked), share_milli, options)]),
         training_speed=options.training_speed,
         round=fleet.rounds + 1,
     )
+
+
+def _labelled_until_us(fleet: FleetState, stream: StreamState) -> int:
+    """Returns the stream time since which no labels of the open window show a stream's scene."""
+    return max(fleet.window_open_us, stream.labels.until_us or 0, stream.scene_us or 0)
 
 
 def _invested(
@@ -177,19 +196,23 @@ def _invested(
     accuracies = {stream.stream: stream.accuracy for stream in view.streams}
     costs = [stream.prepared_gpu_s for stream in fleet.streams if stream.prepared_gpu_s is not None]
     speed = options.training_speed.speed(options.preparation_share_milli)
-    budget_gpu_s = us_to_seconds(options.preparation_us) * speed
+    budget_gpu_s = us_to_seconds(options.preparation_us) * speed / options.doses
     usual_gpu_s = fmean(costs) if costs else budget_gpu_s / max(len(wanting), 1)
     unseen, prospects = unseen_error(histories.values()), []
     for stream in wanting:
         history, cost = history_of(histories, stream.stream), stream.prepared_gpu_s
         drifted = stream.drifted_us is not None
         accuracy = None if stream.accuracy is None else accuracies[stream.stream]
+        if stream.job is not None and accuracy is not None and not drifted:
+            accuracy = max(accuracy, stream.job.outlook)
+        until_us = stream.labels.until_us
+        passed = None if until_us is None else (now_us - until_us) / options.window_us
         prepare_gpu_s = usual_gpu_s if cost is None else cost
         if _profiles_inference(stream, fleet.window, needs) and costs:
             prepare_gpu_s += usual_gpu_s  # profiling λ costs about as much again
         prospect = Prospect(
             stream.stream,
-            expected_gain(history, accuracy, fleet.window, drifted, unseen),
+            expected_gain(history, accuracy, fleet.window, drifted, unseen, passed),
             prepare_gpu_s,
             _retrain_gpu_s(history, usual_gpu_s),
         )

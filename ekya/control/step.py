@@ -61,8 +61,8 @@ PLANNED_AGAIN_AFTER = (
 )
 """Events that always require a new plan."""
 
-PREPARED_AGAIN_AFTER = (ev.DriftDetected, ev.MoreLabelsDue, ev.LabelsReady)
-"""Events after which, beside those, a drifted stream may be prepared. Others do not make it worth more."""
+PREPARED_AGAIN_AFTER = (ev.DriftDetected, ev.MoreLabelsDue, ev.DoseDue, ev.LabelsReady)
+"""Events after which, beside those, a stream may be prepared again. Others do not make it worth more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,8 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
             matters = falls_behind(new, options) and not falls_behind(old, options)
         plan_again = plan_again or matters
     asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
-    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs) if asks else None
+    dose_due = any(isinstance(event, ev.DoseDue) for event in batch.events)
+    answer = reaction(state.fleet, state.histories, batch.now_us, options, needs, dose_due) if asks else None
     if answer is not None:
         commands.append(answer)
         state = replace(state, fleet=after_command(state.fleet, answer, batch.now_us))
@@ -166,6 +167,8 @@ def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
     """Returns the loop's own events: borders of windows, the time limit of preparation, further labels.
 
+    A dose is due when no preparation runs; of those that are due by then only the last.
+
     Once every stream has ended or was set aside, no further window opens and the run ends, unless another
     stream may still join. A lost camera may come back, so the run waits for it.
     """
@@ -182,11 +185,21 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
     if state.preparation is not None and now_us >= next_due_us(state, options):
         return (ev.PreparationEnded(now_us, state.window, state.preparation.round),)
-    return tuple(
+    more = tuple(
         ev.MoreLabelsDue(now_us, stream.stream, state.window)
         for stream in state.streams
         if stream.more_labels_us is not None and stream.more_labels_us <= now_us
     )
+    is_due = state.preparation is None and _next_dose_us(state, options) <= now_us
+    passed = (now_us - state.window_open_us) * options.doses
+    dose = passed // (state.window_end_us - state.window_open_us)
+    return (*more, ev.DoseDue(now_us, state.window, dose)) if is_due else more
+
+
+def _next_dose_us(state: FleetState, options: LoopOptions) -> int:
+    """Returns the time of the window's next dose; its end without one."""
+    length_us = state.window_end_us - state.window_open_us
+    return state.window_open_us - -length_us * (state.dose + 1) // options.doses
 
 
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
@@ -195,7 +208,7 @@ def next_due_us(state: FleetState, options: LoopOptions) -> int:
         limit_us = time_limit_us(state.preparation.share_milli, options)
         return min(state.preparation.began_us + limit_us, state.window_end_us)
     labelled = (stream.more_labels_us for stream in state.streams if stream.more_labels_us is not None)
-    return min((state.window_end_us, *labelled))
+    return min((state.window_end_us, _next_dose_us(state, options), *labelled))
 
 
 def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs) -> LoopState:
@@ -278,7 +291,8 @@ def _answers(
             )
         case ev.LabelsReady() if event.window == before.window:
             stream = before.stream(event.stream)
-            if stream.job is not None and _shows_new_scene(event):
+            usable = min(event.training_crops, event.validation_crops) > 0
+            if stream.job is not None and event.of_new_scene and usable:
                 yield cmd.StopRetraining(event.stream, stream.job.job)
             reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
             if reason is not None and after.fleet.stream(event.stream).status not in OVER:
@@ -326,11 +340,6 @@ def _answers(
                 yield cmd.SetAside(event.stream, stream.reason)
         case _:
             return
-
-
-def _shows_new_scene(event: ev.LabelsReady) -> bool:
-    """Returns whether labels show what those of a running retraining do not, or show more of it."""
-    return event.since_us is not None and min(event.training_crops, event.validation_crops) > 0
 
 
 def _is_untouched(stream: StreamState) -> bool:

@@ -110,7 +110,7 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
     A quantum for each serving stream must remain, and the next preparation's share if that may begin before
     ``until_us``: over all GPUs, and with home GPUs also on that of the guests.
     """
-    may_react = options.reacts_to_drift and not state.preparing
+    may_react = (options.reacts_to_drift or options.doses > 1) and not state.preparing
     prepares = until_us > state.window_end_us or may_react
     prepares_milli = options.preparation_share_milli if prepares else 0
     serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]

@@ -26,9 +26,11 @@ _NEWER: dict[str, object] = {
     "partner_accuracies": [],
     "partners_gain": 0.0,
     "of": None,
+    "dose": {"parts": 1, "known": None},
+    "probe": None,
 }
 """Keys that came later, and the values at which they are left out: a run without drifts, kept models,
-pooled labels and joint retrainings reads as before."""
+pooled labels, joint retrainings and doses reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

@@ -10,7 +10,7 @@ from ekya.core.events import Role
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Elsewhere, KeptModel, SceneOf
+from ekya.core.weights import WHOLE, Dose, Elsewhere, KeptModel, SceneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,13 @@ class PrepareStream:
     Attributes:
         inference: λ to profile; empty for none.
         families: families of γ to micro-profile, the most promising first.
-        since_us: stream time of a drift; labels are drawn from frames since then, and not from the window
-            before. None without a drift.
+        since_us: stream time of a drift, or of the labels before a later dose; labels are drawn from frames
+            since then, and not from the window before. None for the window's own preparation.
         candidates: numbers of kept models that are tried on the labels.
         kept: number of the kept model that serves; None for another model.
         scenes: streams whose labels since then are tried beside its newest ones: itself, and those that
             drifted together with it.
+        dose: part of the window's labels that is made; an answer to a drift has all of them.
     """
 
     stream: StreamId
@@ -35,6 +36,7 @@ class PrepareStream:
     candidates: tuple[int, ...] = ()
     kept: int | None = None
     scenes: tuple[SceneOf, ...] = ()
+    dose: Dose = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class BeginPreparation:
     GPU-seconds of trials, like those of retrainings, are converted by ``training_speed``.
 
     Attributes:
-        round: number within the window: 0 is the window's own preparation, the others answer drifts.
+        round: number within the window: 0 is the window's own preparation, the others answer drifts or make
+            later doses of labels.
     """
 
     window: int

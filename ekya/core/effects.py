@@ -39,6 +39,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                     for stream in state.streams
                 ),
                 rounds=0,
+                dose=0,
                 window=event.index,
                 window_open_us=event.t_us,
                 window_end_us=event.end_us,
@@ -51,6 +52,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _with_cost(state, event).without_preparation() if state.ends(event) else state
         case ev.ProfilerBack():
             return state
+        case ev.DoseDue():
+            return replace(state, dose=event.dose) if event.window == state.window else state
         case ev.CapacityLent():
             return replace(state, lent_milli=event.share_milli)
         case ev.ZooOpened():
@@ -106,15 +109,21 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 event.new_classes,
                 event.class_histogram,
                 event.since_us,
+                until_us=_labelled_until_us(state, event),
             )
-            # Without validation crops there is no new accuracy of the model.
-            accuracy = event.serving_accuracy if event.validation_crops else stream.accuracy
+            # Without validation crops there is no new accuracy of the model. What a running retraining
+            # reaches is compared with the accuracy on its own labels.
+            later_dose = event.probe is not None and not event.of_new_scene
+            is_news = event.validation_crops and not (later_dose and stream.job is not None)
+            accuracy = event.serving_accuracy if is_news else stream.accuracy
             labelled = replace(
                 stream, labels=labels, accuracy=accuracy, adopting_over=None, prepared_gpu_s=event.gpu_s
             )
             if event.picture:
                 labelled = _showing(labelled, event)
-            return labelled if event.since_us is None else _of_new_scene(labelled, event)
+            if event.since_us is None:
+                return labelled
+            return _of_new_scene(labelled, event) if event.of_new_scene else _of_same_scene(labelled)
         case ev.DriftDetected():
             noticed = replace(stream, scene_us=max(stream.scene_us or 0, event.since_us))
             newest_us = _newest_us(state.window_open_us, state.window_end_us)
@@ -206,6 +215,19 @@ def _with_cost(state: FleetState, event: ev.PreparationEnded) -> FleetState:
     return state
 
 
+def _labelled_until_us(state: FleetState, event: ev.LabelsReady) -> int:
+    """Returns the stream time up to which the frames of new labels were drawn."""
+    if event.since_us is None:
+        return state.window_open_us
+    return event.t_us if state.preparation is None else state.preparation.began_us
+
+
+def _of_same_scene(stream: StreamState) -> StreamState:
+    """Returns the stream after a later dose of labels, with which it may be retrained again."""
+    profiles = WindowProfiles(did_not_fit=stream.profiles.did_not_fit)
+    return replace(stream, profiles=profiles, finished=None)
+
+
 def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
     """Returns the stream without what is known of the scene before its new labels.
 
@@ -218,6 +240,7 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         stream,
         profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
         finished=None,
+        scene_us=max(stream.scene_us or 0, since_us),
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
         more_labels_us=enough_us if event.t_us < enough_us and not newer else None,

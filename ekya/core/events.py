@@ -11,7 +11,7 @@ from ekya.core.profile import FamilyCurve
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Compared, KeptModel, PooledLabels
+from ekya.core.weights import CachedModel, Compared, KeptModel, PooledLabels, Probe
 
 
 class Role(StrEnum):
@@ -57,7 +57,7 @@ class WindowOpened:
 
 @dataclass(frozen=True, slots=True)
 class LabelsReady:
-    """The golden model has labelled a stream's sample of the window before (paper §4.3), or since a drift.
+    """The golden model has labelled a stream's sample of the window before (paper §4.3), or of the open one.
 
     Attributes:
         training_crops, validation_crops: labelled crops in each part; frames of a stream that detects.
@@ -71,8 +71,9 @@ class LabelsReady:
         golden_calls: pictures that the golden model analysed for the labels; 0 where the world does not
             count them.
         objects: objects in the labelled frames of a stream that detects; None where crops are labelled.
-        since_us: stream time from which on the sample was taken, where it answers a drift inside the window.
+        since_us: stream time from which on the sample was taken, where it is of the open window.
         picture: description of the frames of the sample, in grey levels; empty without a zoo.
+        probe: of a later dose, what it says of the serving model; None for other labels.
     """
 
     t_us: int
@@ -90,6 +91,12 @@ class LabelsReady:
     objects: int | None = None
     since_us: int | None = None
     picture: tuple[int, ...] = ()
+    probe: Probe | None = None
+
+    @property
+    def of_new_scene(self) -> bool:
+        """True if the sample shows a scene that labels before did not, or more of it."""
+        return self.since_us is not None and (self.probe is None or self.probe.shows_drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +405,19 @@ class MoreLabelsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class DoseDue:
+    """Streams may be labelled again with the next part of the window's labels.
+
+    Attributes:
+        dose: number within the window; that of the window's own preparation is 0.
+    """
+
+    t_us: int
+    window: int
+    dose: int
+
+
+@dataclass(frozen=True, slots=True)
 class Warned:
     """Warning of a process of the run; each process reports each text once.
 
@@ -539,6 +559,7 @@ Event = (
     | FramesCounted
     | DriftDetected
     | MoreLabelsDue
+    | DoseDue
     | Warned
     | GpuMeasured
     | ShareResized

@@ -93,7 +93,8 @@ class WindowLabels:
         training_crops, validation_crops: number in each part; 0 before LabelsReady.
         new_classes: they contain a class that the serving model does not know.
         histogram: number of labels of each class; empty where unknown.
-        since_us: stream time of the drift since which they were drawn; None for those of the window before.
+        since_us: stream time since which they were drawn; None for those of the window before.
+        until_us: stream time up to which they were drawn; None before any.
         pooled: number of other labels of the same scene that a retraining learns from as well.
         pooled_of: streams whose they are.
     """
@@ -105,6 +106,7 @@ class WindowLabels:
     since_us: int | None = None
     pooled: int = 0
     pooled_of: tuple[StreamId, ...] = ()
+    until_us: int | None = None
 
     @property
     def learnt_crops(self) -> int:
@@ -248,7 +250,8 @@ class FleetState:
     Attributes:
         window: index of the open window; -1 before the first.
         preparation: makes labels and profiles of this window; None if none is running.
-        rounds: number of preparations of this window that answered drifts.
+        rounds: number of preparations of this window after its own.
+        dose: number of its newest dose of labels.
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
         zoo: kept models, the least recently used first.
         next_kept: number of the next one.
@@ -260,6 +263,7 @@ class FleetState:
     window_end_us: int = 0
     preparation: RunningPreparation | None = None
     rounds: int = 0
+    dose: int = 0
     next_job: JobId = FIRST_JOB
     lent_milli: int = 0
     zoo: tuple[KeptModel, ...] = ()

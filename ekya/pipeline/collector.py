@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.weights import WHOLE, Dose
 from ekya.models.edge.cuts import Task
 from ekya.models.golden.detections import Detections, FramePlace, Proposals, Question
 from ekya.pipeline.settings import PreparationSettings
@@ -89,12 +90,14 @@ class WindowMaterial:
     Attributes:
         window: of the frames.
         since_us: stream time from which on they were kept, where the window is still open.
+        dose: part of a window's labels that is made of them.
     """
 
     window: int
     sample: tuple[CollectedFrame, ...]
     burst: tuple[CollectedFrame, ...]
     since_us: int | None = None
+    dose: Dose = WHOLE
 
     @property
     def used_in(self) -> int:
@@ -210,9 +213,10 @@ class WindowCollector:
         frames = {kept.frame: kept for kept in (*sample, *self._recent) if kept.t_us >= since_us}
         return WindowMaterial(window, tuple(frames[index] for index in sorted(frames)), (), since_us)
 
-    def material(self, window: int, since_us: int | None) -> WindowMaterial:
-        """Returns the frames of which a window's labels are made: of the window before, or since a drift."""
-        return self.close(window - 1) if since_us is None else self.since(window, since_us)
+    def material(self, window: int, since_us: int | None, dose: Dose = WHOLE) -> WindowMaterial:
+        """Returns the frames of which a window's labels are made: of the window before, or since a time."""
+        kept = self.close(window - 1) if since_us is None else self.since(window, since_us)
+        return replace(kept, dose=dose)
 
     def forget(self) -> None:
         """Drops what was kept of the last past window, a megabyte a frame."""

@@ -43,9 +43,10 @@ class CropLabelling:
         The budget includes the cost of the serving model for the choice.
         """
         settings, material = prepared.settings, prepared.material
-        policy, most = LABEL_POLICIES[settings.label_policy], settings.labels_per_window
+        dose = material.dose
+        policy, most = LABEL_POLICIES[settings.label_policy], dose.of(settings.labels_per_window)
         one_gpu_s = _one_gpu_s(prepared, material.sample)
-        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
+        left_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s / dose.parts
         crop_gpu_s = prepared.crop_gpu_s if policy.asks_model else 0.0
         if prepared.golden.background is None:
             most = affordable(left_gpu_s, one_gpu_s + POOL * crop_gpu_s, most)
@@ -56,7 +57,7 @@ class CropLabelling:
             # Pictures cost more than crops in the serving model, which may use half of the budget.
             pool = affordable(left_gpu_s / 2, crop_gpu_s, pool)
             left_gpu_s -= pool * crop_gpu_s
-        pictures = affordable(left_gpu_s, one_gpu_s, LABELLED_PICTURES)
+        pictures = affordable(left_gpu_s, one_gpu_s, dose.of(LABELLED_PICTURES))
         warn_if_none(prepared, pictures, one_gpu_s)
         embed = prepared.serving.predictor.embed
         return choose_pictures(material, pictures, settings.seed, policy, embed, pool)
@@ -69,7 +70,7 @@ class CropLabelling:
             asked,
             prepared.golden,
             settings.side,
-            settings.labels_per_window,
+            prepared.material.dose.of(settings.labels_per_window),
             settings.seed,
         )
 

@@ -61,8 +61,10 @@ class FrameLabelling:
         """Returns sampled frames that are spread over the window, within the budget."""
         settings, sample = prepared.settings, prepared.material.sample
         one_gpu_s = _one_gpu_s(prepared, sample)
-        budget_gpu_s = None if settings.label_gpu_s is None else SAMPLE_PART * settings.label_gpu_s
-        count = affordable(budget_gpu_s, one_gpu_s, min(settings.frames_per_window, len(sample)))
+        dose, budget_gpu_s = prepared.material.dose, settings.label_gpu_s
+        if budget_gpu_s is not None:
+            budget_gpu_s *= SAMPLE_PART / dose.parts
+        count = affordable(budget_gpu_s, one_gpu_s, min(dose.of(settings.frames_per_window), len(sample)))
         if sample:
             warn_if_none(prepared, count, one_gpu_s)
         return ChosenFrames(tuple(spread(sample, count)))

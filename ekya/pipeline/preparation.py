@@ -13,7 +13,7 @@ from ekya.core.host import TYPICAL_OBJECTS, StreamCosts
 from ekya.core.profile import Family, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared, KeptModel
+from ekya.core.weights import WHOLE, Compared, KeptModel, Probe
 from ekya.models.edge.cuts import Task
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.precision import training_precision
@@ -210,6 +210,15 @@ class StreamPreparation:
     def compared_images(self, labels: StreamLabels, compared: Compared) -> int:
         """Returns the number of images that each model analysed for what ``compare`` returned."""
         return self._labelling.compared_images(labels, compared)
+
+    def probe(self, labels: StreamLabels) -> Probe | None:
+        """Returns what all labels of a later dose say of the serving model; None for other labels."""
+        dose = self.material.dose
+        if self.material.since_us is None or dose == WHOLE:
+            return None
+        shown = self._labelling.to_compare(self, labels, 1)
+        newest, objects = (labels.training.examples, 0) if shown is None else shown
+        return Probe(_right(self.serving, newest) if objects else 0.0, objects, dose.known)
 
     def settled(self, compared: Compared | None) -> "StreamPreparation":
         """Returns the preparation with the earlier weights if the shadow gate rolls back, else unchanged."""

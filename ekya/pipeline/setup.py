@@ -79,10 +79,11 @@ def loop_options(
         roll_back_margin=fleet.shadow_gate.roll_back,
         prepared_streams=fleet.preparation.streams,
         reacts_to_drift=fleet.drift.reacts,
-        pools_labels=fleet.drift.pools,
+        pools_labels=fleet.drift.pools or (fleet.drift.pool and fleet.preparation.doses > 1),
         retrains_together=fleet.drift.retrains_together,
         zoo=_kept_models(fleet),
         preparation_bursts=fleet.preparation.burst,
+        doses=fleet.preparation.doses,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
 
@@ -207,7 +208,7 @@ def stream_setup(fleet: FleetConfig, place: int, fps: float, seed: int) -> Strea
             frames_per_window=fleet.golden.frames_per_window,
             follows=fleet.inference.flow,
             start=fleet.edge.start,
-            keeps_newest=fleet.drift.reacts,
+            keeps_newest=fleet.drift.reacts or fleet.preparation.doses > 1,
             describes=fleet.kept is not None,
         ),
         window_us=seconds_to_us(fleet.window_s),

@@ -210,7 +210,7 @@ class RayExecutor:
         begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
         for asked in command.streams:
             own = self._actors.streams[asked.stream]
-            material = own.inference.material.remote(asked.stream, command.window, asked.since_us)
+            material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
             settings = self._ready[asked.stream].settings
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)

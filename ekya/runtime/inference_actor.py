@@ -9,6 +9,7 @@ import cv2
 
 from ekya.core.events import Event
 from ekya.core.units import BASE_VERSION, StreamId
+from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import ShareJob
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.edge.forward import PLAIN
@@ -116,9 +117,9 @@ class InferenceActor:
         if one is not None:
             one.leave()
 
-    def material(self, stream: StreamId, window: int, since_us: int | None) -> WindowMaterial:
+    def material(self, stream: StreamId, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
         """Returns the frames of which a stream's labels in a window are made; see ``WindowCollector``."""
-        return self.streams[stream].material(window, since_us)
+        return self.streams[stream].material(window, since_us, dose)
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first."""

@@ -40,7 +40,7 @@ class LateStreams:
                 return [event]
             case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
-            case ev.ZooOpened():
+            case ev.ZooOpened() | ev.DoseDue():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

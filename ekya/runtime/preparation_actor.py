@@ -154,7 +154,7 @@ class PreparationActor:
             window: to prepare.
             stream: to which the material belongs.
             settings: of the stream.
-            material: of the window before, or of this one since a drift.
+            material: of the window before, or of this one.
             version: of the model that serves.
             weights: fetches that model, if ``know`` has not loaded it yet.
             earlier: version of the model that served when labels were taken before, if it was another one.
@@ -289,7 +289,7 @@ class PreparationActor:
             labels = prepared.label()
             compared = prepared.compare(labels)
             prepared = prepared.settled(compared)
-            accuracy = prepared.serving_accuracy(labels)
+            accuracy, probe = prepared.serving_accuracy(labels), prepared.probe(labels)
         preparation.streams[stream] = prepared
         preparation.labels[stream] = labels
         self._pool.add(stream, labels)
@@ -311,6 +311,7 @@ class PreparationActor:
                 objects=labels.objects_in_frames,
                 since_us=prepared.material.since_us,
                 picture=prepared.material.picture,
+                probe=probe,
                 class_histogram=labels.histogram(len(prepared.settings.classes), self._golden.background)
                 if prepared.settings.describes
                 else (),

@@ -13,6 +13,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized, ShareHandle
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
@@ -203,9 +204,9 @@ class StreamInference:
             self._ipc.finish()
         self._process.models.serve_next(self._stream.id, prepared, event)
 
-    def material(self, window: int, since_us: int | None) -> WindowMaterial:
+    def material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
         """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
-        return self._steps.collector.material(window, since_us)
+        return self._steps.collector.material(window, since_us, dose)
 
     def leave(self) -> None:
         """Stops and releases everything, while other streams go on in this process."""

@@ -94,8 +94,11 @@ def test_load_fleet_reads_scheduler_and_placement(folder):
 
 
 def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
-    fleet = load(folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya"}, window_s=30)
+    fleet = load(
+        folder, fleet_dict(), placement="best-fit", preparation={"profiler": "ekya", "doses": 3}, window_s=30
+    )
     under = fleet.under("paper")
+    assert (fleet.preparation.doses, under.preparation.doses) == (3, 1)
     assert fleet.drift.reacts
     assert not (under.drift.notice or under.drift.reacts)
     assert (under.placement, under.preparation.profiler) == (Packing.QUANTISED, Profiler.PAPER)
@@ -105,6 +108,12 @@ def test_fleet_under_preset_takes_all_its_settings_but_a_set_window(folder):
     assert fleet.under("uniform@paper") == under.model_copy(update={"placement": Packing.BEST_FIT})
     assert fleet.under("uniform") == fleet
     assert fleet.checkpoints
+
+
+def test_load_fleet_wants_no_doses_in_a_burst(folder):
+    load(folder, fleet_dict(), preparation={"doses": 3})
+    with pytest.raises(UserError, match=r"preparation\.doses.*3 doses are no burst; use 1, or remove"):
+        load(folder, fleet_dict(), preparation={"doses": 3, "burst": True})
 
 
 def test_fleet_under_preset_chooses_an_open_window(folder):

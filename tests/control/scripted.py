@@ -33,7 +33,9 @@ from ekya.core import events as ev
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
-from ekya.core.weights import PooledLabels
+from ekya.core.weights import WHOLE, PooledLabels, Probe
+
+OBJECTS_IN_DOSE = 40
 
 
 class ScriptedFleet:
@@ -287,8 +289,7 @@ class ScriptedFleet:
         window, steps = command.window, []
         for asked in command.streams:
             camera = self.cameras[asked.stream]
-            since_us = asked.since_us
-            steps.append((LABEL_GPU_S, lambda c=camera, s=since_us: self._labels(c, window, s)))
+            steps.append((LABEL_GPU_S, lambda c=camera, of=asked: self._labels(c, window, of)))
         for asked in command.streams:
             camera = self.cameras[asked.stream]
             if asked.inference:
@@ -338,8 +339,11 @@ class ScriptedFleet:
 
         self._at(self.now_us + round(gpu_s / BENT.speed(begun.share_milli) * S), finish)
 
-    def _labels(self, camera: Camera, window: int, since_us: int | None) -> ev.LabelsReady:
+    def _labels(self, camera: Camera, window: int, asked: cmd.PrepareStream) -> ev.LabelsReady:
         camera.labelled = window
+        probe = None
+        if asked.since_us is not None and asked.dose != WHOLE:
+            probe = Probe(camera.accuracy, OBJECTS_IN_DOSE, asked.dose.known)
         return ev.LabelsReady(
             self.now_us,
             camera.stream,
@@ -349,7 +353,8 @@ class ScriptedFleet:
             camera.accuracy,
             False,
             LABEL_GPU_S,
-            since_us=since_us,
+            since_us=asked.since_us,
+            probe=probe,
         )
 
     def _profiled(self, camera: Camera, window: int) -> ev.InferenceProfiled:

@@ -107,7 +107,7 @@ def test_labels_and_profiles_of_open_window_count():
         ev.RetrainProfiled(22, A, 2, (ESTIMATE,), 0.2),
         ev.InferenceProfiled(23, A, 2, (InferenceOption(LAMBDA, 0.9, 250),), 0.1),
     )
-    assert stream.labels == WindowLabels(50, 12, new_classes=True)
+    assert stream.labels == WindowLabels(50, 12, new_classes=True, until_us=20)
     assert stream.accuracy == 0.45
     assert stream.profiles == WindowProfiles((CURVE, CURVE), (ESTIMATE,))
     assert stream.inference_options[0].share_needed_milli == 250
@@ -116,7 +116,7 @@ def test_labels_and_profiles_of_open_window_count():
 def test_labels_without_validation_keep_accuracy():
     before = in_window_2().stream(A)
     stream = after(in_window_2(), ev.LabelsReady(21, A, 2, 50, 0, 0.0, False, 0.2))
-    assert stream.labels == WindowLabels(50, 0)
+    assert stream.labels == WindowLabels(50, 0, until_us=20)
     assert stream.accuracy == before.accuracy is not None
 
 

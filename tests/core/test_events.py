@@ -37,6 +37,7 @@ def one_of_each(t_us):
         ev.FramesCounted(t_us, A, 0, 50, 49),
         ev.DriftDetected(t_us, A, 0, t_us - 2, "why"),
         ev.MoreLabelsDue(t_us, A, 0),
+        ev.DoseDue(t_us, 0, 1),
         ev.Warned(t_us, "inference/A", "why"),
         ev.ProfilerBack(t_us),
         ev.RetrainProgress(t_us, A, JobId(1), 1, 0.5, 0.5),

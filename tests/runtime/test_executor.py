@@ -14,7 +14,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
-from ekya.core.weights import Elsewhere
+from ekya.core.weights import WHOLE, Dose, Elsewhere
 from ekya.runtime.executor import StoppedEarlyError
 
 CAM, S = "cam", 1_000_000
@@ -121,14 +121,14 @@ def test_failed_hand_in_is_reported_to_the_preparation(executor, actors, caplog)
     assert "cam: window 1 has none of its labels" in caplog.text
 
 
-def test_preparation_after_a_drift_hands_in_frames_since_then(executor, actors):
+def test_preparation_inside_a_window_hands_in_frames_since_a_time(executor, actors):
     executor.execute([prepare(1)])
     events_of(executor, actors)
     executor.execute([cmd.EndPreparation(1)])
-    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
+    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S, dose=Dose(3, 0.5))
     executor.execute([cmd.BeginPreparation(1, 500, (asked,), round=1)])
     events_of(executor, actors)
-    assert actors.arguments("material") == [(CAM, 1, None), (CAM, 1, 7 * S)]
+    assert actors.arguments("material") == [(CAM, 1, None, WHOLE), (CAM, 1, 7 * S, Dose(3, 0.5))]
     first, second = actors.calls("hand_in")
     assert (first.named["round"], second.named["round"]) == (0, 1)
     executor.execute([cmd.EndPreparation(1, 1)])

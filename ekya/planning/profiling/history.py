@@ -149,6 +149,7 @@ def expected_gain(
     window: int,
     drifted: bool,
     unseen: float = UNSEEN_ERROR,
+    passed: float | None = None,
 ) -> float:
     """Returns what a retraining of a window is expected to gain before the window's labels are made.
 
@@ -162,10 +163,12 @@ def expected_gain(
         window: index of the window.
         drifted: a drift was noticed since then.
         unseen: error before it is measured.
+        passed: windows since it was measured; None for those since the last of ``history``.
     """
     losses = [one.loss for one in history.labelled if one.loss is not None]
     loss = (LOSS_CHECKS * USUAL_LOSS + sum(losses)) / (LOSS_CHECKS + len(losses))
-    passed = window - history.labelled[-1].window if history.labelled else 1
+    if passed is None:
+        passed = window - history.labelled[-1].window if history.labelled else 1
     lost = max(loss * passed, DRIFT_LOSS if drifted else 0.0)
     checks = [(1.0 - before.accuracy, after.gain) for before, after in pairwise(history.labelled)]
     errors, gains = sum(error for error, _ in checks), sum(max(gain, 0.0) for _, gain in checks)

@@ -102,7 +102,7 @@ class HealthFollower:
                 self._of(event.stream, event.t_us)
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
-            case ev.PreparationEnded() | ev.ProfilerBack() | ev.ZooOpened():
+            case ev.PreparationEnded() | ev.ProfilerBack() | ev.ZooOpened() | ev.DoseDue():
                 return
             case _:
                 self._of(event.stream, event.t_us).take(event)

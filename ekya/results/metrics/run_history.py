@@ -12,6 +12,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.effects import with_roll_back
 from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, ONLY_BASE, JobId, ModelVersion, StreamId
+from ekya.core.weights import Probe
 from ekya.results.metrics.timeline import (
     PreparationSpan,
     RetrainRun,
@@ -66,7 +67,7 @@ class RunHistory:
         labellings: number of windows of streams that were labelled.
         labelling_gpu_s, profiling_gpu_s: of the whole run.
         adopted: by stream, the other stream whose model it took over, unless the base model serves again.
-        drifts: changes of scenes that inference noticed, in order.
+        drifts: changes of scenes that inference noticed, or that a later dose of labels shows, in order.
         pooled: trials with other labels of the same scene, in order.
         golden_gpu_s: part of both that the golden model took.
         golden_calls: pictures that the golden model analysed for both.
@@ -183,7 +184,7 @@ def summarize(steps: Sequence[StepRecord]) -> RunHistory:
             event.training_crops + event.validation_crops for event in labelled if event.objects is not None
         ),
         adopted=_adopted(events),
-        drifts=tuple(event for event in events if isinstance(event, ev.DriftDetected)),
+        drifts=tuple(_drifts(events)),
         pooled=tuple(event for event in events if isinstance(event, ev.ProfileReady) and event.pooled),
     )
 
@@ -236,6 +237,15 @@ def _adopted(events: Sequence[ev.Event]) -> dict[StreamId, StreamId]:
                 if event.version in known:
                     adopted.pop(event.stream, None)
     return adopted
+
+
+def _drifts(events: Sequence[ev.Event]) -> Iterator[ev.DriftDetected]:
+    for event in events:
+        match event:
+            case ev.DriftDetected():
+                yield event
+            case ev.LabelsReady(probe=Probe(shows_drift=True) as probe, since_us=int(since_us)):
+                yield ev.DriftDetected(event.t_us, event.stream, event.window, since_us, probe.reason)
 
 
 def _lost(events: Sequence[ev.Event], end_us: int) -> Iterator[LostSpan]:

@@ -29,6 +29,7 @@ NEWER = {
     "pools_labels": False,
     "retrains_together": False,
     "zoo": 0,
+    "doses": 1,
 }
 """Options that came later, and the values at which they are left out: such a run is written as before."""
 

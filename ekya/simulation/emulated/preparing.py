@@ -21,7 +21,7 @@ from ekya.core.host import TYPICAL_OBJECTS
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
-from ekya.core.weights import Compared
+from ekya.core.weights import WHOLE, Compared, Dose, Probe
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.cuts import Start
 from ekya.models.edge.device_memory import is_out_of_memory
@@ -78,6 +78,7 @@ class LabelledStream:
         gpu_s, golden_gpu_s: cost, and the golden model's part of it.
         compared: what the shadow gate compared.
         golden_calls: pictures that the golden model analysed.
+        probe: what a later dose says of these weights.
         warning: about the golden model, from the first labels of a stream.
     """
 
@@ -88,6 +89,7 @@ class LabelledStream:
     golden_gpu_s: float
     compared: Compared | None
     golden_calls: int
+    probe: Probe | None = None
     warning: str | None = None
 
     def event(self, stream: StreamId, t_us: int) -> LabelsReady:
@@ -109,6 +111,7 @@ class LabelledStream:
             objects=labels.objects_in_frames,
             since_us=prepared.material.since_us,
             picture=prepared.material.picture,
+            probe=self.probe,
         )
 
 
@@ -124,8 +127,11 @@ def label_stream(prepared: StreamPreparation, card: CostCard) -> LabelledStream:
     if compared is not None:
         gpu_s += card.forward_gpu_s(2 * prepared.compared_images(labels, compared), side)
     settled = replace(prepared.settled(compared), earlier=None)
-    calls = calls_for(prepared.golden, selection.questions)
-    return LabelledStream(settled, labels, settled.serving_accuracy(labels), gpu_s, golden_s, compared, calls)
+    probe = settled.probe(labels)
+    if probe is not None:
+        gpu_s += card.forward_gpu_s(labels.count, side)
+    calls, accuracy = calls_for(prepared.golden, selection.questions), settled.serving_accuracy(labels)
+    return LabelledStream(settled, labels, accuracy, gpu_s, golden_s, compared, calls, probe)
 
 
 def with_teacher_checked(made: LabelledStream, stream: StreamId, card: CostCard) -> LabelledStream:
@@ -213,7 +219,7 @@ class PreparingWindows:
             if asked.since_us is None:
                 camera.labels = None
             camera.judge()
-            self._prepared[asked.stream] = self.of(camera, command.window, now_us, asked.since_us)
+            self._prepared[asked.stream] = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
         return self._steps(command)
 
     def end(self) -> None:
@@ -225,12 +231,17 @@ class PreparingWindows:
         self._prepared = {}
 
     def of(
-        self, camera: EmulatedCamera, window: int, now_us: int, since_us: int | None = None
+        self,
+        camera: EmulatedCamera,
+        window: int,
+        now_us: int,
+        since_us: int | None = None,
+        dose: Dose = WHOLE,
     ) -> StreamPreparation:
-        """Returns the inputs of preparing a camera's window, or of labelling it again since a drift."""
+        """Returns the inputs of preparing a camera's window, or of labelling it again since a time."""
         return StreamPreparation(
             camera.settings,
-            camera.inference.material(window, now_us, since_us),
+            camera.inference.material(window, now_us, since_us, dose),
             camera.inference.serving,
             self._golden,
             exemplars=camera.memory.size,

@@ -22,6 +22,7 @@ from ekya.core.shares import ShareHolder, inference_holder
 from ekya.core.trace import StreamWindow, Trace
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.view import InferenceOption
+from ekya.core.weights import Probe
 from ekya.planning.profiling.inference_profile import prior_relative_accuracy
 from ekya.planning.profiling.preparation_steps import (
     InferenceStep,
@@ -75,6 +76,7 @@ class TraceWorld:
         }
         self._now_us = 0
         self._window = 0
+        self._asked: dict[StreamId, cmd.PrepareStream] = {}
         self._added = [
             ev.StreamAdded(0, stream.stream, _priors(stream.windows[0])) for stream in trace.streams
         ]
@@ -173,6 +175,7 @@ class TraceWorld:
 
     def _prepared_steps(self, command: cmd.BeginPreparation) -> Iterator[PreparedStep]:
         labelled: dict[StreamId, Labelled] = {}
+        self._asked = {asked.stream: asked for asked in command.streams}
         for step in preparation_steps(command.streams, labelled):
             if isinstance(step, PoolStep):
                 continue  # a trace has no labels, only what was learned from them
@@ -183,7 +186,7 @@ class TraceWorld:
         window = self._window_of(step.stream)
         match step:
             case LabelStep():
-                return window.labelling_gpu_s
+                return window.labelling_gpu_s / self._asked[step.stream].dose.parts
             case _ if self._estimates.exact:
                 return 0.0
             case InferenceStep():
@@ -197,6 +200,11 @@ class TraceWorld:
         match step:
             case LabelStep():
                 accuracy = reported_accuracy(stream.standing(window.window), self._estimates.exact)
+                asked = self._asked[step.stream]
+                crops = window.training_crops + window.validation_crops
+                probe = None
+                if asked.since_us is not None:
+                    probe = Probe(accuracy, asked.dose.of(crops), asked.dose.known)
                 can_train = min(window.training_crops, window.validation_crops) > 0
                 labelled[step.stream] = Labelled(accuracy, can_train)
                 return ev.LabelsReady(
@@ -207,7 +215,9 @@ class TraceWorld:
                     validation_crops=window.validation_crops,
                     serving_accuracy=accuracy,
                     new_classes=False,
-                    gpu_s=window.labelling_gpu_s,
+                    gpu_s=self._gpu_s(step),
+                    since_us=asked.since_us,
+                    probe=probe,
                     class_histogram=labelled_histogram(stream.trace, window.window),
                 )
             case InferenceStep():
