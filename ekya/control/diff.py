@@ -10,7 +10,7 @@ from ekya.core.plan import Assignment
 from ekya.core.state import FleetState, RetrainJob, RunningPreparation, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.core.weights import WHOLE, SceneOf
+from ekya.core.weights import WHOLE, Partner
 from ekya.planning.profiling.zoo import used
 
 _SHRINK, _PREPARE, _GROW, _START = range(4)
@@ -56,7 +56,7 @@ def diff(
                 elsewhere=assignment.elsewhere,
                 early_part=option.early_part,
                 training_speed=view.training_speed,
-                partners=views[stream.stream].partners,
+                partners=() if assignment.elsewhere else views[stream.stream].partners,
             )
             ranked.append((_START, start))
             next_job = JobId(next_job + 1)
@@ -118,7 +118,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 expected_gpu_s=command.expected_gpu_s,
                 elsewhere=command.elsewhere,
                 early_part=command.early_part,
-                partners=tuple(SceneOf(one, state.stream(one).scene_us or 0) for one in command.partners),
+                partners=tuple(_partner(state.stream(one)) for one in command.partners),
             )
             return replace(
                 state.with_stream(replace(stream, job=job)),
@@ -130,7 +130,7 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
                 state, command, lambda job: replace(job, share_milli=command.share_milli, held_milli=0)
             )
         case cmd.ServeModel() if command.of is not None:
-            return _served_together(state, command, command.of)
+            return _with_served(state, command, command.of)
         case cmd.ServeModel():
             return _with_job(
                 state, command, lambda job: replace(job, served_epoch=command.epoch, epoch_since_us=None)
@@ -147,14 +147,24 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state
 
 
-def _served_together(state: FleetState, command: cmd.ServeModel, of: StreamId) -> FleetState:
-    """Returns the state when a retraining's weights are about to serve a partner as well."""
-    stream, retrained = state.stream(command.stream), state.stream(of)
-    job = next(
-        one for one in (retrained.job, retrained.finished) if one is not None and one.job == command.job
-    )
-    accuracy = max(stream.accuracy or 0.0, job.accuracy_of(stream.stream) or 0.0)
-    return state.with_stream(replace(stream, finished=job, accuracy=accuracy))
+def _partner(stream: StreamState) -> Partner:
+    return Partner(stream.stream, stream.scene_us, stream.labels.until_us)
+
+
+def _with_served(state: FleetState, command: cmd.ServeModel, of: StreamId) -> FleetState:
+    """Returns the state when a retraining's weights are about to serve a partner."""
+
+    def after(job: RetrainJob | None) -> RetrainJob | None:
+        if job is None or job.job != command.job:
+            return job
+        partners = tuple(
+            replace(one, served_epoch=command.epoch) if one.stream == command.stream else one
+            for one in job.partners
+        )
+        return replace(job, partners=partners)
+
+    retrained = state.stream(of)
+    return state.with_stream(replace(retrained, job=after(retrained.job), finished=after(retrained.finished)))
 
 
 def _to_be_prepared(stream: StreamState, asked: cmd.PrepareStream, window: int) -> StreamState:

@@ -95,7 +95,7 @@ class StepResult:
 
 
 def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, planner: Planner) -> StepResult:
-    """Applies a batch of events, calls the scheduler at most once, and returns the commands."""
+    """Applies a batch of events, makes a plan if one is due, and returns the commands."""
     commands: list[cmd.Command] = []
     plan_again = False
     options = _as_known(options, state)
@@ -396,10 +396,7 @@ def _to_partners(fleet: FleetState, of: StreamId, job: RetrainJob, margin: float
         return
     for partner in job.partners:
         stream, accuracy = fleet.stream(partner.stream), job.accuracy_of(partner.stream)
-        if accuracy is None or not still_partner(fleet, partner):
-            continue
-        served = stream.finished
-        if served is not None and (served.job, served.best_epoch) == (job.job, job.best_epoch):
+        if accuracy is None or partner.served_epoch == job.best_epoch or not still_partner(fleet, partner):
             continue
         if why_not(accuracy, stream.accuracy or 0.0, margin) is None:
             yield cmd.ServeModel(partner.stream, job.job, job.best_epoch, of=of)

@@ -1,6 +1,6 @@
 """Builds a scheduler's view from the loop's state."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
@@ -10,10 +10,10 @@ from ekya.core.configs import InferenceConfig
 from ekya.core.faults import Status
 from ekya.core.plan import Phase
 from ekya.core.profile import FamilyCurve, Profiler, family_of
-from ekya.core.state import FleetState, StreamState
+from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, RunningRetraining, StreamView, WindowView
-from ekya.core.weights import SceneOf
+from ekya.core.weights import Partner
 from ekya.planning.placement.homes import PREPARATION_GPU, guests_gpu
 from ekya.planning.placement.pack import free_milli_by_gpu
 from ekya.planning.profiling.estimate import objects_shown, served_after
@@ -137,7 +137,7 @@ def _stream_view(
     terms: StreamTerms,
 ) -> StreamView:
     accuracy = UNKNOWN_ACCURACY if stream.accuracy is None else stream.accuracy
-    serving = _on_most_crops(stream, accuracy, needs)
+    serving = _on_most_crops(stream, state, accuracy, needs)
     objects = objects_shown(stream.profiles.curves)
     promised = [
         replace(option, accuracy_after=served_after(option, serving, history, objects))
@@ -203,6 +203,8 @@ def _offered(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     if not needs.elsewhere:
+        if _served_by((one.finished for one in state.streams), stream, state):
+            return ()  # it needs no retraining of its own
         preparing = state.prepares(stream.stream)
         return retrain_options(stream, preparing, accuracy, options, needs, history)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
@@ -215,13 +217,14 @@ def _idle(stream: StreamState) -> bool:
     return stream.job is None and stream.finished is None
 
 
-def _on_most_crops(stream: StreamState, accuracy: float, needs: Needs) -> float:
+def _on_most_crops(stream: StreamState, state: FleetState, accuracy: float, needs: Needs) -> float:
     """Returns the serving model's accuracy by a micro-profile that measured on all labels, if there is one.
 
     The estimates of γ start from that accuracy, so a gain is not an artefact of the few validation labels.
     Schedulers that use checkpoints get the accuracy of these instead, once they serve.
     """
     served = stream.finished is not None or (stream.job is not None and stream.job.served_epoch > 0)
+    served = served or _served_by((one.job for one in state.streams), stream, state)
     if needs.early_parts and served:
         return accuracy
     starts = [
@@ -245,11 +248,21 @@ def _running(stream: StreamState, state: FleetState) -> RunningRetraining | None
     return RunningRetraining(job.job, left, job.share_milli, job.elsewhere, partners)
 
 
-def still_partner(state: FleetState, partner: SceneOf) -> bool:
-    """Returns whether a stream still shows the scene that it had when a joint retraining began."""
+def still_partner(state: FleetState, partner: Partner) -> bool:
+    """Returns whether a stream has the scene and the labels that it had when a joint retraining began."""
     stream = state.stream(partner.stream)
-    same = (stream.scene_us or 0) == partner.since_us and not stream.relabelling
-    return same and stream.status is Status.SERVING and stream.job is None
+    same = (stream.scene_us, stream.labels.until_us) == (partner.scene_us, partner.labelled_us)
+    return same and not stream.relabelling and stream.status is Status.SERVING and stream.job is None
+
+
+def _served_by(jobs: Iterable[RetrainJob | None], stream: StreamState, state: FleetState) -> bool:
+    """Returns whether weights of one of these retrainings of other streams were to serve a stream."""
+    return any(
+        partner.served_epoch > 0 and partner.stream == stream.stream and still_partner(state, partner)
+        for job in jobs
+        if job is not None
+        for partner in job.partners
+    )
 
 
 def _partners(stream: StreamState, state: FleetState, options: LoopOptions) -> tuple[StreamId, ...]:

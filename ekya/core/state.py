@@ -17,7 +17,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere, KeptModel, Scene, SceneOf
+from ekya.core.weights import CachedModel, Elsewhere, KeptModel, Partner, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RetrainJob:
         held_milli: the share at which it works, as its handle reported; 0 while unknown.
         epoch_since_us: begin of the epoch in progress; None where its time is distorted, by a change of
             share, a checkpoint, or the job's preparation in the first epoch.
-        partners: streams that its weights may serve, too, with their scenes when it began.
+        partners: streams that its weights may serve, too.
         partner_accuracies: of the best epoch, on their validation parts; empty where not measured.
     """
 
@@ -57,7 +57,7 @@ class RetrainJob:
     early_part: float = 0.0
     held_milli: int = 0
     epoch_since_us: int | None = None
-    partners: tuple[SceneOf, ...] = ()
+    partners: tuple[Partner, ...] = ()
     partner_accuracies: tuple[float, ...] = ()
 
     @property

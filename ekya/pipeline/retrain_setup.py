@@ -28,14 +28,16 @@ def data_of(
     """Returns the data of ``retraining_of`` for the same arguments."""
     fleet = settings.classes
     classes = outputs_of(start, labels, fleet)
+    pooled = None if labels.pooled is None else _learnt(labels.pooled, partners)
+    measures = all(len(of.validation.examples) for of in partners)
     return RetrainingData(
         in_classes(labels.training.examples, classes, fleet),
         in_classes(labels.validation.examples, classes, fleet),
         classes,
         memory_in_classes(memory, classes, fleet),
         settings.seed + window,
-        None if labels.pooled is None else in_classes(_learnt(labels.pooled, partners), classes, fleet),
-        tuple(_part(of, classes, fleet) for of in partners),
+        in_classes(pooled, classes, fleet) if pooled is not None and len(pooled) else None,
+        tuple(_part(of, classes, fleet) for of in partners) if measures else (),
     )
 
 

@@ -274,16 +274,16 @@ class RayExecutor:
         if started is None and not self.remote.has(job):
             return  # a job of an interrupted run: only the loop still has it
         if started is not None and started.stream != stream:
-            after = [self._bring_to_partner(started, stream)]
+            after = [self._bring_to_partner(started, command.epoch, stream)]
         else:
             after = self.remote.send(stream, job)
         self._weights.send(stream, job, after)
         self._make_known(stream)
 
-    def _bring_to_partner(self, started: cmd.StartRetraining, partner: StreamId) -> Any:
+    def _bring_to_partner(self, started: cmd.StartRetraining, epoch: int, partner: StreamId) -> Any:
         """Brings the weights of a joint retraining to a partner's trainer; returns the reference."""
         trained_for = self._actors.streams[started.stream].retraining.trained_for.options(num_returns=2)
-        weights, accuracy = trained_for.remote(started.stream, started.job, partner)
+        weights, accuracy = trained_for.remote(started.stream, started.job, epoch, partner)
         receive = self._actors.streams[partner].retraining.receive
         its = replace(started, stream=partner, partners=())
         came = receive.remote(partner, its, weights, accuracy, self._inputs.labels(partner))

@@ -181,8 +181,14 @@ class NewestJob(Generic[JobT]):
         self._changed = threading.Condition()
 
     def put(self, number: int, job: JobT) -> None:
-        """Replaces the job."""
+        """Replaces the job.
+
+        Raises:
+            LookupError: a newer one is here.
+        """
         with self._changed:
+            if number < self._number:
+                raise LookupError(f"job {number} is over, since job {self._number} has begun")
             self._number, self.job = number, job
 
     def begun(self, number: int) -> None:

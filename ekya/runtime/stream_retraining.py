@@ -46,6 +46,7 @@ class _Best:
 
     model: EdgeModel
     accuracy: float
+    epoch: int = 0
     partner_accuracies: tuple[float, ...] = ()
 
 
@@ -177,7 +178,11 @@ class StreamRetraining:
         )
         share = JobShare(handle, command.training_speed, share_milli)
         job = _Job(command, share, labels, passed, self._memory)
-        self._jobs.put(command.job, job)
+        try:
+            self._jobs.put(command.job, job)
+        except LookupError:
+            share.end()
+            raise
         return job
 
     def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
@@ -214,15 +219,18 @@ class StreamRetraining:
         self._savers.append(saver)
         return to_bytes(best.model), best.accuracy
 
-    def trained_for(self, job: JobId, partner: StreamId) -> tuple[bytes, float]:
-        """Returns the best checkpoint so far and its accuracy on the labels of a partner.
+    def trained_for(self, job: JobId, epoch: int, partner: StreamId) -> tuple[bytes, float]:
+        """Returns the checkpoint of the best epoch so far and its accuracy on the labels of a partner.
 
         Raises:
-            LookupError: the job is not here any more, or has not been measured on these labels.
+            LookupError: another epoch is the best by now, which may do worse on the partner; the job is not
+                here any more; or it has not been measured on these labels.
         """
         best, running = self._best(job), self._jobs.get(job)
         partners = () if running is None else running.command.partners
         accuracies = dict(zip(partners, best.partner_accuracies, strict=False))
+        if best.epoch != epoch:
+            raise LookupError(f"epoch {epoch} of retraining {job} is not its best any more")
         if partner not in accuracies:
             raise LookupError(f"retraining {job} of {self._stream.id} was not measured on {partner}")
         return to_bytes(best.model), accuracies[partner]
@@ -333,7 +341,8 @@ class StreamRetraining:
         while not retraining.done:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
-                job.best = _Best(retraining.model(), result.validation_accuracy, result.partner_accuracies)
+                accuracy, partners = result.validation_accuracy, result.partner_accuracies
+                job.best = _Best(retraining.model(), accuracy, result.epoch, partners)
             gpu_s = job.share.worth_s()
             self._mailbox.put(
                 ev.RetrainProgress(

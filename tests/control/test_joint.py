@@ -11,7 +11,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import JobId
-from ekya.core.weights import PooledLabels, SceneOf
+from ekya.core.weights import Partner, PooledLabels
 
 JOINS = replace(
     OPTIONS, checkpoint_delay_us=None, reacts_to_drift=True, pools_labels=True, retrains_together=True
@@ -75,7 +75,7 @@ def epoch(t_us, number, accuracy, *partners):
 def test_streams_that_learn_from_each_other_are_retrained_once():
     hand, turn = prepared(*BOTH)
     assert starts(turn) == {A: (B,)}
-    assert hand.stream(A).job.partners == (SceneOf(B, 0),)
+    assert hand.stream(A).job.partners == (Partner(B, None, 100 * S),)
     waiting = next(one for one in hand.views[-1].streams if one.stream == B)
     assert (waiting.served_by, waiting.retrain_options) == (A, ())
 
@@ -101,9 +101,10 @@ def test_weights_serve_partner_that_they_do_well_on():
     turn = hand.give(113 * S, ev.RetrainFinished(113 * S, A, JOB, 2.0))
     assert served(turn) == [(A, None), (B, A)]
     assert starts(turn) == {}, "the partner needs no retraining of its own"
-    assert hand.stream(B).accuracy == 0.9
-    hand.give(114 * S, ev.ModelSwapped(114 * S, B, 1, JOB, 0.9, 0))
+    turn = hand.give(114 * S, ev.ModelSwapped(114 * S, B, 1, JOB, 0.9, 0))
     assert (hand.stream(B).version, hand.stream(B).accuracy) == (1, 0.9)
+    again = hand.give(115 * S, ev.StreamLost(115 * S, A, "no signal"))
+    assert (starts(turn), starts(again)) == ({}, {})
 
 
 def test_partner_that_loses_by_the_weights_is_retrained_itself():
@@ -152,3 +153,21 @@ def test_checkpoint_serves_partner_once():
     assert [one for turn in turns for one in served(turn)] == [(A, None), (B, A)]
     last = hand.give(114 * S, ev.RetrainFinished(114 * S, A, JOB, 3.0))
     assert (served(last), starts(last)) == ([], {})
+
+
+def test_partner_with_newer_labels_parts():
+    """Their accuracy on the older ones says nothing beside that of the serving model on the newer."""
+    hand, _ = prepared(*BOTH)
+    hand.give(111 * S, epoch(111 * S, 1, 0.8, 0.9))
+    hand.give(112 * S, ev.DriftDetected(112 * S, B, 1, 101 * S, "told by the test"))
+    hand.give(114 * S, replace(labels(114 * S, B, accuracy=0.6), since_us=101 * S))
+    turn = hand.give(115 * S, ev.RetrainFinished(115 * S, A, JOB, 2.0))
+    assert served(turn) == [(A, None)]
+
+
+def test_partner_at_a_checkpoint_is_retrained_itself_if_the_joint_retraining_is_stopped():
+    hand, _ = prepared(*BOTH, options=replace(JOINS, checkpoint_delay_us=S // 2))
+    hand.give(111 * S, epoch(111 * S, 1, 0.6, 0.6))
+    turn = hand.give(112 * S, epoch(112 * S, 2, 0.8, 0.9))
+    assert (B, A) in served(turn)
+    assert starts(hand.give(113 * S, ev.StreamEnded(113 * S, A))) == {B: ()}

@@ -380,7 +380,7 @@ def test_joint_weights_come_to_a_partner_through_its_own_trainer(monkeypatch):
     (labels,) = actors.calls("labels")
     assert begun[6:] == labels.references, "the partner's labels are measured on"
     (trained,) = actors.calls("trained_for")
-    assert trained.arguments == ("cam", JobId(1), "new")
+    assert trained.arguments == ("cam", JobId(1), 2, "new")
     to_trainer = next(one for one in actors.calls("receive") if one.actor is actors.streams["new"].retraining)
     its = replace(start, stream="new", partners=())
     assert to_trainer.arguments == ("new", its, *trained.references, *labels.references)

@@ -168,8 +168,10 @@ def test_weights_for_a_partner_have_its_accuracy(trainer, process, waited, monke
     made.start(command, to_bytes(model_of(0)), NO_LABELS, None, 1, NO_LABELS)
     progress = events_until(mailbox.take, ev.RetrainProgress)[-1]
     assert progress.partner_accuracies == (0.05,)
-    weights, accuracy = made.trained_for(JOB, "cam-2")
+    weights, accuracy = made.trained_for(JOB, 1, "cam-2")
     assert accuracy == 0.05
     assert torch.equal(from_bytes(weights).head.weight, model_of(1).head.weight)
     with pytest.raises(LookupError, match="was not measured on cam-3"):
-        made.trained_for(JOB, "cam-3")
+        made.trained_for(JOB, 1, "cam-3")
+    with pytest.raises(LookupError, match="is not its best any more"):
+        made.trained_for(JOB, 2, "cam-2")

@@ -323,7 +323,7 @@ def _retrainings(steps: Sequence[StepRecord], end_us: int) -> tuple[RetrainRun, 
                     used[event.job] = event.gpu_s
                 case ev.RetrainFinished():
                     ends.setdefault(event.job, (event.t_us, "finished"))
-                case ev.RetrainFailed():
+                case ev.RetrainFailed() if newest.get(event.stream) == event.job:  # not of a partner
                     ends.setdefault(event.job, (event.t_us, "failed"))
                 case ev.WorkerDied(role=ev.Role.RETRAINING) if event.stream in newest:
                     ends.setdefault(newest[event.stream], (event.t_us, "failed"))
