@@ -197,7 +197,8 @@ def _invested(
     costs = [stream.prepared_gpu_s for stream in fleet.streams if stream.prepared_gpu_s is not None]
     speed = options.training_speed.speed(options.preparation_share_milli)
     budget_gpu_s = us_to_seconds(options.preparation_us) * speed / options.doses
-    usual_gpu_s = fmean(costs) if costs else budget_gpu_s / max(len(wanting), 1)
+    part_gpu_s = budget_gpu_s / max(len(wanting), 1)
+    mean_gpu_s = fmean(costs) if costs else part_gpu_s
     unseen, prospects = unseen_error(histories.values()), []
     for stream in wanting:
         history, cost = history_of(histories, stream.stream), stream.prepared_gpu_s
@@ -207,6 +208,8 @@ def _invested(
             accuracy = max(accuracy, stream.job.outlook)
         until_us = stream.labels.until_us
         passed = None if until_us is None else (now_us - until_us) / options.window_us
+        # What the others cost must not keep a stream from its first labels.
+        usual_gpu_s = min(mean_gpu_s, part_gpu_s) if cost is None else mean_gpu_s
         prepare_gpu_s = usual_gpu_s if cost is None else cost
         if _profiles_inference(stream, fleet.window, needs) and costs:
             prepare_gpu_s += usual_gpu_s  # profiling λ costs about as much again

@@ -127,6 +127,13 @@ def test_preparation_spares_a_stream_with_nothing_to_gain_where_inference_lacks_
     assert [one.stream for one in begun.streams] == [B]
 
 
+def test_stream_without_labels_is_prepared_though_others_cost_much():
+    scarce = replace(WEIGHING, capacity_milli=400, quantum_milli=50, preparation_share_milli=200)
+    dear = replace(labels(105 * S, A, accuracy=0.9), gpu_s=40.0)
+    (begun,) = (one for one in opened(scarce, dear) if isinstance(one, cmd.BeginPreparation))
+    assert [one.stream for one in begun.streams] == [B]
+
+
 def test_preparation_is_skipped_where_inference_loses_more():
     starved = replace(WEIGHING, capacity_milli=100, quantum_milli=50, preparation_share_milli=50)
     dear = [replace(labels(105 * S, one, accuracy=0.9), gpu_s=4.0) for one in (A, B)]
