@@ -11,15 +11,14 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from ekya.system.ray_environment import OF_ACTOR
+
 _THREADS = 6
 """Methods of an actor that may run concurrently in one concurrency group."""
 
 GPU_PART = 0.001
 """GPU fraction that an actor requests from Ray: places it on a node with a GPU, up to a thousand on each.
 Constant, since a share can change and Ray's request cannot; Ray does not enforce shares."""
-
-_RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Stops Ray from choosing an actor's GPU: the environment names it."""
 
 EVENTS = "events"
 """Concurrency group, with one thread, for polling an actor's events, so that no other call delays them."""
@@ -91,7 +90,7 @@ def make_actor(
         max_concurrency=_THREADS,
         max_restarts=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-        runtime_env={"env_vars": {**environment, **_RAY_SETS_NO_GPU}} if environment else {},
+        runtime_env={"env_vars": {**environment, **OF_ACTOR}} if environment else {},
     )(actor_class)
     for number in range(1, _RUNS):
         # The name of a dead actor of an earlier run stays taken while this process holds a reference to it.

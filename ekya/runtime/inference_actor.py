@@ -28,7 +28,7 @@ from ekya.runtime.model_batcher import ModelBatcher
 from ekya.runtime.stream_inference import InferenceProcess, StreamInference
 from ekya.streams.ingest.feed import Feed
 from ekya.system.files import write_bytes_atomic
-from ekya.system.priority import lower_priority
+from ekya.system.priority import INFERENCE_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class InferenceActor:
     """
 
     def __init__(self, config: ProcessConfig, *loaded: None) -> None:
-        lower_priority()
+        lower_priority(INFERENCE_NICENESS)
         cv2.setNumThreads(1)
         self._config, self._common = config, config.common
         # All cameras open concurrently.

@@ -1,7 +1,6 @@
 """`ekya run`: a fleet on Ray actors and the wall clock, from its folder to its report."""
 
 import logging
-import os
 from pathlib import Path
 
 import ray
@@ -14,6 +13,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.run_session import RunSession, report_complete
+from ekya.system.ray_environment import set_ray_environment
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
@@ -41,8 +41,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
 def _start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
     """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    set_ray_environment()
     context = ray.init(
         # A separate instance, not one that is already running on this machine.
         address="local",

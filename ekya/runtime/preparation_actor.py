@@ -53,7 +53,7 @@ from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
 from ekya.runtime.preparation_job import PreparationJob
 from ekya.system.memory import give_back_freed
-from ekya.system.priority import lower_priority
+from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
 _HAND_IN_S = 1.0
@@ -67,7 +67,7 @@ class PreparationActor:
     """Labels and profiles all streams of a run. Methods may be called by several threads."""
 
     def __init__(self, config: ActorConfig) -> None:
-        lower_priority()
+        lower_priority(TRAINING_NICENESS)
         cv2.setNumThreads(1)
         self._config = config
         self._costs = config.costs

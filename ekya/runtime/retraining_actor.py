@@ -8,7 +8,7 @@ from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.runtime.actor_kinds import ProcessConfig
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
-from ekya.system.priority import lower_priority
+from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
 
 class RetrainingActor:
@@ -19,7 +19,7 @@ class RetrainingActor:
     """
 
     def __init__(self, config: ProcessConfig) -> None:
-        lower_priority()
+        lower_priority(TRAINING_NICENESS)
         get_ready_to_build(config.common.fleet.edge.model)
         self._mailbox = Mailbox()
         peaks = MemoryPeaks()

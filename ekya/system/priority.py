@@ -1,4 +1,4 @@
-"""Lowers the priority of workers behind the control loop and the decoders; guests have the lowest."""
+"""Lowers the priority of workers behind the control loop and the decoders, inference the least."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,18 @@ import torch
 
 from ekya.system.memory import freeze_loaded
 
-NICENESS = 5
-"""Of every worker alike, so that shares among workers are unchanged."""
+INFERENCE_NICENESS = 5
 
-GUEST_NICENESS = 10
+TRAINING_NICENESS = 10
+"""Of retraining and preparation: where cores are short they take longer, while a late frame is dropped."""
+
+GUEST_NICENESS = 15
 """Of jobs for other servers: where cores are short, a server's own streams keep their shares."""
 
 _THREADS = Path("/proc/self/task")
 
 
-def lower_priority(niceness: int = NICENESS) -> None:
+def lower_priority(niceness: int) -> None:
     """Prepares this process as a worker: one torch thread, and lower priority than other processes.
 
     Also freezes loaded objects. Linux keeps niceness per thread, and an actor has threads before its first

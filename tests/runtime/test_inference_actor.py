@@ -115,7 +115,7 @@ def common(monkeypatch, tmp_path):
     )
     actor, stream = ekya.runtime.inference_actor, ekya.runtime.stream_inference
     for module, name, fake in (
-        (actor, "lower_priority", lambda: None),
+        (actor, "lower_priority", lambda niceness: None),
         (actor, "Feed", HandFed),
         (actor, "fleet_classes", lambda _: NAMES),
         (actor, "crop_side", lambda _: SIDE),

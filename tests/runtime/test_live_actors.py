@@ -1,4 +1,4 @@
-"""Tests of real Ray actors: the GPU that each one sees, and when the end of one is reported."""
+"""Tests of real Ray actors: the GPU and niceness of each, and when the end of one is reported."""
 
 import logging
 import os
@@ -25,6 +25,10 @@ class Worker:
     def ready(self):
         """Returns the environment variable that is set before anything is imported."""
         return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def niceness(self):
+        """Returns the niceness of its process."""
+        return os.getpriority(os.PRIO_PROCESS, 0)
 
     def process(self):
         """Returns the process id."""
@@ -54,7 +58,7 @@ def two_gpus():
     ray.shutdown()
 
 
-def test_actors_see_the_gpu_of_their_environment(two_gpus):
+def test_actors_have_the_gpu_and_niceness_of_their_environment(two_gpus):
     workers = [
         make_actor(
             reporting_user_errors(Worker, f"worker-{number}"),
@@ -66,6 +70,8 @@ def test_actors_see_the_gpu_of_their_environment(two_gpus):
     ]
     assert ray.get([worker.ready.remote() for worker in workers]) == [f"{UUID}-{n}" for n in range(4)]
     assert ray.available_resources()["GPU"] == pytest.approx(2 - 4 * GPU_PART)
+    # Not Ray's own 15, also in a cluster that others began: each kind of actor chooses its own.
+    assert ray.get(workers[0].niceness.remote()) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_poll_of_a_real_actor_returns_its_warnings(two_gpus):

@@ -84,7 +84,7 @@ def materials():
 
 def made_actor(monkeypatch, golden, classes):
     """Makes an actor with a golden model."""
-    monkeypatch.setattr(ekya.runtime.preparation_actor, "lower_priority", lambda: None)
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "lower_priority", lambda niceness: None)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "open_golden", lambda *_: golden)
     monkeypatch.setattr(ekya.runtime.preparation_actor, "fleet_classes", lambda _: classes)
     fleet = SimpleNamespace(

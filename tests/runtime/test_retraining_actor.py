@@ -50,7 +50,7 @@ def trainers(monkeypatch):
         made[start] = Trainer(start, scope)
         return made[start]
 
-    monkeypatch.setattr(actor_module, "lower_priority", lambda: None)
+    monkeypatch.setattr(actor_module, "lower_priority", lambda niceness: None)
     monkeypatch.setattr(module, "from_bytes", lambda weights: weights.decode())
     monkeypatch.setattr(module, "to_bytes", lambda model: model.encode())
     monkeypatch.setattr(module, "save_model", lambda *_, **__: None)

@@ -1,7 +1,6 @@
 """Connection of this process, as a driver, to a running Ray cluster."""
 
 import logging
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +9,10 @@ from typing import Any
 import ray
 
 from ekya.core.errors import UserError
+from ekya.system.ray_environment import set_ray_environment
 
 ANSWERS_WITHIN_S = 5.0
 """Shorter than Ray's own attempt, which lasts a minute and prints a long message."""
-
-RAY_SETS_NO_GPU = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
-"""Environment of an actor whose ``CUDA_VISIBLE_DEVICES`` Ray leaves alone."""
 
 
 @contextmanager
@@ -28,8 +25,7 @@ def joined_cluster(address: str) -> Iterator[None]:
     Raises:
         UserError: there is no cluster at the address.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    set_ray_environment()
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
         _require_answer(address, host, int(port))

@@ -1,7 +1,6 @@
 """Ray cluster on which Deep-Edge's manager trains: a running one, a private one, or an emulated one."""
 
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
+from ekya.system.ray_environment import set_ray_environment
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -44,7 +44,7 @@ def edge_cluster(address: str | None, emulated: Mapping[NodeName, int]) -> Itera
 @contextmanager
 def _own_cluster() -> Iterator[None]:
     """Starts a private cluster, separate from any other that runs on this machine."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    set_ray_environment()
     ray.init(
         "local",
         include_dashboard=False,

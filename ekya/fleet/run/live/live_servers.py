@@ -17,7 +17,7 @@ from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.run.cluster import RAY_SETS_NO_GPU, alive_nodes, joined_cluster
+from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.servers import Failure
@@ -29,6 +29,7 @@ from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
 from ekya.system.memory import loaded_frozen
+from ekya.system.ray_environment import OF_ACTOR
 
 _LOG = logging.getLogger(__name__)
 
@@ -245,7 +246,7 @@ def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
         max_concurrency=threads,
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
         # Without a GPU request some versions of Ray hide all GPUs from the server, which lists them itself.
-        runtime_env={"env_vars": RAY_SETS_NO_GPU},
+        runtime_env={"env_vars": OF_ACTOR},
     )
 
 

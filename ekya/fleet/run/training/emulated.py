@@ -4,7 +4,6 @@ Ray's own counts of processors enforce nothing: what makes a node slow here is t
 """
 
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from ray.cluster_utils import Cluster
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
+from ekya.system.ray_environment import set_ray_environment
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -59,8 +59,7 @@ def emulated_fleet(
         share_milli: of this machine's cores, by node.
         store_bytes: of each node's object store.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    set_ray_environment()
     store_bytes = object_store_bytes(store_bytes)
     head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
     made: Any = Cluster  # Untyped in Ray.

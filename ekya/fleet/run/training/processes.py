@@ -8,10 +8,10 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.fleet.run.cluster import RAY_SETS_NO_GPU
 from ekya.fleet.run.training.actors import NEWS, THREADS, TrainingActor
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend, ShareJob
+from ekya.system.ray_environment import OF_ACTOR
 
 _ALIVE_S = 10.0
 """Timeout of an idle process's heartbeat; afterwards another is made."""
@@ -77,7 +77,7 @@ class Processes:
             "max_restarts": 0,
             "max_concurrency": THREADS,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
-            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **RAY_SETS_NO_GPU}},
+            "runtime_env": {"env_vars": {**self._backend.actor_env(job), **OF_ACTOR}},
         }
         remote: Any = ray.remote  # Ray's type hints lack concurrency groups.
         made = remote(concurrency_groups={NEWS: 1})(TrainingActor)
