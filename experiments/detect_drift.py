@@ -84,7 +84,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one run had forgotten when a scene came back.
+    """Accuracy that one run had forgotten when a scene came back.
 
     Attributes:
         video: name of the scene.

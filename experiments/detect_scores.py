@@ -15,7 +15,7 @@ _BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """How well the objects of a class are found.
+    """Scores of the objects of a class.
 
     Attributes:
         name: of the class.

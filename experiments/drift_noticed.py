@@ -135,7 +135,7 @@ class Alarms:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What inference saw of a camera."""
+    """Observations of a camera by inference."""
 
     frames: tuple[SeenFrame, ...]
     change_s: float | None

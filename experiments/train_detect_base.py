@@ -54,7 +54,7 @@ log = logging.getLogger("train_detect_base")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the base is trained.
+    """Settings with which the base is trained.
 
     It begins with small frames of few large objects. Of full scenes alone fresh weights learn next to nothing
     in the first thousands of frames.

@@ -48,7 +48,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What happened at a return.
+    """Measurements at a return.
 
     Attributes:
         noticed_s: from the return to the drift; None if it was not noticed.

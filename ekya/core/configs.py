@@ -62,5 +62,5 @@ class InferenceConfig:
 
     @property
     def by_golden(self) -> bool:
-        """Whether the golden detector analyses the frames, and not the edge model."""
+        """True if the golden detector analyses the frames, and not the edge model."""
         return self.resolution == GOLDEN_RESOLUTION

@@ -38,7 +38,7 @@ class FrameBoxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """What N predictions matched. Those that are neither hits nor ignored are false positives.
+    """Matches of N predictions. Those that are neither hits nor ignored are false positives.
 
     Attributes:
         object: (N,) int64, index of the object that each took; -1 for none.

@@ -40,7 +40,7 @@ class CachedModel:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the labels of a retraining showed.
+    """Scene that the labels of a retraining showed.
 
     Attributes:
         picture: description of their frames, in grey levels.
@@ -140,7 +140,7 @@ WHOLE = Dose()
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What all labels of a later dose say of the serving model, which has not learnt from them.
+    """Accuracy of the serving model on all labels of a later dose, which has not learnt from them.
 
     Attributes:
         accuracy: on these labels.

@@ -35,7 +35,7 @@ class Proposer(Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether proposing computes nothing, so that it may be done for every frame."""
+        """True if proposing computes nothing, so that it may be done for every frame."""
 
     def propose(self, frame: Frame) -> Proposals:
         """Returns the boxes of the objects in a frame."""

@@ -33,7 +33,7 @@ class ForgottenError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ZooKind:
-    """What the models of a zoo have in common: others cannot serve in its place.
+    """Properties that the models of a zoo share: others cannot serve in its place.
 
     Attributes:
         architecture, classes, resolution: of the edge models, the fleet, and the images that they learn.

@@ -31,7 +31,7 @@ class _Line:
 
 
 class BoxStyle(Enum):
-    """What a box is. The colours of the dark page are bright enough for pictures."""
+    """Kind of a box. The colours of the dark page are bright enough for pictures."""
 
     OBJECT = _Line(DARK.streams[0])
     """An object of the reference."""

@@ -104,7 +104,7 @@ class JobShare:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the job is to end at its next batch."""
+        """True if the job is to end at its next batch."""
         return self._stopped.is_set()
 
     def resize(self, serial: int, share_milli: int) -> Resized | None:

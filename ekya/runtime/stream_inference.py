@@ -48,7 +48,7 @@ _LAST_POLL_S, _REST_S = 0.2, 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferenceProcess:
-    """What the streams of a process share.
+    """Parts that the streams of a process share.
 
     Attributes:
         handle: scope of GPU work that a stream does alone.

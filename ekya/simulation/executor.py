@@ -45,7 +45,7 @@ class PreparedStep:
 
 
 class World(Protocol[ModelT]):
-    """What differs between the worlds on virtual time.
+    """Parts that differ between the worlds on virtual time.
 
     Attributes:
         streams: in the order in which what is due at the same time is done.

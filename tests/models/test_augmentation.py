@@ -58,7 +58,7 @@ def test_copy_boxes_stay_inside_and_hidden_objects_are_doubtful(seed: int, x: fl
 
 
 def test_object_that_a_copy_mostly_hides_is_doubtful() -> None:
-    """Where all of its height is visible, that tells the zoom, and its width the part that is hidden."""
+    """Height that is all visible tells the zoom, and the width the part that is hidden."""
     kept, doubtful = [], []
     for t_us in range(300):
         (objects,) = copies_of(frame_with((0.0, 0.4, 0.3, 0.6), t_us)).objects

@@ -321,7 +321,7 @@ def test_doubt_of_an_unsure_student_is_none(blind_golden):
 
 
 def test_doubt_of_doubtful_boxes_is_none():
-    """What the golden detector half believes in, it has not missed."""
+    """Boxes that the golden detector half believes in, it has not missed."""
     hesitant = detector_model(FLEET, BrightDetector(), 0.95, names_boxes=False)
     one = prepared(moving(24), golden=hesitant)
     assert one.label().objects_in_frames == 0

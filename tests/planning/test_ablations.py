@@ -34,7 +34,7 @@ def first(scheduler, seen):
 @settings(max_examples=40)
 @given(window_views(), st.sampled_from([300, 500, 900]))
 def test_fixed_res_takes_shares_of_uniform(seen, part):
-    """If both retrain a stream, FixedRes also has uniform's share for retraining."""
+    """FixedRes also has uniform's share for retraining, where both retrain a stream."""
     ours = {a.stream: a for a in first(FixedRes(part), seen)}
     for uniform in first(Uniform(part), seen):
         assert ours[uniform.stream].inference_share_milli == uniform.inference_share_milli

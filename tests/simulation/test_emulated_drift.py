@@ -146,7 +146,7 @@ def test_drift_without_reaction_stays_inaccurate_for_the_window(waited):
 
 
 def test_reaction_labels_only_frames_since_the_drift(reacted, waited):
-    """What the windows' own preparations label is the same in both runs."""
+    """The windows' own preparations label the same in both runs."""
     (_, _, labelled), (_, _, as_ever) = reacted, waited
     first, last = DRIFT_US * int(FPS) // S, NOTICED_US * int(FPS) // S
     newly = set(labelled.frame.tolist()) - set(as_ever.frame.tolist())

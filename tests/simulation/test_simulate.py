@@ -190,7 +190,7 @@ class Overheard:
 
 
 def test_simulate_generated_estimates_miss_truth_without_bias():
-    """What planners are told is off by about six points, on the mean by no more than three."""
+    """Estimates are off by about six points, in the mean by no more than three."""
     errors = []
     for seed in (31, 32):
         trace = generate_trace(seed, 6, 4)

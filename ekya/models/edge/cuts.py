@@ -13,7 +13,7 @@ DEFAULT_ARCHITECTURE = "resnet18"
 
 
 class Task(StrEnum):
-    """What an edge model does."""
+    """Task of an edge model."""
 
     CLASSIFY = "classify"
     """Names the objects in boxes that are given or proposed."""

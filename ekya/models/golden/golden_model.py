@@ -44,7 +44,7 @@ class Labels(Protocol):
 
     @property
     def finds(self) -> bool:
-        """Whether it finds the objects of an image itself; then its cost is per image, else per box."""
+        """True if it finds the objects of an image itself; then its cost is per image, else per box."""
 
     def label(self, items: Sequence[Question]) -> list[NDArray[np.int64]]:
         """Returns for each item (N,) int64, the class of each box, -1 if the box should not be used."""

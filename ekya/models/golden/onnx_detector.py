@@ -77,5 +77,5 @@ def _tried(file: OnnxFile) -> Answers:
 
 
 def _is_grid(shape: tuple[int, ...]) -> bool:
-    """Whether an output is one of FastestDet's shape, (1, 5+C, n, n)."""
+    """Returns whether an output has FastestDet's shape, (1, 5+C, n, n)."""
     return len(shape) == 4 and shape[0] == 1 and shape[2] == shape[3]

@@ -167,7 +167,7 @@ def _is_frame_size(taken: Any) -> bool:
 
 
 def _is_one(shape: Sequence[object]) -> bool:
-    """Whether the first dimension, the batch, is 1 or left open."""
+    """Returns whether the first dimension, the batch, is 1 or left open."""
     return shape[0] == 1 or not isinstance(shape[0], int)
 
 

@@ -43,7 +43,7 @@ _Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a network sees a frame, and what it answers.
+    """Input and outputs of a network.
 
     Attributes:
         fit: makes the network's picture of an image, as ``letterboxed`` does.

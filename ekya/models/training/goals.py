@@ -28,7 +28,7 @@ DISTILLATION_TEMPERATURE = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """How right a model's outputs are on N images: accuracy is the sum of ``correct`` over ``counted``.
+    """Correctness of a model's outputs on N images: accuracy is the sum of ``correct`` over ``counted``.
 
     Attributes:
         correct: (N,) float64; of a crop 1 or 0, of a frame twice the number of objects that were found.

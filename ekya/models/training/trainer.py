@@ -80,7 +80,7 @@ class RetrainingData:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Where and how a training computes.
+    """Device, precision and time slices of a training.
 
     Attributes:
         device: torch device, for example ``cuda``.
@@ -96,7 +96,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMethod:
-    """How a model is trained. The defaults are those of a run.
+    """Method of training a model. The defaults are those of a run.
 
     Attributes:
         recipe: learning rates and other settings of the optimiser; None for those of a run.

@@ -52,7 +52,7 @@ _SIEGMUND = 1.166
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenFrame:
-    """What inference saw in an analysed frame.
+    """Observations of inference in an analysed frame.
 
     Attributes:
         t_us: stream time.

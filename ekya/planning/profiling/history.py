@@ -50,7 +50,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class LabelledWindow:
-    """What a window's labels have shown of the model that served.
+    """Measurements of the model that served, by a window's labels.
 
     Attributes:
         window: index of the window.

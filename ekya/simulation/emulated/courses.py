@@ -64,7 +64,7 @@ class Common:
 
     @property
     def offers_golden(self) -> bool:
-        """Whether a λ is of the golden detector."""
+        """True if a λ is of the golden detector."""
         return any(config.by_golden for config in self.inference_configs)
 
     @property

@@ -50,7 +50,7 @@ class Scoring(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InputImages:
-    """What a model sees of one frame.
+    """Input of a model from one frame.
 
     Attributes:
         boxes: (N, 4) float32, in pixels: those of the objects to classify; for a detector one, the whole
