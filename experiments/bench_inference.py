@@ -43,7 +43,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ekya.cli.output import output
-from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.architectures import EDGE_MODELS

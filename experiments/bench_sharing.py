@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ekya.cli.output import output
-from ekya.config.fleet_file import DEFAULT_FLEET, dump_fleet, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.planning.placement.homes import Processes

@@ -32,7 +32,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ekya.cli.output import output
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError

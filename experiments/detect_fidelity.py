@@ -27,7 +27,8 @@ from recipe import Json, run
 from rich.table import Table
 
 from ekya.cli.output import output
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.pipeline.costs import load_card

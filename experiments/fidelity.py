@@ -36,7 +36,8 @@ from rich.table import Table
 from ekya.cli.compare import CompareConfig
 from ekya.cli.fleet_from_options import read_fleet
 from ekya.cli.output import output
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.control.options import CHECKPOINT_DELAY_US
 from ekya.core.errors import UserError

@@ -42,7 +42,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ekya.cli.output import bars_of, output
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError

@@ -35,7 +35,8 @@ from rich.table import Table
 
 from ekya.cli.options import numbers
 from ekya.cli.output import output
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.units import US_PER_S

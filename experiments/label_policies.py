@@ -18,7 +18,8 @@ from rich.table import Table
 
 from ekya.cli.options import numbers
 from ekya.cli.output import output
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.planning.profiling.label_policy import LABEL_POLICIES
 from ekya.results.finalize import labelled_in_any, score_run

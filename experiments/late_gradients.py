@@ -38,7 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ekya.cli.output import bars_of, output
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName

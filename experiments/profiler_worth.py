@@ -51,7 +51,8 @@ from rich.logging import RichHandler
 from rich.table import Table
 from scipy.stats import spearmanr
 
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.core.view import RetrainOption
 from ekya.models.golden.golden_model import open_golden

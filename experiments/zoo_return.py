@@ -22,7 +22,8 @@ from recipe import Json, percent, run
 from rich.table import Table
 
 from ekya.cli.output import output
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.core import events as ev
 from ekya.core.errors import UserError
 from ekya.core.records import NO_LABELS

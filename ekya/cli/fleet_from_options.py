@@ -8,7 +8,8 @@ from typing import Any
 from ekya.cli.options import Clock
 from ekya.cli.output import Output
 from ekya.config.adhoc import fleet_from_videos
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, with_play
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet, with_play
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError

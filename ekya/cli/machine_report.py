@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.core.errors import UserError

@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from ekya.config.files import relative_paths
-from ekya.config.fleet_file import parse_fleet
+from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.models.golden.registry import RESNEXT101
 from ekya.streams.datasets.dataset import Dataset, StreamFindings

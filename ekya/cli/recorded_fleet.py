@@ -7,7 +7,8 @@ from pathlib import Path
 import yaml
 
 from ekya.config.files import relative_paths
-from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import parse_fleet
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.units import US_PER_S, StreamId

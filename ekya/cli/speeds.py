@@ -34,7 +34,8 @@ def speeds(config: SpeedsConfig, output: Output) -> None:
     It is kept in the user's cache folder, by device, share backend and model, and every later `ekya run`
     plans with it.
     """
-    from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+    from ekya.config.fleet_file import DEFAULT_FLEET
+    from ekya.config.fleet_reading import load_fleet
     from ekya.config.fleet_sections import RetrainingConfig
     from ekya.config.shipped import shipped_path
     from ekya.gpu.backends.registry import choose_backend

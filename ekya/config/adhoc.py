@@ -5,7 +5,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet, parse_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet, parse_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.models.edge.cuts import DETECTORS as STUDENTS

@@ -1,30 +1,23 @@
-"""The fleet file: its top level, the constraints between its sections, and how it is read and written.
+"""The fleet file: its top level, and the constraints between its sections.
 
 Sections that belong to one package (a camera's source, the golden model) are defined in that package, the
 others in ``config/fleet_sections.py``.
 """
 
 import math
-import os
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product
-from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import (
     Field,
-    ValidationError,
     ValidationInfo,
     field_serializer,
     field_validator,
     model_validator,
 )
 
-from ekya.config.errors import describe
-from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_sections import (
     NO_DRIFT,
     DriftConfig,
@@ -36,7 +29,6 @@ from ekya.config.fleet_sections import (
     StreamConfig,
     ZooConfig,
 )
-from ekya.config.shipped import shipped_root
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.objects import BACKGROUND
@@ -54,8 +46,6 @@ from ekya.planning.profiling.label_policy import LABEL_POLICIES
 from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER, make_scheduler
 from ekya.results.storage.run_folder import check_stream_name
-from ekya.streams.ingest.camera import CameraSpec
-from ekya.streams.ingest.credentials import masked, without_passwords
 from ekya.streams.ingest.playing import PlayConfig
 
 DEFAULT_FLEET = "datasets/synthetic_city/fleet.yaml"
@@ -359,91 +349,3 @@ def _problems_of_detectors(fleet: FleetConfig) -> Iterator[str]:
     for stream in fleet.streams:
         if stream.objects != ObjectsSpec():
             yield f"streams.{stream.id}.objects: a detector finds the objects itself; remove it"
-
-
-def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
-    """Reads a fleet file; relative paths are resolved against its folder, then against Ekya's own data.
-
-    Args:
-        path: the file.
-        changes: top-level keys that override the file, such as those of the command line.
-
-    Raises:
-        UserError: one sentence with file, key and remedy.
-    """
-    raw = read_mapping(path)
-    origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
-    folders = (path.parent, shipped_root())
-    return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
-
-
-def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
-    """Returns the fleet with these playback settings for every recording, as from the command line.
-
-    Raises:
-        UserError: see ``load_fleet``.
-    """
-    raw = _written(fleet)
-    streams = [
-        stream if known.source.live else {**stream, "play": {**stream["play"], **changes}}
-        for known, stream in zip(fleet.streams, raw["streams"], strict=True)
-    ]
-    return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
-
-
-def _written(fleet: FleetConfig) -> dict[str, Any]:
-    """Returns a fleet as JSON values, without the sizes that are open."""
-    raw: dict[str, Any] = fleet.model_dump(mode="json")
-    for key in OPEN:
-        if not fleet.is_set(key):
-            part, _, name = key.rpartition(".")
-            del (raw[part] if part else raw)[name]
-    return raw
-
-
-def dump_fleet(fleet: FleetConfig) -> str:
-    """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
-    return yaml.safe_dump(_written(fleet), sort_keys=False, allow_unicode=True)
-
-
-def parse_fleet(
-    raw: Mapping[str, object], origin: str, folders: Sequence[Path], changed: Collection[str] = ()
-) -> FleetConfig:
-    """Builds a fleet from keys and values.
-
-    Args:
-        raw: as in a fleet file.
-        origin: name of the source in error messages.
-        folders: folders against which relative paths are resolved.
-        changed: top-level keys that override the file. If there are any, sizes of the file that contradict
-            them are no error: they are fitted.
-
-    Raises:
-        UserError: see ``load_fleet``.
-    """
-    try:
-        fleet = FleetConfig.model_validate(raw, context=set(changed))
-    except ValidationError as error:
-        raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
-    streams = tuple(_without_passwords(fleet.streams))
-    return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)
-
-
-def _without_passwords(streams: Sequence[StreamConfig]) -> Iterator[StreamConfig]:
-    """Yields the streams with camera passwords replaced by references to variables of the environment.
-
-    So passwords are never written to disk. Child processes that open a camera inherit the variables. To
-    resume a run later, set them again.
-    """
-    prefixes: set[str] = set()
-    for stream in streams:
-        source = stream.source
-        if isinstance(source, CameraSpec):
-            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
-            while prefix in prefixes:
-                prefix += "_2"
-            prefixes.add(prefix)
-            url, passwords = without_passwords(source.url, prefix)
-            os.environ.update(passwords)
-            source = source.model_copy(update={"url": url})
-        yield stream.model_copy(update={"source": source})

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ekya.config.errors import describe
 from ekya.config.files import read_mapping
-from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId

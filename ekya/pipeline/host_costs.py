@@ -23,7 +23,8 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import parse_fleet
 from ekya.config.sizing import resolutions_to_follow, resolutions_to_measure
 from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
 from ekya.core.errors import UserError

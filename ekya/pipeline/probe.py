@@ -15,7 +15,8 @@ from typing import IO, Any, Self, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import dump_fleet
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts

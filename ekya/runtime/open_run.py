@@ -4,7 +4,8 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from ekya.config.fleet_file import NO_ZOO, FleetConfig, dump_fleet
+from ekya.config.fleet_file import NO_ZOO, FleetConfig
+from ekya.config.fleet_reading import dump_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions, StreamHome

@@ -7,7 +7,8 @@ from commands import gpu
 
 from ekya import cli
 from ekya.cli.machine_report import as_json, examine
-from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.config.sizing import resolutions_to_measure
 from ekya.gpu.mps.service import MpsFound

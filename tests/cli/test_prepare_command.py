@@ -6,7 +6,7 @@ import yaml
 from draw_samples import draw_cityscapes
 
 from ekya import cli
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.streams.datasets.cityscapes import CITYSCAPES, PAPER_CLASSES
 from ekya.streams.sources import DATASETS
 

@@ -11,7 +11,7 @@ import yaml
 from mjpeg_camera import MjpegCamera
 
 from ekya import cli
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.video import VideoSpec
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.cli.recorded_fleet import losses_of, recorded_fleet_text
-from ekya.config.fleet_file import parse_fleet
+from ekya.config.fleet_reading import parse_fleet
 from ekya.core.units import StreamId
 from ekya.streams.ingest.grid import Gap
 from ekya.streams.ingest.playing import PlayConfig

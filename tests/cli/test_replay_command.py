@@ -7,7 +7,7 @@ from commands import empty_trace, live_camera, write_fleet
 
 from ekya import cli
 from ekya.cli.replay import DEFAULT_SCRIPTED
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd

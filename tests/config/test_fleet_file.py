@@ -13,13 +13,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from ekya.config.adhoc import fleet_from_videos
-from ekya.config.fleet_file import (
-    OPEN,
-    FleetConfig,
-    dump_fleet,
-    load_fleet,
-    with_play,
-)
+from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.config.fleet_reading import dump_fleet, load_fleet, with_play
 from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
@@ -127,7 +122,7 @@ def test_fleet_under_preset_chooses_an_open_window(folder):
 def test_load_fleet_finds_shipped_files(folder, monkeypatch):
     (folder / "shipped").mkdir()
     (folder / "golden.safetensors").rename(folder / "shipped" / "golden.safetensors")
-    monkeypatch.setattr("ekya.config.fleet_file.shipped_root", lambda: folder / "shipped")
+    monkeypatch.setattr("ekya.config.fleet_reading.shipped_root", lambda: folder / "shipped")
     assert load(folder, fleet_dict()).golden.weights == folder / "shipped" / "golden.safetensors"
 
 
@@ -688,7 +683,8 @@ def test_load_fleet_with_a_bad_url_hides_its_password(folder, url):
 def test_load_fleet_imports_no_engine() -> None:
     code = (
         "import sys\n"
-        "from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet\n"
+        "from ekya.config.fleet_file import DEFAULT_FLEET\n"
+        "from ekya.config.fleet_reading import load_fleet\n"
         "from ekya.config.shipped import shipped_path\n"
         "assert load_fleet(shipped_path(DEFAULT_FLEET)).streams\n"
         "sys.exit(', '.join({'ray', 'torch', 'torchvision', 'onnxruntime'} & set(sys.modules)) or 0)"

@@ -6,7 +6,8 @@ import yaml
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import get_model
 
-from ekya.config.fleet_file import DEFAULT_FLEET, OPEN, dump_fleet, load_fleet, parse_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, OPEN
+from ekya.config.fleet_reading import dump_fleet, load_fleet, parse_fleet
 from ekya.config.fleet_sections import KeptFrames, frame_sides
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core.events import GpuMeasured, GpuUse

@@ -10,7 +10,7 @@ import profiler_truths as truths
 import profiler_worth as worth
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.core.configs import RetrainConfig
 from ekya.core.view import RetrainOption
 from ekya.models.edge.model import build_edge_model

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from zoo_return import Return, accuracy, returns
 
-from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.results.metrics.accuracy import ScoreSeries
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from ekya.cli import main
-from ekya.config.fleet_file import FleetConfig, load_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.golden.coco import coco_names

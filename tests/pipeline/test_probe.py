@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
 from ekya.pipeline.probe import Probe

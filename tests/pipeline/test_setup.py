@@ -5,7 +5,8 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from ekya.config.fleet_file import DEFAULT_FLEET, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.fleet_sections import RetrainingConfig, StreamConfig
 from ekya.config.shipped import shipped_path
 from ekya.control.options import StreamTerms

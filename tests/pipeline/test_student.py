@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ekya.config.fleet_file import FleetConfig, parse_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import parse_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.models.edge.checkpoints import save_model

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId

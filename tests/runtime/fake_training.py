@@ -3,7 +3,7 @@
 import time
 from types import SimpleNamespace
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.commands import StartRetraining
 from ekya.core.units import BASE_VERSION, JobId

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError

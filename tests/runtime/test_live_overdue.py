@@ -13,7 +13,7 @@ import ray
 import yaml
 from rich.console import Console
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core import events as ev

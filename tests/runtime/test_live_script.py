@@ -6,7 +6,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay

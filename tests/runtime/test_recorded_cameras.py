@@ -11,7 +11,7 @@ import yaml
 from rtsp_camera import RtspCamera, require_server, street_video
 
 from ekya import cli
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.core import events as ev
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder

@@ -6,7 +6,7 @@ import os
 import pytest
 from rich.console import Console
 
-from ekya.config.fleet_file import dump_fleet, load_fleet
+from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.loop import first_state

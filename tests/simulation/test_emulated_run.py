@@ -10,7 +10,7 @@ import yaml
 
 import ekya.simulation.emulated.run
 from ekya.cli import main
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.control.journal_replay import replay

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.results.finalize import score_run
 from ekya.results.storage.run_folder import RunFolder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.commands import StartRetraining
 from ekya.core.events import ProfileReady

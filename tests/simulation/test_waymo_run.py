@@ -6,7 +6,7 @@ import pytest
 import waymo_sample
 import yaml
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.results.storage.run_folder import RunFolder
 from ekya.simulation.emulated.run import emulate

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig, load_fleet
+from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.control.options import PLANNING_US
 from ekya.core.configs import RetrainConfig

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ekya.config.fleet_file import FleetConfig, dump_fleet
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import dump_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import resolutions_to_follow
 from ekya.control.loop import Observer, run_loop

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ekya.config.fleet_file import load_fleet
+from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S

@@ -1,0 +1,107 @@
+"""Reads and writes fleet files."""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ekya.config.errors import describe
+from ekya.config.files import find_files, read_mapping
+from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.config.fleet_sections import StreamConfig
+from ekya.config.shipped import shipped_root
+from ekya.core.errors import UserError
+from ekya.streams.ingest.camera import CameraSpec
+from ekya.streams.ingest.credentials import masked, without_passwords
+
+
+def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
+    """Reads a fleet file; relative paths are resolved against its folder, then against Ekya's own data.
+
+    Args:
+        path: the file.
+        changes: top-level keys that override the file, such as those of the command line.
+
+    Raises:
+        UserError: one sentence with file, key and remedy.
+    """
+    raw = read_mapping(path)
+    origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
+    folders = (path.parent, shipped_root())
+    return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
+
+
+def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
+    """Returns the fleet with these playback settings for every recording, as from the command line.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    raw = _written(fleet)
+    streams = [
+        stream if known.source.live else {**stream, "play": {**stream["play"], **changes}}
+        for known, stream in zip(fleet.streams, raw["streams"], strict=True)
+    ]
+    return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
+
+
+def _written(fleet: FleetConfig) -> dict[str, Any]:
+    """Returns a fleet as JSON values, without the sizes that are open."""
+    raw: dict[str, Any] = fleet.model_dump(mode="json")
+    for key in OPEN:
+        if not fleet.is_set(key):
+            part, _, name = key.rpartition(".")
+            del (raw[part] if part else raw)[name]
+    return raw
+
+
+def dump_fleet(fleet: FleetConfig) -> str:
+    """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
+    return yaml.safe_dump(_written(fleet), sort_keys=False, allow_unicode=True)
+
+
+def parse_fleet(
+    raw: Mapping[str, object], origin: str, folders: Sequence[Path], changed: Collection[str] = ()
+) -> FleetConfig:
+    """Builds a fleet from keys and values.
+
+    Args:
+        raw: as in a fleet file.
+        origin: name of the source in error messages.
+        folders: folders against which relative paths are resolved.
+        changed: top-level keys that override the file. If there are any, sizes of the file that contradict
+            them are no error: they are fitted.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    try:
+        fleet = FleetConfig.model_validate(raw, context=set(changed))
+    except ValidationError as error:
+        raise UserError(masked(f"{origin}: {describe(error, raw, FleetConfig)}")) from None
+    streams = tuple(_without_passwords(fleet.streams))
+    return find_files(fleet.model_copy(update={"streams": streams}), origin, folders)
+
+
+def _without_passwords(streams: Sequence[StreamConfig]) -> Iterator[StreamConfig]:
+    """Yields the streams with camera passwords replaced by references to variables of the environment.
+
+    So passwords are never written to disk. Child processes that open a camera inherit the variables. To
+    resume a run later, set them again.
+    """
+    prefixes: set[str] = set()
+    for stream in streams:
+        source = stream.source
+        if isinstance(source, CameraSpec):
+            prefix = "EKYA_" + re.sub(r"[^A-Z0-9]", "_", stream.id.upper())
+            while prefix in prefixes:
+                prefix += "_2"
+            prefixes.add(prefix)
+            url, passwords = without_passwords(source.url, prefix)
+            os.environ.update(passwords)
+            source = source.model_copy(update={"url": url})
+        yield stream.model_copy(update={"source": source})
