@@ -3,6 +3,7 @@
     python experiments/bench_scheduler.py
     python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -
     python experiments/bench_scheduler.py --size 10x8 --early-part 0.7
+    python experiments/bench_scheduler.py --out experiments/results/bench_scheduler.csv
 
 Windows of 200 s with 18 γ and 8 λ a stream, drawn as those of ``problems.yaml``: 10 streams on 8 GPUs, 100 on
 32 and 1000 on 128, with shares and steals of a tenth of a GPU. The plan is that of a window's start, when
@@ -18,6 +19,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated
 
@@ -27,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import typer
 from optimum.bound import upper_bound
 from optimum.problems import Shape, problem
-from recipe import run
+from recipe import as_csv, run
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -38,6 +40,7 @@ from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.simulation.trace.generate import SPEEDS, SpeedName
+from ekya.system.files import write_text_atomic
 
 SIZES = ("10x8", "100x32", "1000x128")
 SCHEDULERS = ("thief", "exact", "serial", "ekya")
@@ -64,7 +67,7 @@ class Row:
         scheduler, streams, gpus: what was measured.
         configs: γ a stream.
         delta_milli: δ and Δ, in thousandths of a GPU.
-        seconds_p50: median time to plan a window.
+        plan_ms: median time to plan a window.
         objective: value of the plans, a mean over the windows.
         bound: upper bound of all plans, a mean over the windows.
         growth: exponent of the time in the number of streams, from the size before; None for the first size.
@@ -75,7 +78,7 @@ class Row:
     gpus: int
     configs: int
     delta_milli: int
-    seconds_p50: float
+    plan_ms: float
     objective: float
     bound: float
     growth: float | None = None
@@ -113,7 +116,7 @@ def measured(names: Sequence[str], size: Size, views: Sequence[WindowView], repe
             gpus=size.gpus,
             configs=max(len(stream.retrain_options) for view in views for stream in view.streams),
             delta_milli=views[0].steal_milli,
-            seconds_p50=median(one for seconds, _ in results for one in seconds),
+            plan_ms=1000 * median(one for seconds, _ in results for one in seconds),
             objective=fmean(worth for _, worth in results),
             bound=bound,
         )
@@ -126,7 +129,7 @@ def with_growth(rows: Sequence[Row]) -> list[Row]:
         smaller = [one for one in grown if one.scheduler == row.scheduler and one.streams < row.streams]
         growth = None
         if smaller:
-            times = row.seconds_p50 / smaller[-1].seconds_p50
+            times = row.plan_ms / smaller[-1].plan_ms
             growth = math.log(times) / math.log(row.streams / smaller[-1].streams)
         grown.append(replace(row, growth=growth))
     return grown
@@ -145,7 +148,7 @@ def shown(rows: Sequence[Row]) -> Table:
             row.scheduler,
             str(row.streams),
             str(row.gpus),
-            f"{row.seconds_p50 * 1000:.1f} ms" if row.seconds_p50 < 1.0 else f"{row.seconds_p50:.2f} s",
+            f"{row.plan_ms:.1f} ms" if row.plan_ms < 1000.0 else f"{row.plan_ms / 1000:.2f} s",
             "" if row.growth is None else f"streams^{row.growth:.2f}",
             f"{row.objective:.4f}",
             f"{row.bound:.4f}",
@@ -176,6 +179,7 @@ def main(
     ] = 0.0,
     windows: Annotated[int, typer.Option(min=1, help="Windows of each size.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Times that each is planned, at least.")] = 3,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
     json_to: Annotated[
         str | None,
         typer.Option(
@@ -208,6 +212,8 @@ def main(
                     rows.append(row)
                     progress.update(task, description=f"{one.streams} streams: {row.scheduler}", advance=1)
         rows = with_growth(rows)
+        if out is not None:
+            write_text_atomic(out, as_csv([asdict(row) for row in rows]))
         ready.report({"rows": [asdict(row) for row in rows]})
         ready.console.print(shown(rows))
 

@@ -81,7 +81,7 @@ def rows_of(data: Data, step: Callable[[], None]) -> list[dict[str, Any]]:
 
 def found(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Finding:
     """Returns the table and the figure."""
-    least = {name: min((row for row in rows if row["data"] == name), key=_gain) for name in names}
+    least = {name: _least(rows, name) for name in names}
     beside = [
         Beside(
             f"{per_stream:g} GPUs a stream",
@@ -91,7 +91,7 @@ def found(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Finding:
         for per_stream in GPUS_PER_STREAM
     ]
     beside.append(
-        Beside("least of any trace", "", {name: points(_least(rows, name)) for name in names}),
+        Beside("least of any trace", "", {name: points(least[name]["least_gain"]) for name in names}),
     )
     beside.append(
         Beside("at GPUs a stream", "", {name: f"{least[name]['gpus_per_stream']:g}" for name in names})
@@ -127,12 +127,8 @@ def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
     return figure
 
 
-def _gain(row: dict[str, Any]) -> float:
-    return float(row["gain"])
-
-
-def _least(rows: Sequence[dict[str, Any]], name: str) -> float:
-    return min(row["least_gain"] for row in rows if row["data"] == name)
+def _least(rows: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    return min((row for row in rows if row["data"] == name), key=lambda row: float(row["least_gain"]))
 
 
 def main(trace: Traces = None, json_to: Json = None, out: Out = RESULTS) -> None:

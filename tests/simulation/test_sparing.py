@@ -25,7 +25,13 @@ def commands_of(run, kind):
     return [command for step in run.steps for command in step.commands if isinstance(command, kind)]
 
 
-@pytest.mark.parametrize("gpus", [0.1, 0.2, 0.5, 0.8, 1.2])
+FIRST_LOOK = pytest.mark.xfail(
+    reason="before λ is profiled, analysing fewer frames is expected to cost half of what it does",
+    strict=True,
+)
+
+
+@pytest.mark.parametrize("gpus", [0.1, 0.2, pytest.param(0.4, marks=FIRST_LOOK), 0.5, 0.8, 1.2])
 def test_simulate_ekya_is_not_half_a_point_below_not_retraining(gpus):
     assert played("ekya", gpus).mean_accuracy > played("no-retrain", gpus).mean_accuracy - 0.005
 
