@@ -64,6 +64,8 @@ EKYA = (
     Recipe("figure10", "Figure 10: the quantum Δ", 15, traces=False),
     Recipe("profiler_worth", "Figure 11a: what estimates are worth", 300, traces=False),
     Recipe("figure11b", "Figure 11b: estimates that are off", 50),
+    Recipe("paper_size", "Ten cameras at the paper's size: all schedulers", 60, traces=False, full=False),
+    Recipe("gamma_choice", "Choosing γ beside a fixed γ", 120, traces=False, full=False),
     Recipe("table4", "Table 4: retraining in the cloud", 10),
     Recipe("reuse", "Serving an old model again (§6.5)", 5),
     Recipe(
@@ -77,6 +79,16 @@ EKYA = (
         full=False,
         writes=False,
         quickly=("--size", "10x8", "--size", "100x32", "--windows", "1"),
+    ),
+    Recipe("gains", "What a user gains, with real training", 3000, traces=False, full=False, always=False),
+    Recipe(
+        "drift_noticed",
+        "Which changes of a scene are noticed, and false alarms",
+        1500,
+        traces=False,
+        full=False,
+        writes=False,
+        always=False,
     ),
 )
 

@@ -279,7 +279,7 @@ def _read(path: Path) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """All rendered cameras at one threshold.
+    """All cameras at one threshold.
 
     Attributes:
         rate: for which the threshold is made.
@@ -305,17 +305,16 @@ class Point:
 def point_of(rows: Sequence[Alarms], rate: float) -> Point:
     """Returns the point of the curve at a threshold."""
     own = [row for row in rows if row.rate == rate]
-    steady = [row for row in own if row.kind == STEADY]
+    steady = [row for row in own if row.change_s is None]
     hours, false = sum(row.seconds for row in steady) / 3600, sum(row.false for row in steady)
-    changed = [row for row in own if row.kind in CHANGES]
+    changed = [row for row in own if row.change_s is not None]
     noticed = [row.delay_s for row in changed if row.delay_s is not None]
     wrong = sum(row.false for row in changed)
     by_kind = {}
-    for kind in CHANGES:
+    for kind in dict.fromkeys(row.kind for row in changed):
         all_ = [row for row in changed if row.kind == kind]
         delays = [row.delay_s for row in all_ if row.delay_s is not None]
-        if all_:
-            by_kind[kind] = (len(delays) / len(all_), median(delays) if delays else None)
+        by_kind[kind] = (len(delays) / len(all_), median(delays) if delays else None)
     return Point(
         rate,
         hours,
@@ -331,10 +330,11 @@ def point_of(rows: Sequence[Alarms], rate: float) -> Point:
 def show(out: Output, points: Sequence[Point]) -> None:
     """Prints the curve."""
     table = Table(title="false alarms of steady scenes; changes that were noticed, and the median delay")
-    for name in ("made for, 1/h", "false", "hours", "at most, 1/h", "precision", "recall", "delay", *CHANGES):
+    shown = [kind for kind in CHANGES if kind in points[0].by_kind]
+    for name in ("made for, 1/h", "false", "hours", "at most, 1/h", "precision", "recall", "delay", *shown):
         table.add_column(name, overflow="fold")
     for point in points:
-        kinds = [point.by_kind.get(kind) for kind in CHANGES]
+        kinds = [point.by_kind[kind] for kind in shown]
         table.add_row(
             f"{point.rate:g}",
             str(point.false),
@@ -343,7 +343,7 @@ def show(out: Output, points: Sequence[Point]) -> None:
             _text(point.precision, ".0%"),
             _text(point.recall, ".0%"),
             _text(point.delay_s, ".1f"),
-            *("-" if kind is None else f"{kind[0]:.0%} {_text(kind[1], '.1f')}" for kind in kinds),
+            *(f"{recall:.0%} {_text(delay_s, '.1f')}" for recall, delay_s in kinds),
         )
     out.console.print(table)
 
@@ -408,12 +408,11 @@ def main(
         with Progress(console=out.console, transient=True) as bars:
             for found in bars.track(each(alarms_of, cases, jobs), total=len(cases), description="cameras"):
                 rows += found
-        points = [] if video else [point_of(rows, rate) for rate in RATES]
+        points = [point_of(rows, rate) for rate in RATES]
         out.report({"points": [asdict(point) for point in points], "rows": [asdict(row) for row in rows]})
+        show(out, points)
         if video:
             show_videos(out, [row for row in rows if row.rate == FALSE_ALARMS_PER_HOUR])
-        else:
-            show(out, points)
 
 
 if __name__ == "__main__":

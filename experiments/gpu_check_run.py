@@ -73,10 +73,10 @@ def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
 
     Changes of the shipped fleet's second window happen in the first one here.
     """
-    config = importlib.import_module("ekya.config.fleet_file")
-    shipped = config.load_fleet(
-        importlib.import_module("ekya.config.shipped").shipped_path(config.DEFAULT_FLEET)
-    )
+    default = importlib.import_module("ekya.config.fleet_file").DEFAULT_FLEET
+    path = importlib.import_module("ekya.config.shipped").shipped_path(default)
+    reading = importlib.import_module("ekya.config.fleet_reading")
+    shipped = reading.load_fleet(path)
     raw = shipped.model_dump(mode="json")
     part = raw["preparation"]["fraction"] * preparation_milli / 1000
     window_s = max(8, math.ceil(_PREPARED_GPU_S * streams / part))
@@ -104,7 +104,7 @@ def short_fleet(streams: int, gpus: float, preparation_milli: int) -> str:
         "preparation": {**raw["preparation"], "share_milli": preparation_milli},
         "streams": cameras,
     }
-    fleet: str = config.dump_fleet(config.parse_fleet({**raw, **changes}, "gpu-check", (Path(),)))
+    fleet: str = reading.dump_fleet(reading.parse_fleet({**raw, **changes}, "gpu-check", (Path(),)))
     return fleet
 
 

@@ -1,15 +1,17 @@
 """Ten cameras with the paper's windows, every γ really trained: all schedulers on 1 to 4 GPUs.
 
-    ekya profile datasets/synthetic_city/ten_cameras.yaml --seed 41 --out ten_cameras-41.parquet
-    python experiments/paper_size.py --trace ten_cameras-41.parquet --trace ten_cameras-42.parquet ...
+    python experiments/paper_size.py
 
-A trace of each seed in ``SEEDS``, which were fixed before any result, is recorded in a few core-hours; one
-that was interrupted goes on with ``--resume``. Runs that really train, on the fleet's own number of GPUs,
-are those of `gains.py`, which keeps them:
+The traces in ``experiments/traces/paper_size``, one of each seed in ``SEEDS``, which were fixed before any
+result, were recorded in two core-hours each; one that is interrupted goes on with ``--resume``:
+
+    ekya profile datasets/synthetic_city/ten_cameras.yaml --seed 41 --out ten_cameras-41.parquet
+
+Runs that really train, on the fleet's own number of GPUs, are those of `gains.py`, which keeps them:
 
     python experiments/gains.py --fleet datasets/synthetic_city/ten_cameras.yaml --seeds 41,42,43 \\
-        --schedulers ekya,paper,uniform,no-retrain --kept emulated/ --out emulated/
-    python experiments/paper_size.py --trace ... --emulated emulated/
+        --schedulers ekya,paper,uniform,no-retrain --out runs/gains \\
+        --kept experiments/traces/paper_size/emulated
 
 The uniform baselines are the paper's four, with γ that were found on the traces themselves, which favours
 them; each is played as in the paper, where a model serves when its retraining is done, and with checkpoints.
@@ -34,6 +36,8 @@ from played import (
     ORACLE,
     PAPER,
     PAPER_BASELINES,
+    TEN_CAMERAS,
+    TEN_CAMERAS_EMULATED,
     THIEF,
     Data,
     Who,
@@ -241,24 +245,30 @@ def _drawn(rows: Sequence[dict[str, Any]], streams: int) -> Figure:
 
 
 def main(
-    trace: Annotated[list[Path], typer.Option(metavar="FILE", help="Recorded trace, one of each seed.")],
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Recorded trace, one of each seed, instead of those shipped."),
+    ] = None,
     gpus: Annotated[str, typer.Option(metavar="N,...", help="Numbers of GPUs.")] = "1,2,3,4",
     emulated: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Runs with training, as gains.py keeps them.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Runs with training, as gains.py keeps them; shipped ones otherwise."
+        ),
     ] = None,
     emulated_gpus: Annotated[float, typer.Option(metavar="N", help="Number of GPUs of these runs.")] = 2.0,
     out: Out = RESULTS,
     json_to: Json = None,
 ) -> None:
     """Play all schedulers over recordings of ten cameras, and name the best and the worst baseline."""
-    counts, traces = sorted(amounts(gpus)), traces_of(trace)
+    counts, traces = sorted(amounts(gpus)), traces_of(trace or TEN_CAMERAS)
     first = next(iter(traces.values()))
     with channel(json_to, out) as tell:
         runs = len(counts) * len(traces) * len(players(Data(NAME, tuple(traces.values()), first)))
         with tell.steps("Ten cameras", runs) as step:
             rows = list(play_all(traces, counts, step))
-        if emulated is not None:
-            rows += emulated_of(emulated, emulated_gpus)
+        if emulated is not None or trace is None:
+            rows += emulated_of(emulated or TEN_CAMERAS_EMULATED, emulated_gpus)
         table, streams = table_of(rows), len(first.streams)
         tell.publish(
             Finding(
@@ -277,6 +287,6 @@ def main(
 if __name__ == "__main__":
     run(
         main,
-        "python experiments/paper_size.py --trace ten_cameras-41.parquet --trace ten_cameras-42.parquet",
-        "python experiments/paper_size.py --trace ten_cameras-41.parquet --gpus 2 --emulated emulated/",
+        "python experiments/paper_size.py",
+        "python experiments/paper_size.py --trace ten_cameras-41.parquet --gpus 2",
     )

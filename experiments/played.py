@@ -26,6 +26,13 @@ HELD_OUT_SEED = 9000
 
 GENERATED = "generated"
 
+PAPER_SIZE = Path(__file__).resolve().parent / "traces/paper_size"
+TEN_CAMERAS = tuple(sorted(PAPER_SIZE.glob("*.parquet")))
+"""Recordings of ``ten_cameras.yaml``, one of each seed."""
+
+TEN_CAMERAS_EMULATED = PAPER_SIZE / "emulated"
+"""Results of runs of it that really train, as gains.py keeps them."""
+
 SEEDS = 5
 """Number of generated traces in Figures 6 and 7."""
 

@@ -2,6 +2,7 @@
 
     ekya run datasets/synthetic_city/fleet_return.yaml --clock virtual --seed 1 --name kept
     python experiments/zoo_return.py runs/kept
+    python experiments/zoo_return.py runs/kept-31 runs/kept-32 --without runs/none-31 --without runs/none-32
 
 Of each camera whose rendered scene returns in a run: the time from the return until it is noticed, from the
 first labels after it until a kept model serves, and the accuracy in the first ten seconds, beside that in the
@@ -15,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from recipe import Json, percent, run
+from recipe import Json, as_csv, percent, run
 from rich.table import Table
 
 from ekya.cli.output import output
@@ -34,6 +35,7 @@ from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions, read_reference
 from ekya.streams.synthetic import CitySpec
+from ekya.system.files import write_text_atomic
 
 FIRST_S = 10.0
 
@@ -73,6 +75,7 @@ def main(
         list[Path] | None,
         typer.Option(metavar="RUN", help="The same without, in the same order; once for each."),
     ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
     json_to: Json = None,
 ) -> None:
     """Measure what kept models are worth where a scene returns."""
@@ -86,6 +89,8 @@ def main(
     if not found:
         raise UserError(f"{runs[0]}: no rendered scene returns in this run; name a run of fleet_return.yaml")
     with output(json_to) as ready:
+        if out is not None:
+            write_text_atomic(out, as_csv([_flat(one) for one in found]))
         ready.report({"returns": [asdict(one) for one in found]})
         ready.console.print(_table(found))
         before, after = fmean(one.before for one in found), fmean(one.after for one in found)
@@ -132,6 +137,11 @@ def accuracy(series: ScoreSeries, from_s: float, until_s: float) -> float:
     """Returns the accuracy over whole seconds; 0.0 without any object."""
     within = (series.start_us >= from_s * US_PER_S) & (series.start_us < until_s * US_PER_S)
     return float(series.correct[within].sum() / max(int(series.counted[within].sum()), 1))
+
+
+def _flat(one: Measured) -> dict[str, Any]:
+    row = asdict(one)
+    return {"run": row.pop("run"), **row.pop("of"), **row}
 
 
 def _series(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, ScoreSeries]:

@@ -91,15 +91,16 @@ class ShadowGateConfig(FleetSection):
 class DriftConfig(FleetSection):
     """Noticing that a scene has changed inside a window, and answering it there.
 
-    ``notice: false`` turns both off: a change is then seen when the next window is labelled, as in the paper.
+    With ``notice: false`` a change is seen when the next labels are made, as in the paper.
 
     Attributes:
         notice: whether inference watches its answers and pictures for drift, and reports it at once.
-        false_alarms_per_hour: of a camera, on which the threshold of the alarm depends.
+        false_alarms_per_hour: of a camera, for which the threshold of the alarm is made. At the default, 0.35
+            were measured on twenty steady camera-hours.
         react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
             the change. Without ``notice`` there is nothing to answer.
         pool: whether retrainings learn from other labels of the same scene, too: earlier ones, and those of
-            streams that drifted together. Without ``notice`` it is not known how long a scene has lasted.
+            streams that drifted together. Without ``notice`` only if ``preparation.doses`` shows drifts.
         joint: whether one retraining may serve all streams that learn from each other's labels.
     """
 

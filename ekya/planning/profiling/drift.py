@@ -122,7 +122,7 @@ class DriftMonitor:
         self.rebase(0)
 
     def rebase(self, t_us: int) -> None:
-        """Learns all references anew from ``t_us`` on, as after labels that confirmed the scene."""
+        """Learns all references anew, from frames of ``t_us`` on."""
         self._from_us = t_us
         self._block = []
         self._answers: dict[int, _Chart] = {}
