@@ -10,8 +10,9 @@ plays ten streams on 8 GPUs. `oracle` is ours with the true profiles instead of 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from detect_gains import Estimate
 from matplotlib.figure import Figure
-from played import EKYA, NO_RETRAIN, STYLES, THIEF, Data, Who, conditions, generated, play, recorded
+from played import EKYA, NO_RETRAIN, SEEDS, STYLES, THIEF, Data, Who, conditions, generated, play, recorded
 from recipe import (
     RESULTS,
     Beside,
@@ -43,12 +44,15 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
     gpus = round(GPUS_PER_STREAM * data.streams, 2)
     rows = []
     for name in PLAYED:
+        reached = Estimate.of(play(data, Who(name), conditions(gpus, seed)).by_trace)
         rows.append(
             {
                 "data": data.name,
                 "gpus": gpus,
                 "scheduler": name,
-                "accuracy": play(data, Who(name), conditions(gpus, seed)).accuracy,
+                "accuracy": reached.mean,
+                "low": reached.low,
+                "high": reached.high,
                 "paper": PAPER.get(name, ""),
             }
         )
@@ -58,7 +62,7 @@ def rows_of(data: Data, seed: int, step: Callable[[], None]) -> list[dict[str, A
 
 def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
     """Returns the table, the figure and the paper's numbers beside ours."""
-    reached = {(row["data"], row["scheduler"]): row["accuracy"] for row in rows}
+    reached = {(row["data"], row["scheduler"]): row for row in rows}
     return Finding(
         name="reuse",
         title="Serving an old model again, ten streams (recorded: all there are) on 0.8 GPUs each",
@@ -67,7 +71,7 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
             Beside(
                 f"accuracy of {name}",
                 f"{PAPER[name]:.0%}" if name in PAPER else "",
-                {data: percent(reached[data, name]) for data in names},
+                {data: _told(reached[data, name]) for data in names},
             )
             for name in PLAYED
         ],
@@ -76,6 +80,11 @@ def found(rows: list[dict[str, Any]], names: Sequence[str]) -> Finding:
         "generator's choice, or the city's.",
         figure=_drawn(rows, names),
     )
+
+
+def _told(row: dict[str, Any]) -> str:
+    low, high = row["low"], row["high"]
+    return percent(row["accuracy"]) + ("" if low is None else f" ({percent(low)} to {percent(high)})")
 
 
 def _drawn(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Figure:
@@ -110,7 +119,7 @@ def main(
     """Serve kept models by their mix of classes instead of retraining."""
     with channel(json_to, out) as tell:
         every = [
-            generated(10, 10 if full else 8, range(seed, seed + 3) if full else [seed]),
+            generated(10, 10 if full else 8, range(seed, seed + SEEDS)),
             *recorded(trace),
         ]
         with tell.steps("reuse", len(every) * len(PLAYED)) as step:
