@@ -12,17 +12,18 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, get_args
+from typing import Any
 
 from page_links import slug
 from page_text import code, prose_of, table
 from pydantic import BaseModel
 
+from ekya.config.descriptions import ATTRIBUTES, attribute_meanings, models_of
+
 Schema = Mapping[str, Any]
 
 _BOUNDS = (("minimum", "≥ "), ("exclusiveMinimum", "> "), ("maximum", "≤ "), ("exclusiveMaximum", "< "))
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
-_ATTRIBUTES = "Attributes:"
 _NONE = re.compile(r"\bNone\b")
 _POINTER = re.compile(r"^see the types?\.?$", re.IGNORECASE)
 
@@ -189,7 +190,7 @@ def sections_of(root: type[BaseModel], open_keys: frozenset[str] = frozenset()) 
         open_keys: paths of keys that are chosen for the machine if the file omits them.
     """
     schema = root.model_json_schema()
-    classes = {cls.__name__: cls for cls in _classes(root)}
+    classes = {cls.__name__: cls for cls in models_of(root)}
     reader = _Reader(schema.get("$defs", {}), classes, open_keys)
     return tuple(reader.sections(root, schema))
 
@@ -217,19 +218,7 @@ def undescribed(sections: tuple[Section, ...]) -> list[str]:
 
 def summary_of(model: type) -> str:
     """Returns a docstring without its ``Attributes`` section, as Markdown."""
-    return prose_of((inspect.getdoc(model) or "").partition(_ATTRIBUTES)[0])
-
-
-def attribute_meanings(model: type) -> dict[str, str]:
-    """Returns the entries of the ``Attributes`` section of a model and of its bases, by attribute."""
-    meanings: dict[str, str] = {}
-    for cls in reversed(model.__mro__):
-        section = textwrap.dedent(inspect.cleandoc(cls.__doc__ or "").partition(_ATTRIBUTES)[2])
-        for entry in re.split(r"\n(?=\S)", section.strip("\n")):
-            names, colon, meaning = entry.partition(":")
-            if colon:
-                meanings |= dict.fromkeys((name.strip() for name in names.split(",")), meaning)
-    return meanings
+    return prose_of((inspect.getdoc(model) or "").partition(ATTRIBUTES)[0])
 
 
 def member_meanings(values: type[Enum]) -> dict[str, str]:
@@ -263,24 +252,6 @@ def _plural(kind: str) -> str:
     return re.sub(r"^(whole number|number|path|\[section)", r"\1s", kind).replace(
         "section with", "sections with"
     )
-
-
-def _classes(root: type[BaseModel]) -> Iterator[type]:
-    """Yields the root and every model and enumeration that its fields mention."""
-    seen: set[type] = set()
-    todo: list[Any] = [root]
-    while todo:
-        one = todo.pop()
-        todo += get_args(one)
-        if not isinstance(one, type) or one in seen:
-            continue
-        seen.add(one)
-        if issubclass(one, BaseModel):
-            yield one
-            todo += [info.annotation for info in one.model_fields.values()]
-            todo += [extra for info in one.model_fields.values() for extra in info.metadata]
-        elif issubclass(one, Enum):
-            yield one
 
 
 def _yaml(value: object) -> str:

@@ -11,6 +11,7 @@ from typer.exceptions import TyperException
 from ekya import __version__
 from ekya.cli import (
     calibrate,
+    check,
     compare,
     doctor,
     fleet_manager,
@@ -24,6 +25,7 @@ from ekya.cli import (
     record,
     replay,
     run,
+    schema,
     simulate,
     speeds,
     zoo,
@@ -64,7 +66,7 @@ def _add(group: typer.Typer, *commands: Command[Any]) -> None:
 
 # In the order of ``ekya --help``.
 _add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.simulate)
-_add(app, record.record, prepare.prepare)
+_add(app, record.record, prepare.prepare, check.check, schema.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
 _add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo)

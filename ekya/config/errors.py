@@ -1,4 +1,4 @@
-"""Turns pydantic's validation errors of a fleet file into one sentence for its author."""
+"""Turns pydantic's validation errors of a fleet file into sentences for its author."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -26,9 +26,15 @@ _EXPECTED = {
 
 
 def describe(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> str:
-    """Returns the first error as key, problem and remedy, with the number of further errors.
+    """Returns the first of ``problems_of``, with the number of further ones."""
+    first, *further = problems_of(error, raw, model)
+    return f"{first} (and {len(further)} more)" if further else first
 
-    An unknown key goes first: it is often a misspelling of a key that is reported as missing.
+
+def problems_of(error: ValidationError, raw: Mapping[str, object], model: type[BaseModel]) -> list[str]:
+    """Returns every error as key, problem and remedy.
+
+    Unknown keys go first: such a key is often a misspelling of one that is reported as missing.
 
     Args:
         error: raised when ``raw`` was validated as ``model``.
@@ -36,10 +42,11 @@ def describe(error: ValidationError, raw: Mapping[str, object], model: type[Base
         model: the model of the whole file.
     """
     problems = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
-    first = problems[0]
-    key = _dotted(first["loc"], raw)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{key}{': ' if key else ''}{_sentence(first, model)}{more}"
+    keys = [_dotted(problem["loc"], raw) for problem in problems]
+    told = [
+        f"{key}{': ' if key else ''}{_sentence(one, model)}" for key, one in zip(keys, problems, strict=True)
+    ]
+    return list(dict.fromkeys(told))
 
 
 def _sentence(problem: ErrorDetails, model: type[BaseModel]) -> str:

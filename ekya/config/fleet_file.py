@@ -234,7 +234,7 @@ class FleetConfig(FleetSection):
             raise ValueError(str(error).removeprefix("scheduler: ")) from error
         return scheduler
 
-    @field_validator("classes", mode="before")
+    @field_validator("classes", mode="before", json_schema_input_type=Literal["auto"] | UniqueTuple[str])
     @classmethod
     def _auto_is_none(cls, classes: object) -> object:
         if isinstance(classes, str) and classes != AUTO_CLASSES:
@@ -245,7 +245,7 @@ class FleetConfig(FleetSection):
     def _none_is_auto(self, classes: tuple[str, ...] | None) -> str | tuple[str, ...]:
         return AUTO_CLASSES if classes is None else classes
 
-    @field_validator("zoo", mode="before")
+    @field_validator("zoo", mode="before", json_schema_input_type=bool | ZooConfig | None)
     @classmethod
     def _false_is_none(cls, zoo: object) -> object:
         if isinstance(zoo, bool):

@@ -1,4 +1,4 @@
-"""Reads and writes fleet files."""
+"""Reads, checks and writes fleet files."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ekya.config.errors import describe
+from ekya.config.errors import describe, problems_of
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
@@ -33,6 +33,18 @@ def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> Fleet
     origin = f"{path} with {', '.join(changes)} from the command line" if changes else str(path)
     folders = (path.parent, shipped_root())
     return parse_fleet({**raw, **(changes or {})}, origin, folders, changed=changes or ())
+
+
+def checked_fleet(path: Path) -> tuple[FleetConfig | None, list[str]]:
+    """Returns the fleet of a file, or None and every problem that ``load_fleet`` would find in it."""
+    try:
+        raw = read_mapping(path)
+        FleetConfig.model_validate(raw, context=set())
+        return load_fleet(path), []
+    except ValidationError as error:
+        return None, [masked(f"{path}: {one}") for one in problems_of(error, raw, FleetConfig)]
+    except UserError as error:
+        return None, [masked(str(error))]
 
 
 def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:

@@ -1,0 +1,51 @@
+"""``ekya check``: finds every problem of a fleet file without running anything."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.output import Output
+from ekya.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ekya.config.fleet_file import FleetConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """Options of ``ekya check``."""
+
+    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="Fleet file.")]
+    json_to: opt.Json = None
+
+
+@command(CheckConfig, "ekya check my-cameras.yaml", "ekya check my-cameras.yaml --json -")
+def check(config: CheckConfig, output: Output) -> None:
+    """Name every problem of a fleet file: its keys, their values, and files that are missing.
+
+    Opens no camera and loads no model; `ekya run` does that.
+    """
+    from ekya.config.fleet_reading import checked_fleet
+
+    fleet, problems = checked_fleet(config.fleet)
+    output.report({"file": str(config.fleet), "problems": problems})
+    if fleet is not None:
+        output.say(f"{config.fleet}: {_told(fleet)}; no problem found")
+        return
+    if len(problems) == 1:
+        raise UserError(problems[0])
+    for problem in problems:
+        output.say(problem)
+    raise UserError(f"{config.fleet}: {len(problems)} problems; correct them")
+
+
+def _told(fleet: "FleetConfig") -> str:
+    streams = f"{len(fleet.streams)} stream{'s' if len(fleet.streams) > 1 else ''}"
+    window = (
+        f"windows of {fleet.window_s:g} s" if fleet.is_set("window_s") else "windows that fit the machine"
+    )
+    return f"{streams}, {window}"

@@ -1,0 +1,54 @@
+"""`ekya check`: every problem of a fleet file at once."""
+
+import json
+
+import pytest
+import yaml
+
+from ekya.cli import main
+from ekya.config.shipped import shipped_path
+
+SHIPPED = "datasets/synthetic_city/fleet.yaml"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes the shipped fleet with changes."""
+
+    def write(**changes):
+        raw = yaml.safe_load(shipped_path(SHIPPED).read_text())
+        path = tmp_path / "fleet.yaml"
+        path.write_text(yaml.safe_dump({**raw, **changes}))
+        return path
+
+    return write
+
+
+def test_check_of_a_good_fleet_says_so(written, capfd):
+    path = written()
+    assert main(["check", str(path)]) == 0
+    assert capfd.readouterr().out == f"{path}: 4 streams, windows of 21 s; no problem found\n"
+
+
+def test_check_names_every_problem_and_ends_with_code_2(written, capfd):
+    path = written(window_s=-1, min_accuracy=2, labels=3)
+    assert main(["check", str(path), "--json", "-"]) == 2
+    out, err = capfd.readouterr()
+    problems = json.loads(out)["problems"]
+    assert [one.split(": ")[1] for one in problems] == ["labels", "window_s", "min_accuracy"]
+    assert all(one in err for one in problems)
+    assert f"{path}: 3 problems; correct them" in err
+
+
+def test_check_of_one_problem_says_it_as_a_run_would(written, capfd):
+    path = written(edge={"model": "resnet18", "weights": "nowhere.safetensors", "resolution": 32})
+    assert main(["check", str(path)]) == 2
+    checked = capfd.readouterr().err
+    assert "edge.weights: nowhere.safetensors does not exist" in checked
+    assert main(["run", str(path)]) == 2
+    assert capfd.readouterr().err == checked
+
+
+def test_check_of_no_file_is_refused(tmp_path, capfd):
+    assert main(["check", str(tmp_path / "no.yaml")]) == 2
+    assert "there is no such file" in capfd.readouterr().err
