@@ -54,7 +54,7 @@ class PreparationConfig(FleetSection):
 
     Attributes:
         share_milli: largest share that both hold together; less where inference needs the rest for its
-            minimum accuracy.
+            minimum accuracy, but at least one δ.
         fraction: longest part of the window for which they hold it; at a smaller share they may take longer,
             up to three tenths of the window.
         streams: number of streams that are labelled and profiled per window, round robin; None for all.
@@ -91,7 +91,7 @@ class ShadowGateConfig(FleetSection):
 class DriftConfig(FleetSection):
     """Noticing that a scene has changed inside a window, and answering it there.
 
-    With ``notice: false`` a change is seen when the next labels are made, as in the paper.
+    With ``notice: false`` a change shows in the next labels only, as in the paper.
 
     Attributes:
         notice: whether inference watches its answers and pictures for drift, and reports it at once.
@@ -100,8 +100,10 @@ class DriftConfig(FleetSection):
         react: whether a stream that has drifted is labelled and retrained in the same window, on frames since
             the change. Without ``notice`` there is nothing to answer.
         pool: whether retrainings learn from other labels of the same scene, too: earlier ones, and those of
-            streams that drifted together. Without ``notice`` only if ``preparation.doses`` shows drifts.
-        joint: whether one retraining may serve all streams that learn from each other's labels.
+            streams that drifted together. Without ``notice`` only where ``preparation.doses`` is above 1, as
+            later doses show drifts, too.
+        joint: whether one retraining may serve all streams that learn from each other's labels; only with
+            ``notice`` and ``pool``.
     """
 
     notice: bool = True
@@ -136,7 +138,8 @@ class ZooConfig(FleetSection):
     Attributes:
         folder: that keeps them beyond a run; None for a folder of the run.
         models: number that is kept; the least recently used are removed. 0 keeps none.
-        megabytes: room for them on disk.
+        megabytes: room for them on disk, each reckoned as the base model's file and a head of each width;
+            one is kept even if it is larger.
     """
 
     folder: Annotated[Path | None, FOLDER] = None

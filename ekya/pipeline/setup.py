@@ -18,7 +18,7 @@ from ekya.core.profile import FamilyCost
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId, seconds_to_us, us_to_seconds
 from ekya.core.view import InferenceOption
-from ekya.models.edge.cuts import Task
+from ekya.models.edge.cuts import CUTS, Task
 from ekya.models.golden.golden_from_file import LabelFileProposer
 from ekya.models.golden.golden_model import PROPOSAL_SCORE, label_file_of, open_detector_of
 from ekya.models.golden.label_file import read_labels
@@ -40,6 +40,9 @@ _LOG = logging.getLogger(__name__)
 
 _FRESH_BYTES = 100_000_000
 """More than any edge model takes in 16 bits, for one whose base is no file."""
+
+_HEADER_BYTES = 1_000
+"""More than the names and places of a head's tensors take in a file."""
 
 
 def loop_options(
@@ -89,12 +92,28 @@ def loop_options(
 
 
 def _kept_models(fleet: FleetConfig) -> int:
-    """Returns the number of kept models for which there is room; each takes as much as the base model."""
+    """Returns the number of kept models for which there is room, at least 1; 0 without a zoo."""
     if fleet.kept is None:
         return 0
     weights = fleet.edge.weights
-    size = _FRESH_BYTES if weights is None else weights.stat().st_size
+    size = (_FRESH_BYTES if weights is None else weights.stat().st_size) + _heads_bytes(fleet)
     return max(min(fleet.kept.models, fleet.kept.megabytes * 1_000_000 // size), 1)
+
+
+def _heads_bytes(fleet: FleetConfig) -> int:
+    """Returns the size in a kept file of a head of every width: matrices in 16 bits, and biases in 32.
+
+    A classifier keeps its last head of each width; a detector has the base model's only.
+    """
+    if fleet.edge.task is Task.DETECT:
+        return 0
+    features, classes = CUTS[fleet.edge.model].features, len(fleet_classes(fleet))
+    return sum(
+        2 * (width * (features + classes) if width else features * classes)
+        + 4 * (width + classes)
+        + _HEADER_BYTES
+        for width in fleet.retraining.head_widths
+    )
 
 
 def job_places(fleet: FleetConfig, capacity_milli: int) -> JobPlaces:

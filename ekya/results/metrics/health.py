@@ -173,7 +173,7 @@ def health_values(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> dict[st
 
 
 def _judged(streams: Mapping[StreamId, Sequence[WindowHealth]]) -> list[WindowHealth]:
-    """Returns the judged windows: not window 0, which only collects data, unless there is no other."""
+    """Returns the judged windows: not window 0, in which nothing is due, unless there is no other."""
     every = [one for windows in streams.values() for one in windows]
     return [one for one in every if one.index > 0] or every
 
