@@ -69,7 +69,7 @@ FILE = "published file"
 
 FRAMES, BATCH, OBJECTS = 24, 8, 5
 PARTS: Mapping[str, int] = {"heads": 0, "heads and neck": 1, "everything": 5}
-"""What trains, and the number of its blocks."""
+"""Number of blocks that train, by the name of the part."""
 
 Call = Callable[[], object]
 

@@ -3,7 +3,7 @@
     python experiments/bench_scheduler.py
     python experiments/bench_scheduler.py --size 10x8 --scheduler ekya --json -
     python experiments/bench_scheduler.py --size 10x8 --early-part 0.7
-    python experiments/bench_scheduler.py --out experiments/results/bench_scheduler.csv
+    python experiments/bench_scheduler.py --csv experiments/results/bench_scheduler.csv
 
 Windows of 200 s with 18 γ and 8 λ a stream, drawn as those of ``problems.yaml``: 10 streams on 8 GPUs, 100 on
 32 and 1000 on 128, with shares and steals of a tenth of a GPU. The plan is that of a window's start, when
@@ -179,7 +179,7 @@ def main(
     ] = 0.0,
     windows: Annotated[int, typer.Option(min=1, help="Windows of each size.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, help="Times that each is planned, at least.")] = 3,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
     json_to: Annotated[
         str | None,
         typer.Option(
@@ -212,8 +212,8 @@ def main(
                     rows.append(row)
                     progress.update(task, description=f"{one.streams} streams: {row.scheduler}", advance=1)
         rows = with_growth(rows)
-        if out is not None:
-            write_text_atomic(out, as_csv([asdict(row) for row in rows]))
+        if csv is not None:
+            write_text_atomic(csv, as_csv([asdict(row) for row in rows]))
         ready.report({"rows": [asdict(row) for row in rows]})
         ready.console.print(shown(rows))
 

@@ -44,7 +44,7 @@ DRAWS = 200
 """Trials of each camera and seed."""
 
 Rule = Callable[[Compared, float], bool]
-"""Whether a student serves, by a comparison and what was known of its accuracy."""
+"""Tells whether a student serves, from a comparison and what was known of its accuracy."""
 
 RULES: dict[str, Rule] = {
     "kept": lambda compared, before: (

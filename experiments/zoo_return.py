@@ -75,7 +75,7 @@ def main(
         list[Path] | None,
         typer.Option(metavar="RUN", help="The same without, in the same order; once for each."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the rows as CSV.")] = None,
     json_to: Json = None,
 ) -> None:
     """Measure what kept models are worth where a scene returns."""
@@ -89,8 +89,8 @@ def main(
     if not found:
         raise UserError(f"{runs[0]}: no rendered scene returns in this run; name a run of fleet_return.yaml")
     with output(json_to) as ready:
-        if out is not None:
-            write_text_atomic(out, as_csv([_flat(one) for one in found]))
+        if csv is not None:
+            write_text_atomic(csv, as_csv([_flat(one) for one in found]))
         ready.report({"returns": [asdict(one) for one in found]})
         ready.console.print(_table(found))
         before, after = fmean(one.before for one in found), fmean(one.after for one in found)
