@@ -1,0 +1,1 @@
+"""A fleet as a service: runs until stopped, is changed while it runs, and keeps bounded state."""
