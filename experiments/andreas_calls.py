@@ -25,7 +25,7 @@ from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.sim.engine import FleetEngine
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 EVERY = 50
 LOADS = (1.0, 2.0)

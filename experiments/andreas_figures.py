@@ -35,7 +35,7 @@ from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, n
 
 from ekya.core.errors import UserError
 from ekya.fleet.sim.andreas_workload import FOUR_GPUS, SEEDS, SIZES, TWO_GPUS, Scenario
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 SHOWN: dict[str, tuple[Scenario, float]] = {
     "two GPUs, load 1": (TWO_GPUS, 1.0),

@@ -25,7 +25,7 @@ from ekya.fleet.policy.andreas.point import Point, point_of
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.andreas_workload import SCENARIOS, Scenario, andreas_workload
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 ITERATIONS = (1, 10, 100, 1000)
 NOTHING = 1e-9

@@ -35,7 +35,7 @@ from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, n
 
 from ekya.core.errors import UserError
 from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 NODES = 10

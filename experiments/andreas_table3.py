@@ -31,7 +31,7 @@ from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.andreas_physics import AndreasPhysics
 from ekya.fleet.sim.andreas_workload import armida_workload
 from ekya.fleet.sim.engine import FleetEngine
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 SPREAD = 0.05
 STARTS_AGAIN_US = 60 * US_PER_S

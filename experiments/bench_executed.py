@@ -40,7 +40,7 @@ from recipe import (
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 PROBLEMS = Path(__file__).resolve().parent / "problems.yaml"
 

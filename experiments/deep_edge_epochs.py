@@ -18,7 +18,7 @@ from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, n
 
 from ekya.fleet.deep_edge_testbed import learned
 from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 QUICK = 20
 """Number of experiments in the quick form; the paper's 120 otherwise."""

@@ -27,7 +27,7 @@ from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.sim.deep_edge.devices import NANO, TX2
 from ekya.fleet.sim.deep_edge.truth import Truth, as_it_is
 from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 KINDS = (TX2, NANO, NANO)
 QUICK = 8

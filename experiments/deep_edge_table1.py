@@ -17,7 +17,7 @@ from ekya.fleet.deep_edge_testbed import learned
 from ekya.fleet.fitting.judged import Judged, judged, judged_server, split
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, TX2
 from ekya.fleet.sim.deep_edge.workload import server_points
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 PAPER = {
     (NANO, "EstComputeTime"): (1.668, 2.074),

@@ -38,7 +38,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.simulate import simulate
 
 GPUS = 8.0

@@ -46,7 +46,7 @@ from ekya.models.edge.model import EdgeModel, build_edge_model
 from ekya.models.edge.predictor import Predictor, accuracy
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import LabelledCrops, concatenate
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 ROOT = Path(__file__).resolve().parents[1]
 WINDOWS, FIRST = 10, 5

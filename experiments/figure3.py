@@ -36,7 +36,7 @@ from recipe import (
 )
 
 from ekya.core.view import RetrainOption, StreamView
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 ALIKE = 0.005
 """Accuracies that differ by at most this much count as equal."""

@@ -39,7 +39,7 @@ from ekya.planning.schedulers.objective import evaluate
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
-from ekya.results.report.panels import LIGHT, mixed
+from ekya.results.report.themes import LIGHT, mixed
 
 TABLE_1 = (
     {"A": ((0.75, 85.0), (0.70, 65.0)), "B": ((0.90, 80.0), (0.85, 50.0))},

@@ -46,7 +46,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 GPUS = (1.0, 2.0)
 TARGET = 0.75

@@ -60,7 +60,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 GPUS_PER_STREAM = (0.1, 0.2, 0.4, 0.8, 1.6)
 """The paper's 1, 2, 4, 8 and 16 GPUs for ten streams."""

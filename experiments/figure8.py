@@ -44,7 +44,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 GPUS_PER_STREAM = (0.2, 0.4, 0.8)
 FIXED_RES, FIXED_CONFIG = "fixed-res", "fixed-config"

@@ -42,7 +42,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT, mixed
+from ekya.results.report.themes import LIGHT, mixed
 from ekya.simulation.trace.simulate import summary_of
 
 GPUS_PER_STREAM = 0.4

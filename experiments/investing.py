@@ -32,7 +32,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.generate import DEFAULT_PARAMETERS
 
 TUNING_SEEDS, FIGURE_SEEDS = (11, 12, 13, 111, 112, 113, 114, 115), (121, 122, 123, 124, 125)

@@ -17,7 +17,7 @@ from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.fleet.sim.okita_physics import OkitaPhysics
 from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 OKITA, OURS, OASIS, DRF, FIFO = "okita", "okita-joint", "oasis", "drf", "okita-fifo"
 BASELINES = (OASIS, DRF, FIFO)

@@ -18,7 +18,7 @@ from optimum.okita_optimum import optimum
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 LIMIT_S = 60.0
 LAST_SLOT = 60

@@ -14,7 +14,7 @@ from okita_played import BASELINES, OKITA, OURS, STYLES, below, draw_bars, mean,
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
 from ekya.fleet.sim.okita_workload import TESTBED, OkitaSetting, OkitaWorkload, of_testbed
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 
 def made(setting: OkitaSetting, seed: int) -> OkitaWorkload:

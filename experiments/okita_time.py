@@ -20,7 +20,7 @@ from okita_played import STYLES, draw_lines, mean, play_all, sized, tagged
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 DEFAULT = OkitaSetting()
 

@@ -14,7 +14,7 @@ from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, new
 
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 ORDER = {"1:5": (1, 5), "1:2": (1, 2), "1:1": (1, 1), "2:1": (2, 1), "5:1": (5, 1)}
 """α_1 : α_2."""

@@ -66,7 +66,7 @@ from ekya.cli.simulate import open_trace
 from ekya.core.errors import UserError
 from ekya.core.trace import Trace
 from ekya.core.units import us_to_seconds
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 SEEDS = (41, 42, 43)
 """Seeds of the recordings."""

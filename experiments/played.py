@@ -17,7 +17,7 @@ from ekya.core.profile import Profiler
 from ekya.core.trace import Trace
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
 from ekya.simulation.trace.simulate import Conditions, Simulated, simulate
 

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ekya.cli.output import output
 from ekya.core.errors import UserError
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 from ekya.system.files import atomic_path, user_errors, write_text_atomic
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -31,7 +31,7 @@ from recipe import (
     run,
 )
 
-from ekya.results.report.panels import LIGHT
+from ekya.results.report.themes import LIGHT
 
 GPUS_PER_STREAM = 0.8
 REUSE, ORACLE = "reuse", "oracle"

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.results.report.panels import DARK
+from ekya.results.report.themes import DARK
 
 WIDTH = 480
 """Width in pixels of a picture on a page."""

@@ -27,7 +27,8 @@ from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, b
 from ekya.results.pictures import StreamRecords, stream_pictures
 from ekya.results.report.figures import draw_timeline
 from ekya.results.report.html import ReportFigure, StreamPictures, render_report
-from ekya.results.report.panels import DARK, LIGHT, RunTimeline, StreamCurves
+from ekya.results.report.panels import RunTimeline, StreamCurves
+from ekya.results.report.themes import DARK, LIGHT
 from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore

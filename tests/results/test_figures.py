@@ -18,8 +18,9 @@ from ekya.results.metrics.timeline import (
     WindowSpan,
 )
 from ekya.results.report.figures import draw_timeline, smoothed
-from ekya.results.report.panels import DARK, LIGHT, RunTimeline, StreamCurves
+from ekya.results.report.panels import RunTimeline, StreamCurves
 from ekya.results.report.share_panel import draw_shares, prepared_of, steps_of
+from ekya.results.report.themes import DARK, LIGHT
 
 WINDOW_US = 20 * US_PER_S
 

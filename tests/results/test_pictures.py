@@ -26,7 +26,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.records import NO_LABELS, LabelledBoxes, PredictionColumns, ReferenceColumns
 from ekya.results.boxed_picture import MOST_BYTES, WIDTH, BoxStyle, DrawnBox, draw_boxes
 from ekya.results.pictures import SHOWN_FRAMES, StreamRecords, shown_frames, stream_pictures
-from ekya.results.report.panels import DARK
+from ekya.results.report.themes import DARK
 
 CLASSES = ("car", "bus")
 SECOND = FPS * WINDOW_S

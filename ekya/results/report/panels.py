@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.results.metrics.accuracy import StreamScore
 from ekya.results.metrics.run_history import RunHistory
+from ekya.results.report.themes import Theme
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,41 +36,6 @@ class RunTimeline:
         return self.history.windows[0].start_us, self.history.windows[-1].end_us
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Colours as ``#rrggbb``.
-
-    Attributes:
-        page: background.
-        ink: text.
-        quiet: axes, ticks and secondary text.
-        line: grid and window borders.
-        streams: one per stream; distinguishable with red-green colour blindness.
-    """
-
-    page: str
-    ink: str
-    quiet: str
-    line: str
-    streams: tuple[str, ...]
-
-
-LIGHT = Theme(
-    page="#ffffff",
-    ink="#1c2430",
-    quiet="#66707d",
-    line="#dfe3e8",
-    streams=("#2467a8", "#c9620e", "#2b8a66", "#8a4fa3", "#a83248", "#7a6a12", "#23828f", "#59636f"),
-)
-DARK = Theme(
-    page="#14181f",
-    ink="#e8ebef",
-    quiet="#98a2ae",
-    line="#2c333d",
-    streams=("#6aaeee", "#f19a4e", "#5fc49b", "#c48bdb", "#ec7a8d", "#cdbb55", "#60c3d0", "#a9b3bf"),
-)
-
-
 def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
     """Sets up a panel over the whole run, with a light grid and lines between its windows."""
     axes.set_facecolor(theme.page)
@@ -87,15 +53,6 @@ def plain_axes(axes: Axes, timeline: RunTimeline, theme: Theme) -> None:
 def has_own_colors(theme: Theme, timeline: RunTimeline) -> bool:
     """Returns whether the theme has a distinct colour for every stream."""
     return len(timeline.streams) <= len(theme.streams)
-
-
-def mixed(color: str, page: str, strength: float) -> str:
-    """Returns the opaque colour of ``color`` at this opacity on the page, so that bands do not mix."""
-    parts = [
-        round(strength * int(color[i : i + 2], 16) + (1 - strength) * int(page[i : i + 2], 16))
-        for i in (1, 3, 5)
-    ]
-    return "#{:02x}{:02x}{:02x}".format(*parts)
 
 
 def plain_legend(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, StreamId
 from ekya.results.metrics.timeline import PreparationSpan, ShareSample
-from ekya.results.report.panels import RunTimeline, Theme, has_own_colors, mixed, plain_axes, plain_legend
+from ekya.results.report.panels import RunTimeline, has_own_colors, plain_axes, plain_legend
+from ekya.results.report.themes import Theme, mixed
 
 _PALE = 0.38
 _HATCH = "////"
