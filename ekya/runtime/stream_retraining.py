@@ -1,5 +1,6 @@
 """Retraining of one stream: SGD at its share, one job after the other."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,7 @@ from ekya.models.edge.device_memory import (
 )
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
+from ekya.models.training.exemplar_file import load_exemplars, save_exemplars
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
@@ -34,6 +36,8 @@ from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, SharedWeights, ope
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.system.memory import give_back_freed
+
+_LOG = logging.getLogger(__name__)
 
 MEASURE_EVERY_S = 5.0
 
@@ -88,7 +92,8 @@ class StreamRetraining:
         self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
         self._jobs: NewestJob[_Job] = NewestJob()
-        self._memory = ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task])
+        self._exemplars = config.common.folder.exemplars(self._stream.id)
+        self._memory = load_exemplars(self._exemplars, ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
         self._savers: list[threading.Thread] = []
         self._ipc: CudaIpc | None = None
         self._sharing = threading.Lock()
@@ -322,6 +327,14 @@ class StreamRetraining:
             finally:
                 job.share.end()
                 give_back_freed()
+            self._save_exemplars()
+
+    def _save_exemplars(self) -> None:
+        try:
+            save_exemplars(self._exemplars, self._memory)
+        except (UserError, OSError) as error:
+            # They are in memory; only a restart would lose them.
+            _LOG.warning("%s: its exemplars are not kept on disk (%s)", self._stream.id, error)
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command

@@ -19,6 +19,8 @@ NO_LABELS = SimpleNamespace(training=SimpleNamespace(examples=()))
 class NoMemory:
     """Exemplar memory that keeps nothing."""
 
+    kept = None
+
     def __init__(self, budget):
         self.budget = budget
 

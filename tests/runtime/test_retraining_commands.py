@@ -10,6 +10,7 @@ from fake_training import NO_LABELS, NoMemory, start_command, stream_retraining
 import ekya.runtime.stream_retraining as module
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import JobId
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.mailbox import Mailbox
 
 JOB, GAMMA = JobId(7), RetrainConfig(1, 8, 0, 0, 1.0)
@@ -54,7 +55,7 @@ def trainers(monkeypatch):
 @pytest.fixture
 def actor(trainers, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
-    return stream_retraining(tmp_path, Mailbox())
+    return stream_retraining(RunFolder(tmp_path), Mailbox())
 
 
 def start(actor, share_milli=1000, serial=1):

@@ -11,6 +11,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.gpus import DidNotFit
 from ekya.core.units import JobId
+from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.mailbox import Mailbox
 
 BLOCK, HEAD = RetrainConfig(2, 8, 0, 1, 1.0), RetrainConfig(1, 8, 0, 0, 1.0)
@@ -51,7 +52,7 @@ def actor(monkeypatch, tmp_path, mailbox):
         module, "retraining_of", lambda _start, config, *_rest, scope, **_: Trainer(config, scope)
     )
     monkeypatch.setattr(module, "ExemplarMemory", NoMemory)
-    return stream_retraining(tmp_path, mailbox)
+    return stream_retraining(RunFolder(tmp_path), mailbox)
 
 
 def start(actor, number, config):

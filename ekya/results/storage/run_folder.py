@@ -57,6 +57,15 @@ class RunFolder:
         """Every event and command, one JSON object a line."""
         return self.path / "journal.jsonl"
 
+    def journal_segment(self, number: int) -> Path:
+        """Returns the path of a part of the journal; the parts are numbered from 0, which is ``journal``."""
+        return self.journal if number == 0 else self.path / f"journal-{number:06d}.jsonl"
+
+    @property
+    def snapshot(self) -> Path:
+        """State of the loop when the last window opened; see ``segmented_journal``."""
+        return self.path / "snapshot.json"
+
     @property
     def state(self) -> Path:
         """Streams, windows, models and labels; see ``run_state``."""
@@ -90,6 +99,17 @@ class RunFolder:
     def models(self, stream: StreamId) -> Path:
         """Returns the folder of a stream's weights."""
         return self.path / "models" / stream
+
+    def exemplars(self, stream: StreamId) -> Path:
+        """Returns the path of a stream's exemplars, and creates their folder.
+
+        Raises:
+            UserError: full disk, no permission and the like.
+        """
+        folder = self.path / "exemplars"
+        with user_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{stream}.safetensors"
 
     def predictions(self, stream: StreamId) -> Path:
         """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
