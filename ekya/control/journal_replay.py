@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ekya.control.loop import first_state
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.remote_plan import plan_beside, remote_retrainings
-from ekya.control.step import LoopState, step
+from ekya.control.step import step
 from ekya.core.commands import Command, of_plan
 from ekya.core.step_record import StepRecord
 from ekya.planning.schedulers.scheduler import Needs
@@ -31,7 +32,11 @@ class Replayed:
 
 
 def replay(
-    steps: Iterable[StepRecord], options: LoopOptions, needs: Needs, planner: Planner
+    steps: Iterable[StepRecord],
+    options: LoopOptions,
+    needs: Needs,
+    planner: Planner,
+    state: LoopState | None = None,
 ) -> Iterator[Replayed]:
     """Decides the recorded steps again from the recorded events alone.
 
@@ -39,8 +44,13 @@ def replay(
 
     The first step with different commands is the last one: the events after it result from the recorded
     commands, and are meaningless for a loop that issued others.
+
+    Args:
+        steps: recorded.
+        options, needs, planner: of the run.
+        state: before the first of the steps; None for the first state of a run.
     """
-    state = first_state()
+    state = first_state() if state is None else state
     for recorded in steps:
         asked = _as_agreed(planner, recorded) if not needs.elsewhere else planner
         result = step(state, Batch(recorded.now_us, recorded.events), options, needs, asked)

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Iterator
 
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor, Journal, Planner
-from ekya.control.step import LoopState, StepResult, due, next_due_us, step
+from ekya.control.step import StepResult, due, next_due_us, step
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
 from ekya.planning.schedulers.scheduler import Needs
 
 Observer = Callable[[Batch, StepResult], None]
 """Callback after the commands of each step have been issued, such as those of screen and metrics."""
+
+Snapshot = Callable[[LoopState], None]
+"""Callback before the batch that opens a window is written, with the state from which a run can resume."""
 
 
 def first_state() -> LoopState:
@@ -26,10 +30,11 @@ def run_loop(
     options: LoopOptions,
     observe: Observer,
     state: LoopState | None = None,
+    snapshot: Snapshot = lambda state: None,
 ) -> LoopState:
     """Runs windows until the last has closed, and returns the final state; arguments as in ``steps``."""
     known = first_state() if state is None else state
-    for after in steps(executor, journal, planner, needs, options, observe, state):
+    for after in steps(executor, journal, planner, needs, options, observe, state, snapshot):
         known = after
     return known
 
@@ -42,10 +47,12 @@ def steps(
     options: LoopOptions,
     observe: Observer,
     state: LoopState | None = None,
+    snapshot: Snapshot = lambda state: None,
 ) -> Iterator[LoopState]:
     """Executes one step per iteration until the last window has closed; yields the state after each.
 
-    Without a ``state`` to resume from, the executor's first events add the streams.
+    Without a ``state`` to resume from, the executor's first events add the streams. ``snapshot`` is called
+    for every window but the first.
     """
     state = first_state() if state is None else state
     while True:
@@ -53,6 +60,8 @@ def steps(
         until_us = 0 if fleet.window < 0 else next_due_us(fleet, options)
         came = executor.wait(until_us)
         batch = Batch(came.now_us, (*came.events, *due(fleet, came.now_us, options)))
+        if fleet.window >= 0 and any(isinstance(event, WindowOpened) for event in batch.events):
+            snapshot(state)
         journal.batch(batch)
         result = step(state, batch, options, needs, planner)
         journal.decision(batch.now_us, result.plan, result.commands)

@@ -52,9 +52,7 @@ def window_preparation(
     """Yields the preparation of the open window: of the streams that are worth it and whose turn it is."""
     window = fleet.window
     # A stream that was just added has no frames to label yet.
-    serving = [
-        stream for stream in fleet.streams if stream.status is Status.SERVING and stream.added_in < window
-    ]
+    serving = [stream for stream in fleet.streams if _may_learn(stream) and stream.added_in < window]
 
     share_milli, worth_it = _invested(fleet, histories, now_us, options, needs, serving)
     spared = tuple(stream.stream for stream in serving if stream.stream not in worth_it)
@@ -126,11 +124,12 @@ def reaction(
     """
     if not needs.labels or fleet.preparing or fleet.window < 0:
         return None
-    serving = [stream for stream in fleet.streams if stream.status is Status.SERVING]
+    serving = [stream for stream in fleet.streams if _may_learn(stream)]
     new_scenes = [
         stream
         for stream in serving
-        if options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS
+        if stream.drifted_us is not None
+        and (stream.requested or (options.reacts_to_drift and stream.reactions < MOST_REACTIONS))
     ]
     # A new scene that is to be labelled again soon needs no dose before that.
     same_scenes = [
@@ -168,6 +167,11 @@ def reaction(
     )
 
 
+def _may_learn(stream: StreamState) -> bool:
+    """Returns whether new weights may serve a stream."""
+    return stream.status is Status.SERVING and not stream.frozen
+
+
 def _labelled_until_us(fleet: FleetState, stream: StreamState) -> int:
     """Returns the stream time since which no labels of the open window show a stream's scene."""
     return max(fleet.window_open_us, stream.labels.until_us or 0, stream.scene_us or 0)
@@ -191,6 +195,9 @@ def _invested(
         return most, everything
     view = window_view(fleet, now_us, options, needs, histories)
     most = _left_milli(view, fleet, options)
+    requested = frozenset(stream.stream for stream in wanting if stream.requested)
+    if requested:
+        return most, requested
     if not needs.micro_profile or needs.true_profile or view.objective is not Objective.MEAN:
         return most, everything
     accuracies = {stream.stream: stream.accuracy for stream in view.streams}

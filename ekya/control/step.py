@@ -1,37 +1,34 @@
 """One step of the loop as a pure function: replaying its inputs reproduces its outputs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ekya.control.checkpointing import gpu_s_left, worth_serving
+from ekya.control.answers import answers
+from ekya.control.checkpointing import gpu_s_left
 from ekya.control.diff import after_command, diff
 from ekya.control.granting import at_granted_shares
+from ekya.control.loop_state import LoopState, options_known
 from ekya.control.options import LoopOptions
-from ekya.control.preparing import may_prepare_late, reaction, time_limit_us, window_preparation
+from ekya.control.preparing import reaction, time_limit_us
 from ekya.control.protocols import Batch, Planner
 from ekya.control.views import (
-    Histories,
     falls_behind,
     history_of,
     retrain_options,
-    still_partner,
     window_view,
 )
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.effects import apply
-from ekya.core.faults import OVER, Status
-from ekya.core.plan import Phase, Plan
-from ekya.core.speed import SpeedCurve
+from ekya.core.faults import OVER
+from ekya.core.plan import Plan
 from ekya.core.state import FleetState, RetrainJob, StreamState
-from ekya.core.units import StreamId, us_to_seconds
+from ekya.core.units import us_to_seconds
 from ekya.core.view import WindowView
-from ekya.core.weights import KeptModel
 from ekya.planning.profiling.estimate import reestimated_accuracy
-from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.history import LabelledWindow, Observation
 from ekya.planning.profiling.speed_curves import refined
-from ekya.planning.profiling.zoo import superseded, why_offered
 from ekya.planning.schedulers.joint import ways_to_retrain
 from ekya.planning.schedulers.scheduler import Needs
 
@@ -57,32 +54,23 @@ PLANNED_AGAIN_AFTER = (
     ev.StreamLost,
     ev.StreamBack,
     ev.StreamEnded,
+    rq.StreamPaused,
+    rq.StreamRemoved,
+    rq.ModelFrozen,
+    rq.TermsChanged,
+    rq.MinAccuracyChanged,
     ev.CapacityLent,
 )
 """Events that always require a new plan."""
 
-PREPARED_AGAIN_AFTER = (ev.DriftDetected, ev.MoreLabelsDue, ev.DoseDue, ev.LabelsReady)
+PREPARED_AGAIN_AFTER = (
+    ev.DriftDetected,
+    ev.MoreLabelsDue,
+    ev.DoseDue,
+    ev.LabelsReady,
+    rq.LabelsRequested,
+)
 """Events after which, beside those, a stream may be prepared again. Others do not make it worth more."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopState:
-    """State of the loop between steps.
-
-    Attributes:
-        fleet: state of the run.
-        histories: results of γ per stream in past windows.
-        phases: phases of the last plan.
-        epoch: number of that plan; 0 before the first.
-        training_speed: the options' curve refined by retrainings of earlier windows; None while it is not
-            refined. Constant within a window.
-    """
-
-    fleet: FleetState
-    histories: Histories
-    phases: tuple[Phase, ...] = ()
-    epoch: int = 0
-    training_speed: SpeedCurve | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +86,14 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     """Applies a batch of events, makes a plan if one is due, and returns the commands."""
     commands: list[cmd.Command] = []
     plan_again = False
-    options = _as_known(options, state)
+    options = options_known(options, state)
     for event in ev.in_order(batch.events):
+        if _of_forgotten(state.fleet, event):
+            continue
         before = state
         state = _learn(before, event, options, needs)
         matters = isinstance(event, PLANNED_AGAIN_AFTER)
-        for command in _answers(before.fleet, state, event, batch.now_us, options, needs):
+        for command in answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command, event.t_us))
         if isinstance(event, ev.RetrainProgress) and not needs.true_profile:
@@ -123,7 +113,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     if not plan_again or state.fleet.window < 0 or batch.now_us >= state.fleet.window_end_us:
         return StepResult(state, None, tuple(commands))
 
-    options = _as_known(options, state)
+    options = options_known(options, state)
     view = window_view(state.fleet, batch.now_us, options, needs, state.histories, state.phases)
     if not view.streams:
         return StepResult(state, None, tuple(commands))
@@ -138,6 +128,11 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         if not isinstance(command, cmd.BeginPreparation):  # it has begun above
             state = replace(state, fleet=after_command(state.fleet, command, batch.now_us))
     return StepResult(state, plan, (*(command for command in commands if command not in begun), *planned))
+
+
+def _of_forgotten(fleet: FleetState, event: ev.Event) -> bool:
+    """Returns whether an event is of a stream that was removed, which its workers did not know yet."""
+    return not isinstance(event, ev.StreamAdded) and getattr(event, "stream", None) in fleet.forgotten
 
 
 def _best_plan(planner: Planner, views: Sequence[WindowView]) -> tuple[Plan, WindowView]:
@@ -155,13 +150,6 @@ def _newest_models(commands: Sequence[cmd.Command]) -> list[cmd.Command]:
         for place, command in enumerate(commands)
         if not isinstance(command, cmd.ServeModel) or last[command.stream] == place
     ]
-
-
-def _as_known(options: LoopOptions, state: LoopState) -> LoopOptions:
-    """Returns the options with the training speeds used in this window."""
-    if state.training_speed is None:
-        return options
-    return replace(options, training_speed=state.training_speed)
 
 
 def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event, ...]:
@@ -269,142 +257,6 @@ def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob,
     )
     history = history_of(state.histories, before.stream).with_observation(observation)
     return replace(state, histories={**state.histories, before.stream: history})
-
-
-def _answers(
-    before: FleetState,
-    after: LoopState,
-    event: ev.Event,
-    now_us: int,
-    options: LoopOptions,
-    needs: Needs,
-) -> Iterator[cmd.Command]:
-    """Yields commands that an event requires independently of a plan."""
-    match event:
-        case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
-            yield from window_preparation(
-                after.fleet, after.histories, now_us, _as_known(options, after), needs
-            )
-        case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
-            yield from window_preparation(
-                after.fleet, after.histories, now_us, _as_known(options, after), needs
-            )
-        case ev.LabelsReady() if event.window == before.window:
-            stream = before.stream(event.stream)
-            usable = min(event.training_crops, event.validation_crops) > 0
-            if stream.job is not None and event.of_new_scene and usable:
-                yield cmd.StopRetraining(event.stream, stream.job.job)
-            reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
-            if reason is not None and after.fleet.stream(event.stream).status not in OVER:
-                yield cmd.RollBack(event.stream, reason)
-        case ev.ModelOffered() if event.window == before.window:
-            yield from _adopting(after.fleet, event)
-        case ev.ModelSwapped() if options.zoo:
-            yield from _to_keep(after.fleet, event, options)
-        case ev.PreparationEnded() if before.ends(event):
-            yield cmd.EndPreparation(event.window, event.round)
-        case ev.RetrainProgress():
-            stream = after.fleet.stream(event.stream)
-            job = stream.job
-            if job is None or stream.relabelling or _comes_whole(job, needs):
-                return
-            if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
-                yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
-                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
-        case ev.RetrainFinished() | ev.RetrainFailed():
-            job = before.stream(event.stream).job
-            if job is not None and job.job == event.job:
-                yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
-                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
-        case ev.WindowClosed():
-            if before.preparation is not None:
-                yield cmd.EndPreparation(event.index, before.preparation.round)
-            for stream in before.streams:
-                if stream.job is not None:
-                    yield from _through_gate(stream, stream.job, options.serve_margin, needs)
-                    yield from _to_partners(before, stream.stream, stream.job, options.serve_margin)
-                    yield cmd.StopRetraining(stream.stream, stream.job.job)
-        case ev.StreamEnded():
-            # No frames remain to serve, so the share is freed immediately.
-            job = before.stream(event.stream).job
-            if job is not None:
-                yield cmd.StopRetraining(event.stream, job.job)
-        case ev.WorkerDied():
-            stream = after.fleet.stream(event.stream)
-            if stream.status not in OVER:
-                yield cmd.RestartWorker(event.stream, event.role)
-            elif (
-                stream.status is Status.SET_ASIDE
-                and before.stream(event.stream).status is not Status.SET_ASIDE
-            ):
-                yield cmd.SetAside(event.stream, stream.reason)
-        case _:
-            return
-
-
-def _is_untouched(stream: StreamState) -> bool:
-    """Returns whether no retraining is about to change what a stream serves."""
-    return stream.job is None and stream.finished is None and stream.status not in OVER
-
-
-def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptModel]:
-    """Yields a command to serve an offered model, if it does better and is still to be had."""
-    stream = fleet.stream(event.stream)
-    is_kept = any(model.number == event.kept for model in fleet.zoo)
-    may_serve = stream.serves_base if event.kept is None else is_kept
-    reason = why_offered(event.compared, event.expected)
-    if reason is not None and may_serve and _is_untouched(stream):
-        accuracy = event.validation_accuracy
-        yield cmd.AdoptModel(event.stream, event.of, event.version, accuracy, reason, event.kept)
-
-
-def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:
-    """Yields a command to keep new weights, unless it is unknown what their labels showed."""
-    scene = fleet.stream(event.stream).scene
-    if scene is None:
-        return
-    model = KeptModel(
-        fleet.next_kept, event.stream, event.version, event.t_us, event.validation_accuracy, scene
-    )
-    yield cmd.KeepModel(event.stream, model, superseded(fleet.zoo, model, options.zoo))
-
-
-def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:
-    """Yields a command to serve a finished job's best weights, unless they serve already or the gate refuses.
-
-    Weights that a scheduler trains elsewhere always serve: the serving model was not measured on the same
-    labels. Weights from another server were measured on the labels here.
-    """
-    if _comes_whole(job, needs) and job.accuracies:
-        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
-        return
-    if job.best_epoch <= job.served_epoch:
-        return
-    if stream.relabelling:
-        reason: str | None = "the scene has changed since its labels were made"
-    else:
-        reason = why_not(job.best_accuracy, stream.accuracy or 0.0, margin)
-    if reason is None:
-        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
-    else:
-        yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
-
-
-def _to_partners(fleet: FleetState, of: StreamId, job: RetrainJob, margin: float) -> Iterator[cmd.ServeModel]:
-    """Yields commands to serve a retraining's best weights on its partners that they do well on."""
-    if fleet.stream(of).relabelling:
-        return
-    for partner in job.partners:
-        stream, accuracy = fleet.stream(partner.stream), job.accuracy_of(partner.stream)
-        if accuracy is None or partner.served_epoch == job.best_epoch or not still_partner(fleet, partner):
-            continue
-        if why_not(accuracy, stream.accuracy or 0.0, margin) is None:
-            yield cmd.ServeModel(partner.stream, job.job, job.best_epoch, of=of)
-
-
-def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
-    """Returns whether a scheduler's remote or cached model arrives once; other servers send every epoch."""
-    return job.elsewhere is not None and (needs.elsewhere or needs.kept_models)
 
 
 def _estimate_again(state: LoopState, event: ev.RetrainProgress, window_us: int) -> tuple[LoopState, bool]:

@@ -63,7 +63,7 @@ def window_view(
                 options,
                 needs,
                 history_of(histories, stream.stream),
-                terms.get(stream.stream, StreamTerms(stream.stream)),
+                _terms(stream, terms),
             )
             for stream in state.streams
             if stream.status is Status.SERVING
@@ -74,6 +74,14 @@ def window_view(
         previous=previous,
         inference_speed=options.inference_speed,
     )
+
+
+def _terms(stream: StreamState, terms: Mapping[StreamId, StreamTerms]) -> StreamTerms:
+    """Returns the terms of a stream: as changed, or as the run began."""
+    changed = stream.terms
+    if changed is not None:
+        return StreamTerms(stream.stream, changed.weight, changed.max_age_us)
+    return terms.get(stream.stream, StreamTerms(stream.stream))
 
 
 def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
@@ -158,7 +166,7 @@ def _stream_view(
         weight=terms.weight,
         max_age_us=terms.max_age_us,
         histogram=stream.labels.histogram,
-        cached=stream.cached if not state.preparing and _idle(stream) else (),
+        cached=stream.cached if not (state.preparing or stream.frozen) and _idle(stream) else (),
         partners=_partners(stream, state, options),
     )
 
@@ -208,7 +216,7 @@ def _offered(
         preparing = state.prepares(stream.stream)
         return retrain_options(stream, preparing, accuracy, options, needs, history)
     # A remote retraining needs no labels and costs no share here, but window 0 has no data to train on.
-    if state.window < 1 or not _idle(stream):
+    if state.window < 1 or stream.frozen or not _idle(stream):
         return ()
     return tuple(RetrainOption(config, accuracy, 0.0) for config in options.retrain_configs)
 
@@ -285,7 +293,7 @@ def retrain_options(
     history: ProfileHistory,
 ) -> tuple[RetrainOption, ...]:
     """Returns Γ for a stream: empty during its preparation, and during or after its retraining."""
-    if preparing or not _idle(stream) or stream.labels.training_crops == 0:
+    if preparing or stream.frozen or not _idle(stream) or stream.labels.training_crops == 0:
         return ()
     if needs.micro_profile:
         fitted = estimated_options(

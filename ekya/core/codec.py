@@ -28,6 +28,7 @@ _NEWER: dict[str, object] = {
     "of": None,
     "dose": {"parts": 1, "known": None},
     "probe": None,
+    "version": None,
 }
 """Keys that came later, and the values at which they are left out: a run without drifts, kept models,
 pooled labels, joint retrainings and doses reads as before."""

@@ -153,10 +153,17 @@ class KeepServing:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Serve again the weights that served when labels were taken before: they do better on the newest."""
+    """Serve earlier weights again.
+
+    Attributes:
+        reason: in one sentence.
+        version: of the weights; None for those that served when labels were taken before, which do better on
+            the newest.
+    """
 
     stream: StreamId
     reason: str
+    version: ModelVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.faults import OVER
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
@@ -35,9 +36,12 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                         relabelling=False,
                         reactions=0,
                         more_labels_us=None,
+                        requested=False,
                     )
                     for stream in state.streams
+                    if not stream.removed
                 ),
+                forgotten=state.forgotten.union(one.stream for one in state.streams if one.removed),
                 rounds=0,
                 dose=0,
                 window=event.index,
@@ -59,7 +63,10 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case ev.ZooOpened():
             newest = max((model.number for model in event.models), default=0)
             return replace(state, zoo=event.models, next_kept=max(state.next_kept, newest + 1))
+        case rq.MinAccuracyChanged():
+            return replace(state, min_accuracy=event.min_accuracy)
         case ev.StreamAdded():
+            state = replace(state, forgotten=state.forgotten - {event.stream})
             return state.with_stream(
                 StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))
             )
@@ -85,7 +92,7 @@ def _still_new_us(stream: StreamState, newest_us: int) -> int | None:
 
 def _at_share(state: FleetState, holder: ShareHolder, share_milli: int) -> FleetState:
     """Returns the state after a job has changed to another share."""
-    if holder.work is not Work.RETRAINING or holder.stream is None:
+    if holder.work is not Work.RETRAINING or holder.stream is None or holder.stream in state.forgotten:
         return state
     stream = state.stream(holder.stream)
     if stream.job is None or stream.job.job != holder.number:
@@ -166,6 +173,21 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return replace(stream, faults=replace(stream.faults, lost=None))
         case ev.StreamEnded():
             return _not_serving(stream, ended=True)
+        case rq.StreamRemoved():
+            return replace(_not_serving(stream, ended=True), removed=True)
+        case rq.StreamPaused(paused=True):
+            return _not_serving(stream, paused=True)
+        case rq.StreamPaused():
+            return replace(stream, faults=replace(stream.faults, paused=False))
+        case rq.ModelFrozen():
+            return replace(stream, frozen=event.frozen)
+        case rq.TermsChanged():
+            return replace(stream, terms=event)
+        case rq.LabelsRequested():
+            # The request counts like a drift that is not answered yet, however often it was answered before.
+            return replace(
+                stream, drifted_us=event.since_us, more_labels_us=None, reactions=0, requested=True
+            )
         case ev.RetrainProgress() | ev.RetrainFinished() | ev.RetrainFailed():
             return _apply_to_job(stream, event)
         case _:
@@ -243,6 +265,7 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         scene_us=max(stream.scene_us or 0, since_us),
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
+        requested=False,
         more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
     )
 

@@ -8,6 +8,15 @@ from typing import get_args
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit, GpuUse
 from ekya.core.profile import FamilyCurve
+from ekya.core.requests import (
+    LabelsRequested,
+    MinAccuracyChanged,
+    ModelFrozen,
+    RollBackRequested,
+    StreamPaused,
+    StreamRemoved,
+    TermsChanged,
+)
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
@@ -553,6 +562,13 @@ Event = (
     | WorkerDied
     | StreamLost
     | StreamEnded
+    | StreamPaused
+    | StreamRemoved
+    | ModelFrozen
+    | RollBackRequested
+    | LabelsRequested
+    | TermsChanged
+    | MinAccuracyChanged
     | CapacityLent
     | ShareMeasured
     | NeedMeasured

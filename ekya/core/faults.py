@@ -22,6 +22,7 @@ class Status(StrEnum):
 
     SERVING = "serving"
     RESTARTING = "restarting"
+    PAUSED = "paused"
     LOST = "lost"
     ENDED = "ended"
     SET_ASIDE = "set aside"
@@ -40,7 +41,8 @@ class Faults:
     Attributes:
         lost: why the camera gives no frames; None while it does.
         down: why the inference worker is gone; None while it runs.
-        ended: the camera has given its last frame.
+        ended: the camera has given its last frame, or the stream is removed.
+        paused: an operator has paused it.
         set_aside: why the stream was given up; None unless it was.
         deaths_us: times of its workers' deaths that still count; deaths of one cause count once.
         last_death: last death, with which one of the other worker may share its cause.
@@ -52,6 +54,7 @@ class Faults:
     set_aside: str | None = None
     deaths_us: tuple[int, ...] = ()
     last_death: ev.WorkerDied | None = None
+    paused: bool = False
 
     @property
     def status(self) -> tuple[Status, str]:
@@ -60,6 +63,8 @@ class Faults:
             return Status.SET_ASIDE, self.set_aside
         if self.ended:
             return Status.ENDED, "the stream has ended"
+        if self.paused:
+            return Status.PAUSED, "an operator has paused it"
         if self.lost is not None:
             return Status.LOST, self.lost
         if self.down is not None:

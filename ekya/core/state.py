@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.faults import NO_FAULTS, Faults, Status
 from ekya.core.gpus import DidNotFit
@@ -184,6 +185,10 @@ class StreamState:
         picture: description of what it shows now; empty while unknown.
         scene: what its newest labels showed; None before the first.
         kept: number of the kept model that serves; None for another one.
+        frozen: it keeps the model that serves.
+        terms: its terms, where they have changed since the run began.
+        removed: it is to be forgotten when the next window opens.
+        requested: an operator has asked for labels that are not made yet.
     """
 
     stream: StreamId
@@ -215,6 +220,10 @@ class StreamState:
     picture: tuple[int, ...] = ()
     scene: Scene | None = None
     kept: int | None = None
+    frozen: bool = False
+    terms: rq.TermsChanged | None = None
+    removed: bool = False
+    requested: bool = False
 
     @property
     def serves_base(self) -> bool:
@@ -255,6 +264,8 @@ class FleetState:
         lent_milli: spare capacity of the GPUs here that is lent to jobs of other servers.
         zoo: kept models, the least recently used first.
         next_kept: number of the next one.
+        min_accuracy: a_MIN, where it has changed since the run began.
+        forgotten: streams that were removed.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -268,6 +279,8 @@ class FleetState:
     lent_milli: int = 0
     zoo: tuple[KeptModel, ...] = ()
     next_kept: int = 1
+    min_accuracy: float | None = None
+    forgotten: frozenset[StreamId] = frozenset()
 
     @property
     def preparing(self) -> bool:

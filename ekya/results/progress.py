@@ -31,7 +31,7 @@ class ProgressObserver:
         # For means over time: sums of accuracy times microseconds, and of microseconds.
         self._accuracy_us: dict[StreamId, float] = defaultdict(float)
         self._known_us: Counter[StreamId] = Counter()
-        self._health = HealthFollower()
+        self._health = HealthFollower(windows=1)
         self._shown_us = 0
 
     def __call__(self, batch: Batch, step: StepResult) -> None:

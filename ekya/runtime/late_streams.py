@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.units import StreamId
 
 
@@ -40,7 +41,7 @@ class LateStreams:
                 return [event]
             case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
-            case ev.ZooOpened() | ev.DoseDue():
+            case ev.ZooOpened() | ev.DoseDue() | rq.MinAccuracyChanged():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

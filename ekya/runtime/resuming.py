@@ -1,19 +1,21 @@
 """`ekya run --resume`: restores the state of an interrupted run at the start of its last window.
 
-The journal is cut at that window, so that it reads as if there had been no interruption, and the report of
-the part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
+The state is that of the snapshot; a run of an earlier version has none, and its journal is replayed. The
+journal is cut at that window, so that it reads as if there had been no interruption, and the report of the
+part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
 in memory is lost: retrainings in progress, exemplars, and the frames kept for labelling.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.control.journal_replay import replay
 from ekya.control.loop import closes_run
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState
 from ekya.core import events as ev
 from ekya.core.errors import UserError
 from ekya.core.faults import OVER
@@ -21,10 +23,13 @@ from ekya.core.state import FleetState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.results.storage.journal import cut_journal, read_journal
+from ekya.results.storage.journal import cut_journal, read_header, read_journal, read_steps
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
-from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_state import ModelRow, StateStore
+from ekya.results.storage.segmented_journal import StateSnapshot, cut_to, read_snapshot, segments
 from ekya.system.files import user_errors
+
+_LOG = logging.getLogger(__name__)
 
 _REASON = "the run was interrupted"
 
@@ -57,9 +62,11 @@ def resume(folder: RunFolder) -> Resumed:
     Raises:
         UserError: the run is complete, or was interrupted before its second window.
     """
+    snapshot = read_snapshot(folder)
+    if snapshot is not None:
+        return _from_snapshot(folder, snapshot)
     scheduler, options, steps = read_journal(folder.journal)
-    if is_complete(steps):
-        raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
+    _require_incomplete(folder, steps)
     opened = [at for at, step in enumerate(steps) if _opens_window(step)]
     if len(opened) < 2:
         raise UserError(f"{folder.path}: the run ended before its second window; start it anew.")
@@ -70,12 +77,47 @@ def resume(folder: RunFolder) -> Resumed:
         state = replayed.state if replayed.same else None
     if state is None:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
+    _remove_report(folder)
+    cut_journal(folder.journal, len(kept))
+    return Resumed(state, scheduler, options, tuple(_interruption(state.fleet)))
+
+
+def resume_service(folder: RunFolder) -> Resumed | None:
+    """Returns the state in which a service goes on, as ``resume``; None where its folder has none.
+
+    Then it begins its journal anew. That is so when it was killed in its first window, and when its snapshot
+    is of another version of Ekya: then what is known of past windows is lost, and its models are not.
+    """
+    snapshot = read_snapshot(folder)
+    if snapshot is not None:
+        return _from_snapshot(folder, snapshot)
+    if folder.snapshot.is_file():
+        _LOG.warning("%s: what is known of past windows is lost; the models that served go on", folder.path)
+    with user_errors(folder.path):
+        folder.snapshot.unlink(missing_ok=True)
+        for number in segments(folder):
+            folder.journal_segment(number).unlink()
+    return None
+
+
+def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot) -> Resumed:
+    journal = folder.journal_segment(snapshot.segment)
+    scheduler, options = read_header(journal)
+    _require_incomplete(folder, read_steps(journal, snapshot.at_byte))
+    _remove_report(folder)
+    cut_to(folder, snapshot)
+    return Resumed(snapshot.state, scheduler, options, tuple(_interruption(snapshot.state.fleet)))
+
+
+def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:
+    if is_complete(steps):
+        raise UserError(f"{folder.path}: this run is complete; there is nothing to continue.")
+
+
+def _remove_report(folder: RunFolder) -> None:
     with user_errors(folder.path):
         for path in (folder.summary, folder.report):
             path.unlink(missing_ok=True)
-    cut_journal(folder.journal, len(kept))
-    events = tuple(_interruption(state.fleet, state.fleet.window_end_us))
-    return Resumed(state, scheduler, options, events)
 
 
 def is_complete(steps: Sequence[StepRecord]) -> bool:
@@ -83,8 +125,9 @@ def is_complete(steps: Sequence[StepRecord]) -> bool:
     return bool(steps) and closes_run(Batch(steps[-1].now_us, steps[-1].events))
 
 
-def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
+def _interruption(fleet: FleetState) -> Iterator[ev.Event]:
     """Returns the interruption as events: all streams lost and back, retrainings failed, no guests."""
+    from_us = fleet.window_end_us
     if fleet.lent_milli:
         yield ev.CapacityLent(from_us - 1, 0)
     for stream in fleet.streams:
@@ -96,12 +139,17 @@ def _interruption(fleet: FleetState, from_us: int) -> Iterator[ev.Event]:
             yield ev.WorkerBack(from_us, stream.stream, ev.Role.INFERENCE)
 
 
+def kept_models(folder: RunFolder, store: StateStore, stream: StreamId) -> list[ModelRow]:
+    """Returns the models that have served a stream and are still in the folder, by version."""
+    return [row for row in store.models(stream) if (folder.path / row.path).is_file()]
+
+
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
     """Returns bytes and version of the weights that served last, by stream. Later ones are removed."""
     newest = {}
     with StateStore(folder.state) as store:
         for stream in fleet.streams:
-            rows = [row for row in store.models(stream.id) if (folder.path / row.path).is_file()]
+            rows = kept_models(folder, store, stream.id)
             if not rows:
                 raise UserError(f"{folder.path}: no weights of {stream.id} are left; start the run anew.")
             path = folder.path / rows[-1].path

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field, replace
 
 from ekya.control.loop import first_state
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult, step
+from ekya.control.step import StepResult, step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.faults import Faults, Status
@@ -25,6 +26,7 @@ INFERENCE, RETRAINING = ev.Role.INFERENCE, ev.Role.RETRAINING
 FAULTS = {
     Status.SERVING: Faults(),
     Status.RESTARTING: Faults(down="killed"),
+    Status.PAUSED: Faults(paused=True),
     Status.LOST: Faults(lost="no signal"),
     Status.ENDED: Faults(ended=True),
     Status.SET_ASIDE: Faults(set_aside="killed too often"),

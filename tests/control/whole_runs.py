@@ -7,9 +7,10 @@ from script import OPTIONS, PLANNING_US, Camera, three_cameras
 from scripted import ScriptedFleet
 
 from ekya.control.loop import run_loop
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult
+from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.step_record import StepRecord
 from ekya.core.view import WindowView
@@ -54,8 +55,12 @@ def run(
     path: Path | None = None,
     tells_shares: bool = False,
     after_turn=lambda run: None,
+    journal=None,
 ) -> Run:
-    """Runs the loop once; ``after_turn`` is called after a step's commands are carried out."""
+    """Runs the loop once; ``after_turn`` is called after a step's commands are carried out.
+
+    The journal is ``journal``, which takes snapshots too, or one at ``path``.
+    """
     chosen = make_scheduler(scheduler)
     fleet = ScriptedFleet(options, cameras or three_cameras(), seed, misfortunes, tells_shares)
     done = Run(fleet, options)
@@ -74,6 +79,9 @@ def run(
         asked.clear()
         after_turn(done)
 
+    if journal is not None:
+        run_loop(fleet, journal, planner, chosen.needs, options, observe, snapshot=journal.snapshot)
+        return done
     journal = FileJournal(path, scheduler, options) if path else _Ignored()
     run_loop(fleet, journal, planner, chosen.needs, options, observe)
     if path:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
 from ekya.core.gpus import DidNotFit
@@ -56,6 +57,13 @@ def one_of_each(t_us):
         ev.StreamLost(t_us, A, "why"),
         ev.StreamBack(t_us, A),
         ev.StreamEnded(t_us, A),
+        rq.StreamPaused(t_us, A, True),
+        rq.StreamRemoved(t_us, A),
+        rq.ModelFrozen(t_us, A, True),
+        rq.RollBackRequested(t_us, A, ModelVersion(1)),
+        rq.LabelsRequested(t_us, A, 0),
+        rq.TermsChanged(t_us, A, 2.0, None),
+        rq.MinAccuracyChanged(t_us, 0.5),
     )
 
 

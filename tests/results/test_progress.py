@@ -3,8 +3,9 @@
 from script import CAM_1, OPTIONS, S
 from whole_runs import run
 
+from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult
+from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.state import FleetState, StreamState

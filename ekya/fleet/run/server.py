@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Executor, Planner
 from ekya.control.remote_plan import (
@@ -13,7 +14,6 @@ from ekya.control.remote_plan import (
     running_remotely,
     without_retraining,
 )
-from ekya.control.step import LoopState
 from ekya.control.views import lendable_milli, window_view
 from ekya.core.plan import Phase, Plan
 from ekya.core.state import FleetState

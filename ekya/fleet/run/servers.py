@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ekya.control.loop import Observer, steps
+from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Journal, Planner
-from ekya.control.step import LoopState
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.fleet.policy.already_there import KeptModels

@@ -1,10 +1,12 @@
 """Derives the health of each stream in each window from a run's steps, during the run or afterwards."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
 from ekya.core.step_record import StepRecord
 from ekya.core.units import JobId, StreamId
@@ -51,10 +53,16 @@ def health_of(
 
 
 class HealthFollower:
-    """Tracks the health of a run's streams step by step."""
+    """Tracks the health of a run's streams step by step.
 
-    def __init__(self) -> None:
+    Args:
+        windows: number of past windows that are kept of each stream; None for all.
+    """
+
+    def __init__(self, windows: int | None = None) -> None:
+        self._kept_windows = windows
         self._streams: dict[StreamId, _Stream] = {}
+        self._removed: set[StreamId] = set()
         self._window = -1
         self._end_us = 0
         self._now_us = 0
@@ -99,12 +107,18 @@ class HealthFollower:
             case ev.PreparationEnded() if event.window == self._window:
                 self._end_preparation()
             case ev.StreamAdded():
+                self._removed.discard(event.stream)
                 self._of(event.stream, event.t_us)
+            case rq.StreamRemoved():
+                self._removed.add(event.stream)
+                self._streams.pop(event.stream, None)
+            case rq.MinAccuracyChanged():
+                return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
             case ev.PreparationEnded() | ev.ProfilerBack() | ev.ZooOpened() | ev.DoseDue():
                 return
-            case _:
+            case _ if event.stream not in self._removed:
                 self._of(event.stream, event.t_us).take(event)
 
     def _carry_out(self, command: cmd.Command, now_us: int) -> None:
@@ -131,7 +145,7 @@ class HealthFollower:
     def _of(self, stream: StreamId, now_us: int) -> "_Stream":
         """Returns a stream; an unknown one is added from now on, as after a resume."""
         if stream not in self._streams:
-            self._streams[stream] = _Stream()
+            self._streams[stream] = _Stream(deque(maxlen=self._kept_windows))
             if self._window >= 0:
                 self._streams[stream].open(self._window, now_us, self._end_us)
         return self._streams[stream]
@@ -156,10 +170,11 @@ class _Stream:
         gone: reasons why it is silent.
         job: its retraining, until the first epoch or its end.
         labels_due: it is to be labelled in the open window.
+        paused: an operator has paused it, so nothing is judged.
         carried: its health when the last window closed.
     """
 
-    past: list[WindowFacts] = field(default_factory=list)
+    past: deque[WindowFacts]
     facts: WindowFacts | None = None
     from_us: int = 0
     until_us: int = 0
@@ -170,12 +185,13 @@ class _Stream:
     job: JobId | None = None
     labels_due: bool = False
     ended: bool = False
+    paused: bool = False
     lost_us: int | None = None
     carried: Health = WELL
 
     def open(self, index: int, t_us: int, until_us: int) -> None:
         """Begins a window."""
-        if self.ended:
+        if self.ended or self.paused:
             return
         self.facts, self.job = WindowFacts(index, 0), None
         self.from_us, self.until_us = t_us, until_us
@@ -221,6 +237,9 @@ class _Stream:
                 self.come_back(Gone.INFERENCE, event.t_us)
             case ev.StreamEnded():
                 self.end(event.t_us)
+            case rq.StreamPaused():
+                # The rest of the window in which it goes on is not judged either.
+                self.paused, self.facts, self.since_us, self.carried = event.paused, None, None, WELL
             case _ if self.facts is not None:
                 self._note(self.facts, event)
 

@@ -19,7 +19,7 @@ from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
 from ekya.core.step_record import StepRecord
-from ekya.system.files import write_text_atomic
+from ekya.system.files import user_errors, write_text_atomic
 
 _OPTIONS = TypeAdapter(LoopOptions)
 
@@ -35,9 +35,17 @@ NEWER = {
 
 
 class FileJournal:
-    """Appends to ``journal.jsonl``; on resume the existing file already has its header line."""
+    """Appends to a journal; on resume the existing file already has its header line.
 
-    def __init__(self, path: Path, scheduler: str, options: LoopOptions) -> None:
+    Args:
+        path: of the file.
+        scheduler, options: of the run.
+        state: JSON values of the state before its first step, where that is not the first state of a run.
+    """
+
+    def __init__(
+        self, path: Path, scheduler: str, options: LoopOptions, state: dict[str, Any] | None = None
+    ) -> None:
         goes_on = path.is_file()
         try:
             # Unbuffered: data that a full disk refused must not be written again on close.
@@ -48,7 +56,13 @@ class FileJournal:
             return
         header = _OPTIONS.dump_python(options, mode="json")
         header = {key: value for key, value in header.items() if key not in NEWER or value != NEWER[key]}
-        self._write({"scheduler": scheduler, "options": header})
+        first = {} if state is None else {"state": state}
+        self._write({"scheduler": scheduler, "options": header, **first}, durable=state is not None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return os.fstat(self._file.fileno()).st_size
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
@@ -64,6 +78,15 @@ class FileJournal:
             },
             durable=bool(commands),
         )
+
+    def sync(self) -> None:
+        """Brings everything to disk.
+
+        Raises:
+            UserError: the disk is full or damaged.
+        """
+        with user_errors(Path(self._file.name)):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""
@@ -95,27 +118,55 @@ def read_journal(path: Path) -> tuple[str, LoopOptions, list[StepRecord]]:
     An incomplete last line or step after a crash is dropped: its commands were never executed.
     """
     records = list(_records(path))
-    if not records or "options" not in records[0]:
+    scheduler, options = _header(path, records[0] if records else {})
+    return scheduler, options, _steps(path, records[1:])
+
+
+def read_header(path: Path) -> tuple[str, LoopOptions]:
+    """Returns a journal's scheduler and options; reads only its first line."""
+    try:
+        with path.open("rb") as file:
+            return _header(path, json.loads(file.readline()))
+    except OSError as error:
+        raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line 1 is damaged ({error.msg}).") from error
+
+
+def read_steps(path: Path, from_byte: int) -> list[StepRecord]:
+    """Returns the steps of a journal that begin at an offset in its file, which is the end of a step."""
+    return _steps(path, list(_records(path, from_byte)))
+
+
+def _header(path: Path, record: dict[str, Any]) -> tuple[str, LoopOptions]:
+    if "options" not in record:
         raise UserError(f"{path}: is not a journal of a run (its first line holds no options).")
     try:
-        options = _OPTIONS.validate_python(records[0]["options"])
-        steps = [
+        return str(record["scheduler"]), _OPTIONS.validate_python(record["options"])
+    except (ValidationError, KeyError) as error:
+        raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
+
+
+def _steps(path: Path, records: list[dict[str, Any]]) -> list[StepRecord]:
+    try:
+        return [
             StepRecord(
                 batch["now_us"],
                 tuple(decode(event) for event in batch["events"]),
                 None if decision["plan"] is None else decode(decision["plan"]),
                 tuple(decode(command) for command in decision["commands"]),
             )
-            for batch, decision in zip(records[1::2], records[2::2], strict=False)
+            for batch, decision in zip(records[::2], records[1::2], strict=False)
         ]
     except (ValidationError, ValueError, KeyError) as error:
         raise UserError(f"{path}: a line does not fit this version of Ekya ({error}).") from error
-    return str(records[0]["scheduler"]), options, steps
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def _records(path: Path, from_byte: int = 0) -> Iterator[dict[str, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with path.open("rb") as file:
+            file.seek(from_byte)
+            lines = file.read().decode("utf-8").splitlines()
     except OSError as error:
         raise UserError(f"{path}: the journal cannot be read ({error.strerror}).") from error
     for number, line in enumerate(lines):

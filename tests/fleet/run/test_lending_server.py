@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from byhand import LAMBDAS, OPTIONS, A, B, S
 
+from ekya.control.loop_state import LoopState
 from ekya.control.options import StreamHome
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState
 from ekya.control.views import window_view
 from ekya.core.configs import RetrainConfig
 from ekya.core.state import (

@@ -1,0 +1,162 @@
+"""Commands that an event requires independently of a plan: what serves, what is kept and what is ended."""
+
+from collections.abc import Iterator
+
+from ekya.control.checkpointing import worth_serving
+from ekya.control.loop_state import LoopState, options_known
+from ekya.control.options import LoopOptions
+from ekya.control.preparing import may_prepare_late, window_preparation
+from ekya.control.views import still_partner
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.faults import OVER, Status
+from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import StreamId
+from ekya.core.weights import KeptModel
+from ekya.planning.profiling.gate import why_back, why_not
+from ekya.planning.profiling.zoo import superseded, why_offered
+from ekya.planning.schedulers.scheduler import Needs
+
+
+def answers(
+    before: FleetState,
+    after: LoopState,
+    event: ev.Event,
+    now_us: int,
+    options: LoopOptions,
+    needs: Needs,
+) -> Iterator[cmd.Command]:
+    """Yields commands that an event requires independently of a plan."""
+    match event:
+        case ev.WindowOpened() if event.index > 0 and needs.labels and now_us < event.end_us:
+            yield from window_preparation(
+                after.fleet, after.histories, now_us, options_known(options, after), needs
+            )
+        case ev.ProfilerBack() if needs.labels and may_prepare_late(before, event.t_us, options):
+            yield from window_preparation(
+                after.fleet, after.histories, now_us, options_known(options, after), needs
+            )
+        case ev.LabelsReady() if event.window == before.window:
+            stream = before.stream(event.stream)
+            usable = min(event.training_crops, event.validation_crops) > 0
+            if event.of_new_scene and usable:
+                yield from _stopping(stream)
+            reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
+            if reason is not None and after.fleet.stream(event.stream).status not in OVER:
+                yield cmd.RollBack(event.stream, reason)
+        case ev.ModelOffered() if event.window == before.window:
+            yield from _adopting(after.fleet, event)
+        case ev.ModelSwapped() if options.zoo:
+            yield from _to_keep(after.fleet, event, options)
+        case ev.PreparationEnded() if before.ends(event):
+            yield cmd.EndPreparation(event.window, event.round)
+        case ev.RetrainProgress():
+            stream = after.fleet.stream(event.stream)
+            job = stream.job
+            if job is None or stream.relabelling or _comes_whole(job, needs):
+                return
+            if worth_serving(stream, job, now_us, after.fleet.window_end_us, options):
+                yield cmd.ServeModel(event.stream, job.job, job.best_epoch)
+                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
+        case ev.RetrainFinished() | ev.RetrainFailed():
+            job = before.stream(event.stream).job
+            if job is not None and job.job == event.job:
+                yield from _through_gate(before.stream(event.stream), job, options.serve_margin, needs)
+                yield from _to_partners(after.fleet, event.stream, job, options.serve_margin)
+        case ev.WindowClosed():
+            if before.preparation is not None:
+                yield cmd.EndPreparation(event.index, before.preparation.round)
+            for stream in before.streams:
+                if stream.job is not None:
+                    yield from _through_gate(stream, stream.job, options.serve_margin, needs)
+                    yield from _to_partners(before, stream.stream, stream.job, options.serve_margin)
+                    yield from _stopping(stream)
+        case ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True):
+            # No frames remain to serve, or no new weights shall serve: the share is freed immediately.
+            yield from _stopping(before.stream(event.stream))
+        case rq.RollBackRequested() if after.fleet.stream(event.stream).status not in OVER:
+            yield cmd.RollBack(event.stream, "an operator has asked for it", event.version)
+        case ev.WorkerDied():
+            stream = after.fleet.stream(event.stream)
+            if stream.status not in OVER:
+                yield cmd.RestartWorker(event.stream, event.role)
+            elif (
+                stream.status is Status.SET_ASIDE
+                and before.stream(event.stream).status is not Status.SET_ASIDE
+            ):
+                yield cmd.SetAside(event.stream, stream.reason)
+        case _:
+            return
+
+
+def _stopping(stream: StreamState) -> Iterator[cmd.StopRetraining]:
+    """Yields a command to end the retraining of a stream, if one is running."""
+    if stream.job is not None:
+        yield cmd.StopRetraining(stream.stream, stream.job.job)
+
+
+def _is_untouched(stream: StreamState) -> bool:
+    """Returns whether no retraining is about to change what a stream serves."""
+    idle = stream.job is None and stream.finished is None
+    return idle and not stream.frozen and stream.status not in OVER
+
+
+def _adopting(fleet: FleetState, event: ev.ModelOffered) -> Iterator[cmd.AdoptModel]:
+    """Yields a command to serve an offered model, if it does better and is still to be had."""
+    stream = fleet.stream(event.stream)
+    is_kept = any(model.number == event.kept for model in fleet.zoo)
+    may_serve = stream.serves_base if event.kept is None else is_kept
+    reason = why_offered(event.compared, event.expected)
+    if reason is not None and may_serve and _is_untouched(stream):
+        accuracy = event.validation_accuracy
+        yield cmd.AdoptModel(event.stream, event.of, event.version, accuracy, reason, event.kept)
+
+
+def _to_keep(fleet: FleetState, event: ev.ModelSwapped, options: LoopOptions) -> Iterator[cmd.KeepModel]:
+    """Yields a command to keep new weights, unless it is unknown what their labels showed."""
+    scene = fleet.stream(event.stream).scene
+    if scene is None:
+        return
+    model = KeptModel(
+        fleet.next_kept, event.stream, event.version, event.t_us, event.validation_accuracy, scene
+    )
+    yield cmd.KeepModel(event.stream, model, superseded(fleet.zoo, model, options.zoo))
+
+
+def _through_gate(stream: StreamState, job: RetrainJob, margin: float, needs: Needs) -> Iterator[cmd.Command]:
+    """Yields a command to serve a finished job's best weights, unless they serve already or the gate refuses.
+
+    Weights that a scheduler trains elsewhere always serve: the serving model was not measured on the same
+    labels. Weights from another server were measured on the labels here.
+    """
+    if _comes_whole(job, needs) and job.accuracies:
+        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
+        return
+    if job.best_epoch <= job.served_epoch:
+        return
+    if stream.relabelling:
+        reason: str | None = "the scene has changed since its labels were made"
+    else:
+        reason = why_not(job.best_accuracy, stream.accuracy or 0.0, margin)
+    if reason is None:
+        yield cmd.ServeModel(stream.stream, job.job, job.best_epoch)
+    else:
+        yield cmd.KeepServing(stream.stream, job.job, job.best_epoch, reason)
+
+
+def _to_partners(fleet: FleetState, of: StreamId, job: RetrainJob, margin: float) -> Iterator[cmd.ServeModel]:
+    """Yields commands to serve a retraining's best weights on its partners that they do well on."""
+    if fleet.stream(of).relabelling:
+        return
+    for partner in job.partners:
+        stream, accuracy = fleet.stream(partner.stream), job.accuracy_of(partner.stream)
+        if accuracy is None or partner.served_epoch == job.best_epoch or not still_partner(fleet, partner):
+            continue
+        if why_not(accuracy, stream.accuracy or 0.0, margin) is None:
+            yield cmd.ServeModel(partner.stream, job.job, job.best_epoch, of=of)
+
+
+def _comes_whole(job: RetrainJob, needs: Needs) -> bool:
+    """Returns whether a scheduler's remote or cached model arrives once; other servers send every epoch."""
+    return job.elsewhere is not None and (needs.elsewhere or needs.kept_models)

@@ -1,0 +1,41 @@
+"""State of the loop between two steps."""
+
+from dataclasses import dataclass, replace
+
+from ekya.control.options import LoopOptions
+from ekya.control.views import Histories
+from ekya.core.plan import Phase
+from ekya.core.speed import SpeedCurve
+from ekya.core.state import FleetState
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """State of the loop between steps.
+
+    Attributes:
+        fleet: state of the run.
+        histories: results of γ per stream in past windows.
+        phases: phases of the last plan.
+        epoch: number of that plan; 0 before the first.
+        training_speed: the options' curve refined by retrainings of earlier windows; None while it is not
+            refined. Constant within a window.
+    """
+
+    fleet: FleetState
+    histories: Histories
+    phases: tuple[Phase, ...] = ()
+    epoch: int = 0
+    training_speed: SpeedCurve | None = None
+
+
+def options_known(options: LoopOptions, state: LoopState) -> LoopOptions:
+    """Returns the options with the training speeds used in this window, and with what has changed since."""
+    speed, least = state.training_speed, state.fleet.min_accuracy
+    if speed is None and least is None:
+        return options
+    return replace(
+        options,
+        training_speed=options.training_speed if speed is None else speed,
+        min_accuracy=options.min_accuracy if least is None else least,
+    )

@@ -1,0 +1,88 @@
+"""Requests of an operator, which reach the loop as events."""
+
+from dataclasses import dataclass
+
+from ekya.core.units import ModelVersion, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPaused:
+    """A stream is paused: its camera is closed and it holds no share; or it goes on."""
+
+    t_us: int
+    stream: StreamId
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRemoved:
+    """A stream is removed; the loop forgets it when the next window opens."""
+
+    t_us: int
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFrozen:
+    """A stream keeps the model that serves: it is neither labelled nor retrained; or it is again."""
+
+    t_us: int
+    stream: StreamId
+    frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RollBackRequested:
+    """A stream shall serve earlier weights again, by their version."""
+
+    t_us: int
+    stream: StreamId
+    version: ModelVersion
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsRequested:
+    """A stream shall be labelled and retrained now, as after a drift.
+
+    Attributes:
+        since_us: stream time since which its frames are labelled.
+    """
+
+    t_us: int
+    stream: StreamId
+    since_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TermsChanged:
+    """A stream has other terms from now on.
+
+    Attributes:
+        weight: of its accuracy in the objective.
+        max_age_us: latency limit of its results; None for none.
+    """
+
+    t_us: int
+    stream: StreamId
+    weight: float
+    max_age_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MinAccuracyChanged:
+    """The lowest accuracy that inference of a stream may have, a_MIN, changes for the fleet."""
+
+    t_us: int
+    min_accuracy: float
+
+
+Request = (
+    StreamPaused
+    | StreamRemoved
+    | ModelFrozen
+    | RollBackRequested
+    | LabelsRequested
+    | TermsChanged
+    | MinAccuracyChanged
+)
+"""All requests."""

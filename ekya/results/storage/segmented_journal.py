@@ -1,0 +1,160 @@
+"""Journal of a live run with a snapshot of each window's state, from which the run resumes without a replay.
+
+``snapshot.json`` holds the state before the last window opened, and where the journal stood. A run that never
+ends has its journal in segments: each begins with a snapshot too, so old ones can be removed, and each can be
+replayed by itself.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.control.loop_state import LoopState
+from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
+from ekya.core.commands import Command
+from ekya.core.errors import UserError
+from ekya.core.plan import Plan
+from ekya.results.storage.journal import FileJournal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.system.files import user_errors, write_text_atomic
+
+_LOG = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the format of snapshots; another one is not read."""
+
+_STATE = TypeAdapter(LoopState)
+
+
+@dataclass(frozen=True, slots=True)
+class StateSnapshot:
+    """State of the loop before the last window opened.
+
+    Attributes:
+        state: of the loop.
+        segment: number of the journal's segment that goes on from it.
+        at_byte: where in that file its steps begin.
+    """
+
+    state: LoopState
+    segment: int
+    at_byte: int
+
+
+class SegmentedJournal:
+    """``Journal`` in the folder of a run, which goes on after the last snapshot there.
+
+    Args:
+        folder: of the run.
+        scheduler, options: of the run.
+        segment_bytes: size after which another segment is begun when a window opens; None: never.
+    """
+
+    def __init__(
+        self, folder: RunFolder, scheduler: str, options: LoopOptions, segment_bytes: int | None = None
+    ) -> None:
+        self._folder, self._scheduler, self._options = folder, scheduler, options
+        self._segment_bytes = segment_bytes
+        self._number = segments(folder)[-1] if segments(folder) else 0
+        self._file = self._open(None)
+
+    def batch(self, batch: Batch) -> None:
+        """Writes the events of a step, before they are applied."""
+        self._file.batch(batch)
+
+    def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
+        """Writes the plan and the commands of a step, before the commands are executed."""
+        self._file.decision(now_us, plan, commands)
+
+    def snapshot(self, state: LoopState) -> None:
+        """Writes the state before a window opens.
+
+        The journal up to here is on disk before, so the snapshot never points behind its end.
+        """
+        self._file.sync()
+        values: dict[str, Any] = _STATE.dump_python(state, mode="json")
+        if self._segment_bytes is not None and self._file.size_bytes >= self._segment_bytes:
+            self._file.close()
+            self._number += 1
+            self._file = self._open(values)
+        content = {
+            "format": FORMAT,
+            "segment": self._number,
+            "at_byte": self._file.size_bytes,
+            "state": values,
+        }
+        write_text_atomic(self._folder.snapshot, json.dumps(content, separators=(",", ":")) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _open(self, state: dict[str, Any] | None) -> FileJournal:
+        path = self._folder.journal_segment(self._number)
+        return FileJournal(path, self._scheduler, self._options, state)
+
+
+def segments(folder: RunFolder) -> list[int]:
+    """Returns the numbers of the journal's segments that are there, rising."""
+    later = (path.stem.removeprefix("journal-") for path in folder.path.glob("journal-*.jsonl"))
+    numbers = [int(number) for number in later if number.isdecimal()]
+    return sorted([*([0] if folder.journal.is_file() else []), *numbers])
+
+
+def read_snapshot(folder: RunFolder) -> StateSnapshot | None:
+    """Returns the last snapshot of a run; None where there is none that this version can read."""
+    try:
+        content = json.loads(folder.snapshot.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        _LOG.warning("%s: cannot be read (%s)", folder.snapshot, error)
+        return None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        _LOG.warning("%s: is of another version of Ekya", folder.snapshot)
+        return None
+    try:
+        state = _STATE.validate_python(content["state"])
+        snapshot = StateSnapshot(state, int(content["segment"]), int(content["at_byte"]))
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        _LOG.warning("%s: does not fit this version of Ekya (%s)", folder.snapshot, error)
+        return None
+    return snapshot if _size(folder.journal_segment(snapshot.segment)) >= snapshot.at_byte else None
+
+
+def cut_to(folder: RunFolder, snapshot: StateSnapshot) -> None:
+    """Removes what the journal holds after a snapshot.
+
+    Raises:
+        UserError: no permission and the like.
+    """
+    with user_errors(folder.path):
+        for number in segments(folder):
+            if number > snapshot.segment:
+                folder.journal_segment(number).unlink()
+        os.truncate(folder.journal_segment(snapshot.segment), snapshot.at_byte)
+
+
+def segment_state(path: Path) -> LoopState | None:
+    """Returns the state before the first step of a segment; None where it is the first state of a run.
+
+    Raises:
+        UserError: it does not fit this version.
+    """
+    try:
+        with path.open("rb") as file:
+            header = json.loads(file.readline())
+        return _STATE.validate_python(header["state"]) if "state" in header else None
+    except (OSError, ValueError, ValidationError) as error:
+        raise UserError(f"{path}: its first line does not fit this version of Ekya ({error}).") from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1

@@ -1,0 +1,166 @@
+"""Requests of an operator: the commands that follow, and what they change in the next plan."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import (
+    INFERENCE,
+    LAMBDAS,
+    LONG,
+    OPTIONS,
+    A,
+    B,
+    S,
+    Wish,
+    labels,
+    opened_1,
+    progress,
+    retraining,
+    started,
+)
+
+from ekya.control.step import due
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.faults import Status
+from ekya.core.units import JobId, ModelVersion
+
+
+def planned(hand):
+    """Returns the streams of the newest plan."""
+    return [stream.stream for stream in hand.views[-1].streams]
+
+
+def close(hand, window=1):
+    end_us = (window + 1) * 100 * S
+    return hand.give(
+        end_us, ev.WindowClosed(end_us, window), ev.WindowOpened(end_us, window + 1, end_us + 100 * S)
+    )
+
+
+def of(kind, turn):
+    return [command for command in turn.commands if isinstance(command, kind)]
+
+
+def test_paused_stream_gives_its_share_to_the_others():
+    hand = started(wishes={A: Wish(1000), B: Wish(1000)})
+    hand.give(10 * S, rq.StreamPaused(10 * S, A, True))
+    assert planned(hand) == [B]
+    assert (hand.stream().status, hand.stream().inference_share_milli) == (Status.PAUSED, 0)
+    back = hand.give(20 * S, rq.StreamPaused(20 * S, A, False))
+    assert of(cmd.SetInference, back) == [cmd.SetInference(A, LAMBDAS[0].config, 1000, hand.state.epoch)]
+
+
+def test_paused_stream_is_not_labelled():
+    hand = started()
+    hand.give(10 * S, rq.StreamPaused(10 * S, A, True))
+    (begun,) = of(cmd.BeginPreparation, close(hand, 0))
+    assert [asked.stream for asked in begun.streams] == [B]
+
+
+def test_camera_that_is_lost_while_paused_stays_paused():
+    hand = started()
+    hand.give(10 * S, rq.StreamPaused(10 * S, A, True), ev.StreamLost(11 * S, A, "no signal"))
+    hand.give(12 * S, ev.StreamBack(12 * S, A))
+    assert hand.stream().status is Status.PAUSED
+
+
+def test_removed_stream_ends_its_retraining_and_is_forgotten_with_the_window():
+    hand = retraining()
+    turn = hand.give(120 * S, rq.StreamRemoved(120 * S, A))
+    assert of(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
+    assert planned(hand) == [B]
+    assert hand.stream().status is Status.ENDED
+    close(hand)
+    assert [stream.stream for stream in hand.state.fleet.streams] == [B]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        labels(210 * S, A, window=2),
+        progress(210 * S, 1, 0.9),
+        ev.WorkerDied(210 * S, A, INFERENCE, "killed"),
+        ev.StreamBack(210 * S, A),
+        ev.FramesCounted(210 * S, A, 2, 3, 3),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_late_event_of_a_forgotten_stream_changes_nothing(late):
+    hand = retraining()
+    hand.give(120 * S, rq.StreamRemoved(120 * S, A))
+    close(hand)
+    before = hand.state
+    turn = hand.give(210 * S, late)
+    assert (turn.plan, turn.commands, hand.state) == (None, (), before)
+
+
+def test_removed_stream_may_be_added_again():
+    hand = retraining()
+    hand.give(120 * S, rq.StreamRemoved(120 * S, A))
+    hand.give(130 * S, ev.StreamAdded(130 * S, A, LAMBDAS))
+    close(hand)
+    assert (hand.stream().status, hand.stream().job) == (Status.SERVING, None)
+
+
+def test_fleet_whose_streams_may_still_be_added_goes_on_without_any():
+    hand = started(options=replace(OPTIONS, windows=None, last_join_us=1 << 62))
+    hand.give(10 * S, rq.StreamRemoved(10 * S, A), rq.StreamRemoved(10 * S, B))
+    events = due(hand.state.fleet, 100 * S, hand.options)
+    assert [type(event) for event in events] == [ev.WindowClosed, ev.WindowOpened]
+    hand.give(100 * S, *events)
+    assert hand.state.fleet.streams == ()
+    hand.give(150 * S, ev.StreamAdded(150 * S, B, LAMBDAS))
+    assert planned(hand) == [B]
+
+
+def test_frozen_stream_stops_its_retraining_and_takes_no_new_weights():
+    hand = retraining()
+    hand.give(120 * S, progress(120 * S, 1, 0.9))
+    turn = hand.give(121 * S, rq.ModelFrozen(121 * S, A, True))
+    assert of(cmd.StopRetraining, turn) == [cmd.StopRetraining(A, JobId(1))]
+    assert hand.views[-1].streams[0].retrain_options == ()
+    (begun,) = of(cmd.BeginPreparation, close(hand))
+    assert [asked.stream for asked in begun.streams] == [B]
+    hand.give(210 * S, rq.ModelFrozen(210 * S, A, False))
+    (begun,) = of(cmd.BeginPreparation, close(hand, 2))
+    assert [asked.stream for asked in begun.streams] == [A, B]
+
+
+def test_operator_rolls_back_to_a_version():
+    hand = started()
+    turn = hand.give(10 * S, rq.RollBackRequested(10 * S, A, ModelVersion(3)))
+    (back,) = turn.commands
+    assert (back.stream, back.version) == (A, 3)
+
+
+def test_requested_labels_are_made_at_once_without_a_drift():
+    """Even where the fleet does not react to drift, and whatever they cost."""
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    turn = hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
+    (begun,) = of(cmd.BeginPreparation, turn)
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 110 * S)]
+    assert begun.round == 1
+    made = replace(labels(125 * S, A), since_us=110 * S)
+    hand.give(125 * S, made)
+    hand.give(126 * S, ev.PreparationEnded(126 * S, 1, round=1))
+    assert not hand.stream().requested
+    assert not of(cmd.BeginPreparation, hand.give(127 * S, ev.StreamBack(127 * S, B)))
+
+
+def test_changed_terms_are_those_of_the_next_plan():
+    hand = started()
+    hand.give(10 * S, rq.TermsChanged(10 * S, A, 3.0, 2 * S))
+    first, second = hand.views[-1].streams
+    assert (first.weight, first.max_age_us) == (3.0, 2 * S)
+    assert (second.weight, second.max_age_us) == (1.0, None)
+
+
+def test_changed_min_accuracy_is_that_of_the_next_plan():
+    hand = retraining(LONG)
+    hand.give(120 * S, rq.MinAccuracyChanged(120 * S, 0.7))
+    assert hand.views[-1].min_accuracy == 0.7
+    close(hand)
+    assert hand.views[-1].min_accuracy == 0.7
