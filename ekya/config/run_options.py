@@ -20,6 +20,8 @@ class RunOptions:
         resume: folder of the run to resume, or None.
         overload: whether to run where not even the coarsest inference of all cameras fits.
         card: cost card for durations on virtual time; None for the shipped one.
+        endless: whether it is a service: it runs until stopped, whatever ``windows`` says, goes on with what
+            its folder holds, keeps predictions by the hour, and writes no report.
     """
 
     scheduler: str = DEFAULT_SCHEDULER
@@ -31,3 +33,4 @@ class RunOptions:
     resume: Path | None = None
     overload: bool = False
     card: Path | None = None
+    endless: bool = False

@@ -35,6 +35,9 @@ from ekya.streams.ingest.frame import Frame
 SHADOW_EVERY = 2
 """Of every this many sampled frames, one is used to measure the base model at the end."""
 
+MOST_SHADOW = 240
+"""Frames at most for that, of ten windows. In a longer run they are thinned evenly, over the whole run."""
+
 NEWEST_SEEN = 7
 """Number of newest analysed frames that describe a new scene: it is noticed after about as many."""
 
@@ -164,6 +167,7 @@ class FrameSteps:
         follows: whether optical flow follows the model's boxes into frames that λ skips.
         golden: golden detector, for frames under a λ of it; None where no such λ is offered.
         monitor: sees the analysed frames, to notice drift; None where drift is not noticed.
+        measures_base: whether the base model is measured at the end.
 
     Attributes:
         propose: finds the objects of a frame.
@@ -179,6 +183,7 @@ class FrameSteps:
         follows: bool = False,
         golden: GoldenInference | None = None,
         monitor: DriftMonitor | None = None,
+        measures_base: bool = True,
     ) -> None:
         self.propose = proposer.propose
         self.proposes_free = proposer.free
@@ -191,19 +196,23 @@ class FrameSteps:
         self._followed: FramePrediction | None = None
         self._answered_by = NOT_ANSWERED
         self._sampled = 0
+        self._shadow_every = SHADOW_EVERY
         self._shadow: list[Proposed] = []
-        self._monitor = monitor
+        self._monitor, self._measures_base = monitor, measures_base
         self._drift: Drift | None = None
         self._seen: deque[NDArray[np.float32]] = deque(maxlen=NEWEST_SEEN)
 
     def collect(self, frame: Frame, proposals: Proposals) -> None:
         """Shows the collector every frame whose objects were found, in order."""
         kept = self.collector.see(frame, proposals)
-        if kept is not None:
+        if kept is not None and self._measures_base:
             self._sampled += 1
-            if self._sampled % SHADOW_EVERY == 0:
+            if self._sampled % self._shadow_every == 0:
                 images = whole_frame(kept.picture, self.collector.side) if self._detects else kept.crops
                 self._shadow.append(Proposed(kept.frame, kept.t_us, kept.boxes, images, kept.size))
+            if len(self._shadow) >= MOST_SHADOW:
+                self._shadow = self._shadow[1::2]
+                self._shadow_every *= 2
 
     def cut(self, frame: Frame, boxes: NDArray[np.float32], resolution: int) -> Proposed:
         """Cuts the crops of a frame's objects, or resizes the frame to λ's resolution for a detector."""

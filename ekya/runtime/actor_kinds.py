@@ -177,8 +177,20 @@ def _lower_priority_fully() -> None:
 INFERENCE = ActorKind(
     "ekya.runtime.inference_actor",
     "InferenceActor",
-    ("process", "base_weights", "warm_up", "load", "begin", "join", "leave", "material", "poll", "end"),
-    ("configure", "receive", "try_receive", "roll_back", "adopt"),
+    (
+        "process",
+        "base_weights",
+        "warm_up",
+        "load",
+        "begin",
+        "join",
+        "admit",
+        "leave",
+        "material",
+        "poll",
+        "end",
+    ),
+    ("configure", "receive", "try_receive", "roll_back", "adopt", "pause", "picture"),
 )
 SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""
@@ -186,7 +198,7 @@ SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",
-    ("process", "ready", "begin", "poll", "end"),
+    ("process", "ready", "begin", "admit", "poll", "end"),
     (
         "start",
         "receive",
@@ -208,6 +220,7 @@ PREPARATION = ActorKind(
         "process",
         "ready",
         "begin_run",
+        "admit",
         "begin",
         "resize",
         "know",

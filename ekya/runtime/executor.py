@@ -1,6 +1,7 @@
 """Executor of the live world: turns commands into actor calls, and actor replies into events."""
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from ekya.runtime.remote_retrainings import (
     RetrainInputs,
 )
 from ekya.runtime.share_changes import ShareChanges
+from ekya.runtime.stream_changes import StreamChanges
 from ekya.runtime.weight_transfer import WeightTransfer
 from ekya.runtime.zoo_keeper import ZooKeeper
 
@@ -43,6 +45,9 @@ _STOP_CHECK_S = 0.25
 """Interval between two checks for an early end of the run."""
 
 _OVERDUE = "it did not release its share in time"
+
+_JOBS = 1000
+"""Newest retrainings whose weights may still be asked for."""
 
 Worker = tuple[StreamId, ev.Role]
 
@@ -64,10 +69,12 @@ class RayExecutor:
         stop: ends the run early when any thread sets it.
         on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
         zoo: keeps retrained models, if any are kept.
+        alive: called several times a second.
 
     Attributes:
         busy_s: time that the loop has spent between two waits.
         remote: retrainings on other servers.
+        changes: of the streams; for the thread of the loop, as in ``post``.
     """
 
     def __init__(
@@ -81,13 +88,14 @@ class RayExecutor:
         stop: threading.Event,
         on_the_gpu: bool = False,
         zoo: ZooKeeper | None = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.busy_s = 0.0
         self._returned_s: float | None = None
         self._actors = actors
         self._ready = ready
         self._clock = clock
-        self._stop = stop
+        self._stop, self._alive = stop, alive
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
@@ -105,11 +113,25 @@ class RayExecutor:
         self._profiler_starts: set[Any] = set()
         self._started: dict[JobId, cmd.StartRetraining] = {}
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.changes = StreamChanges(
+            actors,
+            ready,
+            self._weights,
+            clock,
+            self._calls,
+            self._emit,
+            self._serves,
+            self._end_stream,
+            self._shares.release_inference,
+        )
         self._follow(actors.preparation)
-        for stream, own in actors.streams.items():
-            for role in ev.Role:
-                self._follow(own.worker(role), (stream, role))
-            self._make_known(stream)
+        for stream in actors.streams:
+            self._serves(stream)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
+        self._posted.put(call)
 
     def wait(self, until_us: int) -> Batch:
         """Returns the next events, at ``until_us`` at the latest.
@@ -119,6 +141,8 @@ class RayExecutor:
         """
         if self._returned_s is not None:
             self.busy_s += time.monotonic() - self._returned_s
+        self._alive()
+        self._call_posted()
         while not (self._outbox or self._stop.is_set()):
             next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
             left_s = (next_us - self._clock.now_us()) / US_PER_S
@@ -126,6 +150,8 @@ class RayExecutor:
                 break
             self._calls.wait(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
             self._shares.pass_time()
+            self._call_posted()
+            self._alive()
         self._returned_s = time.monotonic()
         if self._stop.is_set():
             raise StoppedEarlyError
@@ -133,6 +159,10 @@ class RayExecutor:
         events = (*self._outbox, *self._late.join(now_us))
         self._outbox = []
         return Batch(now_us, events)
+
+    def _call_posted(self) -> None:
+        while not self._posted.empty():
+            self._posted.get()()
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
         """Sends commands to actors without waiting; results arrive later as events."""
@@ -168,7 +198,7 @@ class RayExecutor:
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.RollBack():
-                if self._weights.roll_back(command.stream):
+                if self._roll_back(command):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
                     self._make_known(command.stream)
             case cmd.AdoptModel():
@@ -242,6 +272,15 @@ class RayExecutor:
             _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
             self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
 
+    def _roll_back(self, command: cmd.RollBack) -> bool:
+        """Sends earlier weights to a stream's inference; False if there are none."""
+        if command.version is None:
+            return self._weights.roll_back(command.stream)
+        weights = self._actors.kept_weights(command.stream, command.version)
+        if weights is not None:
+            self._weights.serve_again(command.stream, ray.put(weights), command.version)
+        return weights is not None
+
     def _adopt(self, command: cmd.AdoptModel) -> bool:
         """Sends offered weights to a stream's inference; False if they are gone."""
         stream, of, version = command.stream, command.of, command.version
@@ -258,6 +297,7 @@ class RayExecutor:
 
     def _retrain(self, command: cmd.StartRetraining, share_milli: int, serial: int) -> Any:
         self._started[command.job] = command
+        self._started.pop(JobId(command.job - _JOBS), None)
         own = self._actors.streams[command.stream]
         labels = self._inputs.labels(command.stream)
         activations = self._weights.activations(command.stream)
@@ -320,6 +360,13 @@ class RayExecutor:
         else:
             self._emit(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
+    def _serves(self, stream: StreamId) -> None:
+        """Follows the workers of a stream that runs from now on."""
+        self._set_aside.discard(stream)
+        for role in ev.Role:
+            self._follow(self._actors.streams[stream].worker(role), (stream, role))
+        self._make_known(stream)
+
     def _end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; afterwards their events are ignored, except for their end."""
         self._set_aside.add(stream)
@@ -334,6 +381,9 @@ class RayExecutor:
     def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
         # It holds no share in either case: it has left, or its process has died.
         self._shares.died(Work(role), stream)
+        for workers in self._polled.values():
+            workers.discard((stream, role))
+        self.changes.ended(stream, role)
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Kills a worker that does not release its share; it is then handled like any worker that died."""
@@ -352,6 +402,7 @@ class RayExecutor:
             reason = _OVERDUE if worker in self._overdue else in_words(error)
             self._overdue.discard(worker)
             self._shares.died(Work(role), stream)
+            self.changes.ended(stream, role)
             if stream not in self._set_aside:
                 self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
         if actor is self._actors.preparation:
@@ -384,6 +435,10 @@ class RayExecutor:
     def _now_us(self) -> int:
         """Returns run time, 0 before the run begins."""
         return max(self._clock.now_us(), 0)
+
+    def emit(self, event: ev.Event) -> None:
+        """Adds an event to the next batch. Called by the thread of the loop."""
+        self._emit(event)
 
     def _emit(self, event: ev.Event) -> None:
         self._outbox.extend(self._late.let_through(event))

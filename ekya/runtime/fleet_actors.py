@@ -16,6 +16,7 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.core.errors import UserError
 from ekya.core.events import Role
 from ekya.core.faults import DEATHS_WITHIN_US
+from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Role as JobRole
 from ekya.gpu.backends.backend import ShareJob
@@ -60,6 +61,7 @@ class StreamActors:
         weights: object reference to the bytes of the model that serves.
         newest_weights: the same for the model that serves or is about to.
         version: of the newest weights.
+        paused: whether its camera is closed.
     """
 
     config: StreamActorConfig
@@ -68,6 +70,7 @@ class StreamActors:
     weights: Any
     newest_weights: Any
     version: ModelVersion
+    paused: bool = False
 
     def worker(self, role: Role) -> Any:
         """Returns the actor of one role."""
@@ -281,7 +284,72 @@ class FleetActors:
         if role is Role.RETRAINING:
             return own.retraining.begin.remote(started_monotonic_ns)
         config = replace(own.config, version=own.version)
-        return own.inference.join.remote(config, own.weights, started_monotonic_ns)
+        joined = own.inference.join.remote(config, own.weights, started_monotonic_ns)
+        if own.paused:
+            own.inference.pause.remote(stream, True)
+        return joined
+
+    def kept_weights(self, stream: StreamId, version: ModelVersion) -> bytes | None:
+        """Returns the weights of a version in the run folder; None if they are not there."""
+        path = self._config.folder.model(stream, version)
+        return path.read_bytes() if path.is_file() else None
+
+    def pause(self, stream: StreamId, paused: bool) -> None:
+        """Closes the camera of a stream, or opens it again; also that of a worker that restarts meanwhile."""
+        own = self.streams[stream]
+        own.paused = paused
+        own.inference.pause.remote(stream, paused)
+
+    def add(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int) -> Any:
+        """Adds a stream, which serves the base model, to the processes of the GPU with the fewest.
+
+        Args:
+            fleet: with the stream; the others are as before.
+            stream: the new one.
+            costs: of its frames.
+            started_monotonic_ns: start of the run.
+
+        Returns:
+            Reference of its ``Ready``, which comes when it has begun.
+        """
+        beside = Counter(own.config.gpu for own in self.streams.values())
+        gpu = min(beside, key=lambda one: (beside[one], one), default=PREPARATION_GPU)
+        homes = {one: own.config.gpu for one, own in self.streams.items()} | {stream: gpu}
+        known = {**self._config.costs, stream: costs}
+        in_order = tuple(homes[one.id] for one in fleet.streams)
+        self._config = replace(self._config, fleet=fleet, homes=in_order, costs=known)
+        place = [one.id for one in fleet.streams].index(stream)
+        config = StreamActorConfig(self._config, place, BASE_VERSION)
+        own = StreamActors(config, None, None, None, None, BASE_VERSION)
+        self.streams[stream] = own
+        for role in Role:
+            self._join_process(stream, role)
+        own.weights, _ = own.inference.base_weights.options(num_returns=2).remote()
+        own.newest_weights = own.weights
+        self.preparation.admit.remote(stream, costs)
+        own.retraining.admit.remote(config, started_monotonic_ns)
+        return own.inference.admit.remote(config, own.weights, started_monotonic_ns)
+
+    def _join_process(self, stream: StreamId, role: Role) -> None:
+        """Puts a worker into the process that streams of its GPU share, or makes a process for it."""
+        name = self._process_name(role, stream)
+        for one, its in self.streams.items():
+            actor = its.worker(role)
+            process = self._processes.get(actor)
+            if process is not None and process.pid is not None and self._process_name(role, one) == name:
+                self._put(actor, role, (*process.streams, stream))
+                return
+        self._make_process(role, [stream], joining=True)
+
+    def remove(self, stream: StreamId) -> None:
+        """Forgets a stream whose workers have ended."""
+        del self.streams[stream]
+        for process in self._processes.values():
+            process.streams = tuple(one for one in process.streams if one != stream)
+        others = tuple(one for one in self.fleet.streams if one.id != stream)
+        homes = tuple(self.streams[one.id].config.gpu for one in others)
+        fleet = self.fleet.model_copy(update={"streams": others})
+        self._config = replace(self._config, fleet=fleet, homes=homes)
 
     def end(self, actor: Any) -> None:
         """Kills a worker's process, even if it no longer responds; its death is reported later."""

@@ -111,6 +111,11 @@ class InferenceActor:
         made.begin(started_monotonic_ns)
         self.streams[config.stream] = made
 
+    def admit(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> Ready:
+        """Makes the inference of a stream that is added to the run, and begins it; returns its settings."""
+        self.join(config, weights, started_monotonic_ns)
+        return self.streams[config.stream].ready()
+
     def leave(self, stream: StreamId) -> None:
         """Ends a stream's inference; the others' go on."""
         one = self.streams.pop(stream, None)

@@ -1,6 +1,7 @@
 """Observers of the loop: metrics for Ray's dashboard, records of models, and measurements of a run."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ray.util.metrics import Counter, Gauge
@@ -60,7 +61,7 @@ class RunMetrics:
             "power": Gauge("ekya_gpu_power_watts", "Mean power in the last window.", _GPU),
         }
         self._energy = Counter("ekya_gpu_energy_joules", "Energy spent.", (*_GPU, "measured_from"))
-        self._follower = HealthFollower()
+        self._follower = HealthFollower(windows=1)
         self._health_of: dict[StreamId, HealthState] = {}
 
     def __call__(self, batch: Batch, result: StepResult) -> None:
@@ -105,6 +106,13 @@ class RunMetrics:
         self._retraining.set(0 if stream.job is None else stream.job.share_milli, tags)
 
 
+_JOBS = 1000
+"""Newest retrainings whose weights may still come to serve."""
+
+_MEASUREMENTS = 10_000
+"""Newest measurements of a run that are kept for its summary."""
+
+
 class ModelKeeper:
     """Observer of the loop that records which weights serve; they are in the run folder."""
 
@@ -117,6 +125,7 @@ class ModelKeeper:
         for command in result.commands:
             if isinstance(command, cmd.StartRetraining):
                 self._started[command.job] = command
+                self._started.pop(JobId(command.job - _JOBS), None)
         for event in batch.events:
             if not isinstance(event, ev.Swapped):
                 continue
@@ -143,16 +152,16 @@ class LoopFacts:
         start_s: until all actors were ready.
         run_s: length of the run.
         busy_s: time that the loop did not wait.
-        planning_ms: duration of each call of the scheduler.
-        stalls_ms: time without inference, for each change of the model that serves.
+        planning_ms: duration of each of the newest calls of the scheduler.
+        stalls_ms: time without inference, for each of the newest changes of the model that serves.
         training_speed: speed curve as refined by the retrainings; None until one has refined it.
     """
 
     start_s: float = 0.0
     run_s: float = 0.0
     busy_s: float = 0.0
-    planning_ms: Sequence[float] = ()
-    stalls_ms: list[float] = field(default_factory=list)
+    planning_ms: Iterable[float] = ()
+    stalls_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASUREMENTS))
     training_speed: SpeedCurve | None = None
 
     def __call__(self, batch: Batch, result: StepResult) -> None:

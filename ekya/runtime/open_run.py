@@ -19,11 +19,14 @@ from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
 from ekya.planning.placement.homes import Processes, deal, guests_gpu
 from ekya.planning.profiling.sizes import Machine
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.resuming import Resumed, resume
+from ekya.runtime.resuming import Resumed, resume, resume_service
 from ekya.system.files import write_text_atomic
 from ekya.system.host import cpu_limit, read_host_memory
 
 _LOG = logging.getLogger(__name__)
+
+_NEVER_US = 1 << 62
+"""Run time that no run reaches: a service goes on without cameras, since some may be added."""
 
 _PROCESS_BYTES = 3 << 30
 """Host memory of a process that has loaded torch and CUDA, with a margin."""
@@ -119,7 +122,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         write_text_atomic(folder.fleet, dump_fleet(fleet))
     else:
         folder = RunFolder.open(options.resume)
-        resumed = resume(folder)
+        resumed = resume_service(folder) if options.endless else resume(folder)
+    if resumed is not None:
         fleet = _as_begun(fleet, resumed.options)
         options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)
         _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
@@ -172,6 +176,8 @@ def _constants(
     else:
         speeds = kept_speeds(chosen, fleet.edge.model)
         trains, infers = training_speed(speeds), inference_speed(speeds)
+    if options.endless:
+        constants = replace(constants, windows=None, last_join_us=_NEVER_US)
     at_home: tuple[StreamHome, ...] = ()
     if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
         gpus = deal(len(fleet.streams), constants.capacity_milli)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import deque
 from typing import Any
 
 import ray
@@ -16,6 +17,9 @@ from ekya.runtime.actor_processes import make_actor
 from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
+
+_DURATIONS = 10_000
+"""Newest durations of plans that are kept."""
 
 _DEATHS_ALLOWED = 2
 """Consecutive deaths of the scheduler's process without a plan that are followed by a restart."""
@@ -39,7 +43,7 @@ class ActorPlanner:
         self._actor_name = f"{server}/scheduler" if server else "scheduler"
         self._deaths = 0
         self._restarts = 0
-        self.planning_ms: list[float] = []
+        self.planning_ms: deque[float] = deque(maxlen=_DURATIONS)
         self._actor: Any = None
         self._starting: Any = None
         self._start(self._actor_name)

@@ -13,6 +13,7 @@ from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
+from ekya.core.host import StreamCosts
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel
@@ -70,7 +71,7 @@ class PreparationActor:
         lower_priority(TRAINING_NICENESS)
         cv2.setNumThreads(1)
         self._config = config
-        self._costs = config.costs
+        self._costs = dict(config.costs)
         side, architecture = crop_side(config.fleet), config.fleet.edge.model
         self._prices = {cost.family: price_by(cost, side, architecture) for cost in config.family_costs}
         golden = open_golden(config.fleet.golden, fleet_classes(config.fleet), config.fleet.edge.task)
@@ -104,6 +105,10 @@ class PreparationActor:
         """Sets the start of the run."""
         self._clock = RunClock(started_monotonic_ns)
         self._run_begun.set()
+
+    def admit(self, stream: StreamId, costs: StreamCosts) -> None:
+        """Sets the costs of a stream that is added to the run."""
+        self._costs[stream] = costs
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""

@@ -5,7 +5,7 @@ import os
 from ekya.core.events import Event
 from ekya.models.edge.architectures import get_ready_to_build
 from ekya.models.edge.device_memory import MemoryPeaks
-from ekya.runtime.actor_kinds import ProcessConfig
+from ekya.runtime.actor_kinds import ProcessConfig, StreamActorConfig
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.stream_retraining import StreamRetraining
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
@@ -21,9 +21,8 @@ class RetrainingActor:
     def __init__(self, config: ProcessConfig) -> None:
         lower_priority(TRAINING_NICENESS)
         get_ready_to_build(config.common.fleet.edge.model)
-        self._mailbox = Mailbox()
-        peaks = MemoryPeaks()
-        self.streams = {one.stream: StreamRetraining(one, self._mailbox, peaks) for one in config.streams}
+        self._mailbox, self._peaks = Mailbox(), MemoryPeaks()
+        self.streams = {one.stream: self._retraining_of(one) for one in config.streams}
 
     def ready(self) -> None:
         """Returns when retrainings can be taken."""
@@ -37,6 +36,12 @@ class RetrainingActor:
         for one in self.streams.values():
             one.begin(started_monotonic_ns)
 
+    def admit(self, config: StreamActorConfig, started_monotonic_ns: int) -> None:
+        """Takes retrainings of a stream that is added to the run."""
+        made = self._retraining_of(config)
+        made.begin(started_monotonic_ns)
+        self.streams = {**self.streams, config.stream: made}
+
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first."""
         for one in self.streams.values():
@@ -47,3 +52,6 @@ class RetrainingActor:
         """Returns when all weights are on disk."""
         for one in self.streams.values():
             one.end()
+
+    def _retraining_of(self, config: StreamActorConfig) -> StreamRetraining:
+        return StreamRetraining(config, self._mailbox, self._peaks)

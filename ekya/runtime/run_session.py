@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,20 +32,22 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.summary import HostFacts
 from ekya.results.progress import ProgressObserver, ScriptLogger, WarningLogger
 from ekya.results.report.screen import Show, open_screen
-from ekya.results.storage.journal import FileJournal, read_journal
+from ekya.results.storage.journal import read_journal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.segmented_journal import SegmentedJournal
 from ekya.runtime.actor_errors import unwrapping_user_error
 from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
+from ekya.runtime.live_control import LiveControl
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
-from ekya.runtime.resuming import is_complete, newest_weights
+from ekya.runtime.resuming import is_complete, kept_models, newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.zoo_keeper import ZooKeeper
 from ekya.system.memory import loaded_frozen
@@ -55,6 +57,10 @@ _LOG = logging.getLogger(__name__)
 
 LEAD_NS = 500_000_000
 """Minimum time between announcing the start of the run to the cameras and the start itself."""
+
+
+SEGMENT_BYTES = 32 << 20
+"""Size after which a service begins another segment of its journal."""
 
 
 class Coordinator(Protocol):
@@ -114,6 +120,8 @@ class RunSession:
         coordinator: tier above this server.
         stop: ends the run early when another thread sets it, as Ctrl-C does: the results until then are
             measured and written as usual.
+        attach: called with the run's control when its loop begins.
+        alive: called several times a second by the loop, as long as it does not hang.
     """
 
     opened: OpenRun
@@ -122,9 +130,15 @@ class RunSession:
     server: str = ""
     coordinator: Coordinator = field(default_factory=NullCoordinator)
     stop: threading.Event = field(default_factory=threading.Event)
+    attach: Callable[[LiveControl], None] = lambda control: None
+    alive: Callable[[], None] = lambda: None
 
     def run(self, console: Console) -> Path:
-        """Runs all windows and returns the run folder. Nothing of the run is left on Ray afterwards.
+        """Runs all windows, reports, and returns the run folder; see ``play``."""
+        return self._report(self.play(console))
+
+    def play(self, console: Console) -> LoopFacts:
+        """Runs all windows without a report. Nothing of the run is left on Ray afterwards.
 
         Args:
             console: for messages to the user; a quiet one shows nothing.
@@ -140,7 +154,8 @@ class RunSession:
         with ExitStack() as stack:
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state))
-            journal = FileJournal(opened.folder.journal, opened.options.scheduler, constants)
+            segment_bytes = SEGMENT_BYTES if opened.options.endless else None
+            journal = SegmentedJournal(opened.folder, opened.options.scheduler, constants, segment_bytes)
             stack.callback(journal.close)
             kept = open_zoo(fleet, opened.folder) if constants.zoo else None
             zoo = None if kept is None else ZooKeeper(kept, opened.folder)
@@ -166,7 +181,10 @@ class RunSession:
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
                 zoo,
+                self.alive,
             )
+            costs = dict(opened.host.costs.streams)
+            self.attach(LiveControl(on_ray, actors, clock, opened.folder, store, constants, costs))
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
             with open_screen(console) as show:
@@ -174,12 +192,13 @@ class RunSession:
                 plan = self.coordinator.planner(planner.plan)
                 state = None if resumed is None else resumed.state
                 try:
-                    run_loop(executor, journal, plan, scheduler.needs, constants, observe, state)
+                    needs, snapshot = scheduler.needs, journal.snapshot
+                    run_loop(executor, journal, plan, needs, constants, observe, state, snapshot)
                 except (KeyboardInterrupt, StoppedEarlyError):
                     _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
             _end(actors, clock.now_us(), store)
-        return self._report(facts)
+        return facts
 
     def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
         """Opens the meter of the run's GPUs, and checks that its inference fits in their memory."""
@@ -211,7 +230,8 @@ class RunSession:
     def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
         """Returns the first weights of a resumed run; None for the base model, which only workers load."""
         opened = self.opened
-        if opened.resumed is not None:
+        served = [kept_models(opened.folder, store, stream.id) for stream in opened.fleet.streams]
+        if opened.resumed is not None or all(served):
             return newest_weights(opened.folder, opened.fleet)
         for stream in opened.fleet.streams:
             ModelRecord(opened.folder, store, stream.id).add_model(BASE_VERSION, None, -1, None, None, 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from ekya.core import events as ev
 from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
+from ekya.core.objects import BACKGROUND
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.weights import Dose
@@ -26,6 +27,7 @@ from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.run_writer import FrameRecord
 from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_setup
+from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.storage.run_state import StreamRow
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
@@ -73,6 +75,8 @@ class _Control:
 
     Attributes:
         analysing: whether the loop is analysing a frame.
+        paused: whether the camera is to be closed.
+        shown: the newest frame with boxes of its own, and its answer; None before the first.
     """
 
     lock: threading.Condition = field(default_factory=threading.Condition)
@@ -81,6 +85,8 @@ class _Control:
     newest_serial: int = 0
     analysing: bool = False
     stop: bool = False
+    paused: bool = False
+    shown: tuple[Frame, FramePrediction] | None = None
 
 
 class StreamInference:
@@ -208,6 +214,29 @@ class StreamInference:
         """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
         return self._steps.collector.material(window, since_us, dose)
 
+    def pause(self, paused: bool) -> None:
+        """Closes the camera and shows no frames, or opens it again; the loop does so within a second."""
+        with self._control.lock:
+            self._control.paused = paused
+            if paused:
+                self._control.shown = None
+
+    def picture(self) -> bytes | None:
+        """Returns the newest frame with boxes of its own as a JPEG with these drawn; None without one."""
+        with self._control.lock:
+            shown = self._control.shown
+        if shown is None:
+            return None
+        frame, row = shown
+        names = self._settings.classes
+        boxes = zip(row.boxes, row.classes.tolist(), row.confidence.tolist(), strict=True)
+        drawn = [
+            DrawnBox(box, BoxStyle.RIGHT, f"{names[index]} {round(100 * confidence)}%")
+            for box, index, confidence in boxes
+            if names[index] != BACKGROUND
+        ]
+        return draw_boxes(frame.image, drawn)
+
     def leave(self) -> None:
         """Stops and releases everything, while other streams go on in this process."""
         self.stop()
@@ -255,6 +284,12 @@ class StreamInference:
         """Answers the frames that the decoder delivers, and reports, until the stream ends or is stopped."""
         measured_s = flushed_s = time.monotonic()
         while not self._stopped():
+            with self._control.lock:
+                paused = self._control.paused
+            if paused:
+                self._feed.pause()
+            else:
+                self._feed.go_on()
             decoded = self._feed.poll(_POLL_S)
             self._reports.camera(bool(decoded))
             for arrived in decoded:
@@ -301,6 +336,9 @@ class StreamInference:
             with control.lock:
                 control.analysing = False
                 control.lock.notify_all()
+        if frame is not None and row is not None:
+            with control.lock:
+                control.shown = None if control.paused else (frame, row)
         row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._version)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])

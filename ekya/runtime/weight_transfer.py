@@ -19,6 +19,9 @@ from ekya.runtime.remote_calls import RemoteCalls, log_failure
 
 _LOG = logging.getLogger(__name__)
 
+_VERSIONS = 100
+"""Newest versions of a stream that are known to have served; more than two labellings lie apart."""
+
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
@@ -135,6 +138,34 @@ class WeightTransfer:
         self._calls.add(swapped, partial(log_failure, "RollBack"))
         return True
 
+    def serve_again(self, stream: StreamId, weights: Any, of: ModelVersion) -> None:
+        """Sends weights that served as version ``of`` to inference again; a reference to their bytes."""
+        version = ModelVersion(self._streams[stream].version + 1)
+        self._profiled.pop(stream, None)
+        self._begin(stream, _Transfer(version, weights, is_stored=True))
+        swapped = self._streams[stream].inference.roll_back.remote(stream, weights, version, of)
+        self._calls.add(swapped, partial(log_failure, "RollBack"))
+
+    def add(self, stream: StreamId) -> None:
+        """Takes up a stream that is added to the run; it serves the base model."""
+        self._transfers[stream] = []
+        self._served_versions[stream] = [self._streams[stream].version]
+        self._base_versions[stream] = ONLY_BASE
+
+    def remove(self, stream: StreamId) -> None:
+        """Forgets a stream that was removed from the run."""
+        known: tuple[dict[StreamId, Any], ...] = (
+            self._transfers,
+            self._served_versions,
+            self._base_versions,
+            self._evaluated,
+            self._earlier,
+            self._profiled,
+            self._activations,
+        )
+        for of_stream in known:
+            of_stream.pop(stream, None)
+
     def lend(self, stream: StreamId, window: int) -> tuple[LentWeights, ...]:
         """Returns other streams' weights that a stream tries on a window's labels, and may adopt.
 
@@ -223,7 +254,8 @@ class WeightTransfer:
             first = line.pop(0)
             if first.is_stored and first.event is not None:
                 self._streams[stream].weights = first.weights
-                self._served_versions[stream].append(first.version)
+                served = [*self._served_versions[stream], first.version]
+                self._served_versions[stream] = served[-_VERSIONS:]
                 if isinstance(first.event, ev.RolledBack):
                     self._base_versions[stream] = with_roll_back(self._base_versions[stream], first.event)
                 events.append(first.event)

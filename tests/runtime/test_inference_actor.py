@@ -66,6 +66,9 @@ class Aborted:
     def close(self):
         pass
 
+    def go_on(self):
+        pass
+
 
 FEEDS = {}
 """The feed of each stream that was opened last."""
@@ -94,6 +97,9 @@ class HandFed:
         return arrived
 
     def close(self):
+        pass
+
+    def go_on(self):
         pass
 
 

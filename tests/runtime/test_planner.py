@@ -59,7 +59,7 @@ def planner(actors):
 
 def test_plan_comes_from_the_actor(planner):
     assert planner.plan("first") == ("first", "planned by 0")
-    assert planner.planning_ms == [1.5]
+    assert list(planner.planning_ms) == [1.5]
 
 
 def test_plan_while_a_dead_scheduler_restarts_is_made_here(actors, planner, caplog):

@@ -67,11 +67,12 @@ class Feed:
         self._damaged = 0
         self._deaths_s: list[float] = []
         self._has_given_up = False
+        self._paused = False
 
     @property
     def lost(self) -> str | None:
-        """Reason why a live camera currently gives no frames, in words; None while it does."""
-        return self._lost_by or self._process.lost
+        """Reason why a live camera currently gives no frames, in words; None while it does, or is paused."""
+        return None if self._paused else self._lost_by or self._process.lost
 
     @property
     def died(self) -> str | None:
@@ -118,6 +119,9 @@ class Feed:
 
         Restarts a process that died; that of a live source after an increasing back-off.
         """
+        if self._paused:
+            time.sleep(timeout_s)
+            return []
         arrived = self._process.poll(timeout_s)
         if arrived:
             self._next_index = arrived[-1].index + 1
@@ -130,6 +134,18 @@ class Feed:
         elif self._process.died is not None and not self._has_given_up:
             self._take_over()
         return arrived
+
+    def pause(self) -> None:
+        """Closes the source until ``go_on``. Called by the thread that polls."""
+        if not self._paused:
+            self._paused = True
+            self._process.close()
+
+    def go_on(self) -> None:
+        """Opens the source again at the next frame. Called by the thread that polls."""
+        if self._paused:
+            self._paused = False
+            self._restart()
 
     def close(self) -> None:
         """Ends the process and releases its resources. May be called twice."""

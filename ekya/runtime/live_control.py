@@ -1,0 +1,281 @@
+"""Control of a live run: what an operator asks becomes an event of the loop."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.fleet_reading import dump_fleet
+from ekya.config.fleet_sections import StreamConfig
+from ekya.control.options import LoopOptions
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.errors import UserError
+from ekya.core.host import StreamCosts
+from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import ModelRow, StateStore
+from ekya.runtime.actor_errors import in_words
+from ekya.runtime.executor import RayExecutor
+from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.resuming import kept_models
+from ekya.system.files import write_text_atomic
+
+_ANSWER_S = 15.0
+"""Longest wait for the thread of the loop, which never waits itself for long."""
+
+_ADDED_S = 60.0
+"""Longest wait for a new stream: a process may have to be started for it."""
+
+_PICTURE_S = 3.0
+
+LABELLED_US = 10 * US_PER_S
+"""Newest frames of a stream that are labelled when an operator asks for it."""
+
+_T = TypeVar("_T")
+
+
+class LiveControl:
+    """Changes a live run, and looks into it. Any thread may call.
+
+    A change is an event in the journal, and is in the run's ``fleet.yaml`` where that has a key for it. So a
+    run that is resumed is as it was changed.
+
+    Args:
+        executor, actors, clock: of the run.
+        folder: of the run.
+        store: of the run; used by the thread of the loop.
+        constants: of its loop.
+        costs: of the frames of its streams.
+    """
+
+    def __init__(
+        self,
+        executor: RayExecutor,
+        actors: FleetActors,
+        clock: RunClock,
+        folder: RunFolder,
+        store: StateStore,
+        constants: LoopOptions,
+        costs: dict[StreamId, StreamCosts],
+    ) -> None:
+        self._executor, self._actors, self._clock = executor, actors, clock
+        self._folder, self._store, self._costs = folder, store, costs
+        self._has_homes = bool(constants.homes)
+        self._fleet = actors.fleet
+
+    @property
+    def fleet(self) -> FleetConfig:
+        """The fleet as changed."""
+        return self._fleet
+
+    def add(self, stream: StreamConfig) -> None:
+        """Adds a camera; returns when it is analysed.
+
+        Raises:
+            UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
+        """
+        if self._has_homes:
+            raise UserError(
+                f"{stream.id}: cameras cannot be added while several GPUs are used; stop the service, add it "
+                f"to {self._folder.fleet} and start the service again"
+            )
+        fleet = self._with(*self._fleet.streams, stream)
+        serves: Future[None] = Future()
+
+        def added(error: RayError | None) -> None:
+            if error is not None:
+                serves.set_exception(UserError(f"{stream.id}: it cannot be added ({in_words(error)})"))
+                return
+            record = ModelRecord(self._folder, self._store, stream.id)
+            record.add_model(BASE_VERSION, None, -1, None, None, self._now_us())
+            self._keep(fleet)
+            self._emit_terms(stream)
+            serves.set_result(None)
+
+        self._in_loop(lambda: self._executor.changes.add(fleet, stream.id, self._usual_costs(), added))
+        self._wait(serves, _ADDED_S)
+
+    def remove(self, stream: StreamId) -> None:
+        """Removes a camera; its records stay in the folder.
+
+        Raises:
+            LookupError: there is no such camera.
+            UserError: it is the last one.
+        """
+        self._require(stream)
+        others = [one for one in self._fleet.streams if one.id != stream]
+        if not others:
+            raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
+
+        def change() -> None:
+            self._executor.changes.remove(stream)
+            self._keep(self._with(*others))
+
+        self._in_loop(change)
+
+    def pause(self, stream: StreamId, paused: bool) -> None:
+        """Closes a camera and gives its share to the others, or opens it again.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream)
+        self._in_loop(lambda: self._executor.changes.pause(stream, paused))
+
+    def freeze(self, stream: StreamId, frozen: bool) -> None:
+        """Has a camera keep the model that serves, or lets it be retrained again.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream)
+        self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
+
+    def change_terms(self, stream: StreamConfig) -> None:
+        """Sets weight and latency limit of a camera to those of ``stream``.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream.id)
+        known = self._fleet.stream(stream.id)
+        update = {"weight": stream.weight, "max_age_s": stream.max_age_s}
+        changed = known.model_copy(update=update)
+        streams = (changed if one.id == stream.id else one for one in self._fleet.streams)
+
+        def change() -> None:
+            self._keep(self._with(*streams))
+            self._emit_terms(changed)
+
+        self._in_loop(change)
+
+    def change_min_accuracy(self, min_accuracy: float) -> None:
+        """Sets a_MIN of the fleet.
+
+        Raises:
+            UserError: it is not in [0, 1).
+        """
+        if not 0.0 <= min_accuracy < 1.0:
+            raise UserError(f"min_accuracy: {min_accuracy:g} is not in [0, 1); give a part, such as 0.4")
+
+        def change() -> None:
+            self._keep(self._fleet.model_copy(update={"min_accuracy": min_accuracy}))
+            self._executor.emit(rq.MinAccuracyChanged(self._now_us(), min_accuracy))
+
+        self._in_loop(change)
+
+    def ask_labels(self, stream: StreamId) -> None:
+        """Has a camera labelled now, on its newest frames, and retrained if that gains.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream)
+        self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
+
+    def roll_back(self, stream: StreamId, version: ModelVersion | None = None) -> None:
+        """Has a camera serve earlier weights again.
+
+        Args:
+            stream: the camera.
+            version: of the weights; None for those that served before the present ones.
+
+        Raises:
+            LookupError: there is no such camera.
+            UserError: there are no such weights.
+        """
+        self._require(stream)
+        rows = self._in_loop(lambda: kept_models(self._folder, self._store, stream))
+        kept = [row.version for row in rows]
+        serving = self._actors.streams[stream].version
+        earlier = [one for one in kept if one < serving]
+        wanted = max(earlier, default=None) if version is None else version
+        if wanted is None or wanted not in kept or wanted == serving:
+            there = ", ".join(str(one) for one in earlier) or "none"
+            raise UserError(f"{stream}: earlier versions that are kept: {there}")
+        self._emit(lambda now_us: rq.RollBackRequested(now_us, stream, wanted))
+
+    def models(self, stream: StreamId) -> tuple[ModelRow, ...]:
+        """Returns the models that have served a camera, by version.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream)
+        return self._in_loop(lambda: tuple(self._store.models(stream)))
+
+    def picture(self, stream: StreamId) -> bytes | None:
+        """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
+
+        Raises:
+            LookupError: there is no such camera.
+        """
+        self._require(stream)
+        try:
+            drawn: bytes | None = ray.get(
+                self._actors.streams[stream].inference.picture.remote(stream), timeout=_PICTURE_S
+            )
+        except (GetTimeoutError, RayError):
+            return None
+        return drawn
+
+    def _with(self, *streams: StreamConfig) -> FleetConfig:
+        """Returns the fleet with these streams.
+
+        Raises:
+            UserError: they do not fit together.
+        """
+        ids = [stream.id for stream in streams]
+        twice = next((one for one in ids if ids.count(one) > 1), None)
+        if twice is not None:
+            raise UserError(f"{twice}: there is a camera of this name; give it another id")
+        in_order = tuple(sorted(streams, key=lambda stream: stream.id))
+        return self._fleet.model_copy(update={"streams": in_order})
+
+    def _usual_costs(self) -> StreamCosts:
+        """Returns the highest costs of a camera so far: a new one is analysed before they are measured."""
+        return max(self._costs.values(), key=lambda costs: max(costs.frame_gpu_s.values()))
+
+    def _emit_terms(self, stream: StreamConfig) -> None:
+        limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
+        self._executor.emit(rq.TermsChanged(self._now_us(), stream.id, stream.weight, limit_us))
+
+    def _keep(self, fleet: FleetConfig) -> None:
+        """Writes the changed fleet into the folder."""
+        write_text_atomic(self._folder.fleet, dump_fleet(fleet))
+        self._fleet = fleet
+
+    def _require(self, stream: StreamId) -> None:
+        if stream not in [one.id for one in self._fleet.streams]:
+            raise LookupError(f"there is no camera {stream}")
+
+    def _now_us(self) -> int:
+        return max(self._clock.now_us(), 0)
+
+    def _emit(self, event: Callable[[int], ev.Event]) -> None:
+        self._in_loop(lambda: self._executor.emit(event(self._now_us())))
+
+    def _in_loop(self, change: Callable[[], _T]) -> _T:
+        """Returns the result of a call that the thread of the loop makes; raises as the call."""
+        done: Future[_T] = Future()
+
+        def call() -> None:
+            try:
+                done.set_result(change())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._executor.post(call)
+        return self._wait(done, _ANSWER_S)
+
+    def _wait(self, done: "Future[_T]", limit_s: float) -> _T:
+        try:
+            return done.result(limit_s)
+        except TimeoutError:
+            raise UserError(f"the service has not answered within {limit_s:g} s; try again") from None
