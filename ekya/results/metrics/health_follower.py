@@ -1,7 +1,7 @@
 """Derives the health of each stream in each window from a run's steps, during the run or afterwards."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core import commands as cmd
@@ -93,6 +93,11 @@ class HealthFollower:
             else:
                 # A retraining could still begin.
                 yield name, (*stream.past, replace(stream.so_far(self._now_us), missed_gain=0.0))
+
+    def keep_only(self, streams: Iterable[StreamId]) -> None:
+        """Forgets all other streams."""
+        for name in self._streams.keys() - set(streams):
+            del self._streams[name]
 
     def _take(self, event: ev.Event) -> None:
         match event:
