@@ -20,6 +20,7 @@ from ekya.cli import (
     fleet_simulate,
     fleet_worker,
     golden,
+    monitoring,
     prepare,
     profile,
     record,
@@ -69,7 +70,7 @@ _add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.sim
 _add(app, record.record, prepare.prepare, check.check, schema.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo)
+_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo, monitoring.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_profile.profile)
 _add(_fleet, fleet_manager.manager, fleet_worker.worker)
 app.add_typer(_fleet)

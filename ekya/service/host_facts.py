@@ -1,0 +1,118 @@
+"""Measures what a service takes of its machine: memory, disk, restarts and answers that wait."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+FOLDER_EVERY_S = 60.0
+"""The folder is walked at most this often: after a week it has thousands of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFacts:
+    """How far answers have got to one sink.
+
+    Attributes:
+        sink: its name in the fleet file, or its kind and number.
+        delivered: answers that it has confirmed since the service was started.
+        lost: answers that their retention removed before, since then.
+        waiting: answers that it has not confirmed.
+        waiting_s: age of the oldest of these; 0 without any.
+    """
+
+    sink: str
+    delivered: int
+    lost: int
+    waiting: int
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a service takes of its machine.
+
+    Attributes:
+        restarts: how often the service was restarted after a crash, as long as it has its folder.
+        memory_bytes: memory that its processes hold for themselves alone.
+        folder_bytes: of all files in its folder; a file with two names counts once.
+        disk_free_bytes, disk_size_bytes: of the folder's disk.
+        sinks: of its answers.
+        answered_unix_s: time of each camera's newest answer; none before the first.
+    """
+
+    restarts: int = 0
+    memory_bytes: int = 0
+    folder_bytes: int = 0
+    disk_free_bytes: int = 0
+    disk_size_bytes: int = 0
+    sinks: Sequence[SinkFacts] = ()
+    answered_unix_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class HostMeter:
+    """Measures a service; a call takes some milliseconds. One thread at a time.
+
+    Args:
+        folder: of the service.
+        restarts: returns their number.
+        sinks: returns the state of each sink.
+        answered_unix_s: returns the time of each camera's newest answer.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        restarts: Callable[[], int],
+        sinks: Callable[[], Sequence[SinkFacts]],
+        answered_unix_s: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self._folder = folder
+        self._restarts, self._sinks, self._answered_unix_s = restarts, sinks, answered_unix_s
+        self._folder_bytes, self._walk_s = 0, -FOLDER_EVERY_S
+
+    def measure(self) -> HostFacts:
+        """Returns the facts of now; the size of the folder may be a minute old."""
+        now_s = time.monotonic()
+        if now_s - self._walk_s >= FOLDER_EVERY_S:
+            self._folder_bytes, self._walk_s = folder_bytes(self._folder), now_s
+        disk = shutil.disk_usage(self._folder)
+        return HostFacts(
+            restarts=self._restarts(),
+            memory_bytes=memory_bytes(),
+            folder_bytes=self._folder_bytes,
+            disk_free_bytes=disk.free,
+            disk_size_bytes=disk.total,
+            sinks=self._sinks(),
+            answered_unix_s=self._answered_unix_s(),
+        )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Returns the size of all files below a folder; files that vanish meanwhile do not count."""
+    sizes = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(place, name))  # noqa: PTH118 - a Path takes ten times as long
+                sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
+
+
+def memory_bytes() -> int:
+    """Returns the memory that this process and those below it hold for themselves alone.
+
+    What they share, such as code and Ray's object store, would count in each of them.
+    """
+    own = psutil.Process()
+    total = 0
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):
+            used = process.memory_info()
+            total += used.rss - used.shared
+    return total

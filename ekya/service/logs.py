@@ -1,0 +1,85 @@
+"""Log of a service: a JSON object a line, in files of limited size and number."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from ekya.streams.ingest.credentials import masked
+from ekya.system.files import user_errors
+
+FILE_BYTES = 10_000_000
+"""A log file that would become larger is closed, and another is begun."""
+
+OLDER_FILES = 5
+"""Number of closed log files that are kept: ``service.jsonl.1`` is the newest of them."""
+
+
+def log_file(folder: Path) -> Path:
+    """Returns the path of a service's log."""
+    return folder / "logs" / "service.jsonl"
+
+
+@contextmanager
+def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable[[], str]) -> Iterator[None]:
+    """Writes all that is logged in the block to the log of a service, beside what is done with it elsewhere.
+
+    Args:
+        folder: of the service.
+        cameras: returns the ids of its cameras; a line that names one in its arguments is of that camera.
+        named: returns texts, such as URLs, that name the environment variables with its secrets, whose values
+            are hidden.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    path = log_file(folder)
+    with user_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
+    handler.setFormatter(JsonLines(cameras, named))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as JSON: time (ISO 8601, UTC), level, logger, message, camera and traceback if known.
+
+    Args:
+        cameras, named: see ``logged``.
+    """
+
+    def __init__(self, cameras: Callable[[], Collection[str]], named: Callable[[], str]) -> None:
+        super().__init__()
+        self._cameras, self._named = cameras, named
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns one line without its end; passwords are masked."""
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if (camera := self._camera_of(record)) is not None:
+            line["camera"] = camera
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        named = self._named()
+        hidden = {key: masked(text, named) for key, text in line.items() if key in ("message", "traceback")}
+        return json.dumps({**line, **hidden}, ensure_ascii=False)
+
+    def _camera_of(self, record: logging.LogRecord) -> str | None:
+        """Returns the first camera among a record's arguments."""
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        cameras = self._cameras()
+        return next((one for one in arguments if isinstance(one, str) and one in cameras), None)

@@ -1,0 +1,308 @@
+"""Metrics of a service, declared once: endpoint, reference, dashboard and alert rules come from here."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ekya.core.faults import Status
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
+from ekya.results.metrics.health import HealthState
+from ekya.service.host_facts import HostFacts, SinkFacts
+from ekya.service.status import OUTCOMES, CameraStatus, ServiceStatus, StepTimes
+
+
+class Kind(StrEnum):
+    """Type of a metric."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What metrics are read from."""
+
+    status: ServiceStatus
+    host: HostFacts
+
+
+Labels = tuple[str, ...]
+"""Values of a metric's labels, in their order."""
+
+Samples = Iterable[tuple[Labels, float | StepTimes]]
+"""Values of a metric now; ``StepTimes`` of a histogram, numbers of all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: with its unit, by Prometheus's conventions.
+        kind: its type.
+        help: what it means, in a sentence.
+        labels: their names. Their values are few: cameras that there are, states, processes, sinks.
+        read: returns its samples.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    read: Callable[[Facts], Samples]
+
+
+def _service(name: str, kind: Kind, text: str, read: Callable[[Facts], float | StepTimes]) -> Metric:
+    """Declares a metric of the whole service."""
+    return Metric(name, kind, text, (), lambda facts: [((), read(facts))])
+
+
+def _stream(name: str, kind: Kind, text: str, read: Callable[[CameraStatus], float | None]) -> Metric:
+    """Declares a metric of each camera; it has no sample while it is unknown."""
+
+    def samples(facts: Facts) -> Samples:
+        for camera in facts.status.cameras:
+            value = read(camera)
+            if value is not None:
+                yield (camera.id,), value
+
+    return Metric(name, kind, text, ("stream",), samples)
+
+
+def _split(
+    name: str, kind: Kind, text: str, label: str, read: Callable[[CameraStatus], Mapping[str, float]]
+) -> Metric:
+    """Declares a metric of each camera that is split by another label."""
+
+    def samples(facts: Facts) -> Samples:
+        for camera in facts.status.cameras:
+            for value, number in read(camera).items():
+                yield (camera.id, value), number
+
+    return Metric(name, kind, text, ("stream", label), samples)
+
+
+def _sink(name: str, kind: Kind, text: str, read: Callable[[SinkFacts], float]) -> Metric:
+    """Declares a metric of each sink of answers."""
+    return Metric(
+        name, kind, text, ("sink",), lambda facts: [((one.sink,), read(one)) for one in facts.host.sinks]
+    )
+
+
+def _share(milli: int) -> float:
+    return milli / FULL_GPU_MILLI
+
+
+def _newest_labels(facts: Facts) -> Samples:
+    """Yields the times of the newest labels, so that an alert also sees a stream that has never had any."""
+    for camera in facts.status.cameras:
+        unix_s = camera.labels_unix_s
+        yield (camera.id,), facts.status.started_unix_s if unix_s is None else unix_s
+
+
+def _answer_ages(facts: Facts) -> Samples:
+    """Yields the ages of the newest answers of the cameras that there are."""
+    for camera in facts.status.cameras:
+        answered_unix_s = facts.host.answered_unix_s.get(camera.id)
+        if answered_unix_s is not None:
+            yield (camera.id,), max(facts.status.now_unix_s - answered_unix_s, 0.0)
+
+
+_STREAM_METRICS = (
+    _stream(
+        "ekya_stream_accuracy_ratio",
+        Kind.GAUGE,
+        "Estimated accuracy of what answers: the model that serves, or the golden detector.",
+        lambda camera: camera.accuracy,
+    ),
+    _stream(
+        "ekya_stream_inference_share_ratio",
+        Kind.GAUGE,
+        "Share of a GPU that is granted to inference.",
+        lambda camera: _share(camera.inference_share_milli),
+    ),
+    _stream(
+        "ekya_stream_retraining_share_ratio",
+        Kind.GAUGE,
+        "Share of a GPU that is granted to retraining.",
+        lambda camera: _share(camera.retraining_share_milli),
+    ),
+    _split(
+        "ekya_stream_health",
+        Kind.GAUGE,
+        "1 for the health that a stream is in, 0 for the others.",
+        "state",
+        lambda camera: {str(state): float(camera.health == state) for state in HealthState},
+    ),
+    _split(
+        "ekya_stream_state",
+        Kind.GAUGE,
+        "1 for the state that a stream is in, 0 for the others.",
+        "state",
+        lambda camera: {str(state): float(camera.state == state) for state in Status},
+    ),
+    _stream(
+        "ekya_stream_frozen",
+        Kind.GAUGE,
+        "1 if an operator keeps the stream from being retrained.",
+        lambda camera: float(camera.frozen),
+    ),
+    _stream(
+        "ekya_stream_model_version",
+        Kind.GAUGE,
+        "Version of the model that serves; 0 is the base model.",
+        lambda camera: camera.model_version,
+    ),
+    _stream(
+        "ekya_stream_frames_due_total",
+        Kind.COUNTER,
+        "Frames that were to be analysed.",
+        lambda camera: camera.frames_due,
+    ),
+    _stream(
+        "ekya_stream_frames_analysed_total",
+        Kind.COUNTER,
+        "Frames that were analysed.",
+        lambda camera: camera.frames_analysed,
+    ),
+    _split(
+        "ekya_stream_retrainings_total",
+        Kind.COUNTER,
+        "Retrainings that are over: served, kept from serving, or failed.",
+        "outcome",
+        lambda camera: {outcome: getattr(camera.retrainings, outcome) for outcome in OUTCOMES},
+    ),
+    _stream(
+        "ekya_stream_drifts_total",
+        Kind.COUNTER,
+        "Changes of the scene that were noticed.",
+        lambda camera: camera.drifts,
+    ),
+    _stream(
+        "ekya_stream_labels_total",
+        Kind.COUNTER,
+        "Labels that the golden model made.",
+        lambda camera: camera.labels,
+    ),
+    Metric(
+        "ekya_stream_last_labels_timestamp_seconds",
+        Kind.GAUGE,
+        "When the newest labels came; before the first, when the service was started.",
+        ("stream",),
+        _newest_labels,
+    ),
+    Metric(
+        "ekya_stream_answer_age_seconds",
+        Kind.GAUGE,
+        "Age of the newest answer; none before the first.",
+        ("stream",),
+        _answer_ages,
+    ),
+)
+
+_SERVICE_METRICS = (
+    _service(
+        "ekya_service_start_timestamp_seconds",
+        Kind.GAUGE,
+        "When the service was started last.",
+        lambda facts: facts.status.started_unix_s,
+    ),
+    _service(
+        "ekya_service_restarts_total",
+        Kind.COUNTER,
+        "How often the service was restarted after it had died.",
+        lambda facts: facts.host.restarts,
+    ),
+    _service(
+        "ekya_service_gpus",
+        Kind.GAUGE,
+        "GPUs that may be shared out; cores where there are none.",
+        lambda facts: _share(facts.status.capacity_milli),
+    ),
+    _service(
+        "ekya_service_window",
+        Kind.GAUGE,
+        "Index of the open retraining window.",
+        lambda facts: facts.status.window,
+    ),
+    _service(
+        "ekya_service_window_seconds",
+        Kind.GAUGE,
+        "Length of the open retraining window.",
+        lambda facts: us_to_seconds(facts.status.window_ends_us - facts.status.window_opened_us),
+    ),
+    _service(
+        "ekya_service_preparing",
+        Kind.GAUGE,
+        "1 while labels and profiles are made.",
+        lambda facts: float(facts.status.preparing),
+    ),
+    _service(
+        "ekya_service_memory_bytes",
+        Kind.GAUGE,
+        "Memory that the service's processes hold for themselves alone.",
+        lambda facts: facts.host.memory_bytes,
+    ),
+    _service(
+        "ekya_service_folder_bytes",
+        Kind.GAUGE,
+        "Size of the service's folder.",
+        lambda facts: facts.host.folder_bytes,
+    ),
+    _service(
+        "ekya_service_disk_free_bytes",
+        Kind.GAUGE,
+        "Free space on the folder's disk.",
+        lambda facts: facts.host.disk_free_bytes,
+    ),
+    _service(
+        "ekya_service_disk_size_bytes",
+        Kind.GAUGE,
+        "Size of the folder's disk.",
+        lambda facts: facts.host.disk_size_bytes,
+    ),
+    _service(
+        "ekya_loop_step_seconds",
+        Kind.HISTOGRAM,
+        "Duration of the control loop's steps, with plans and the hand-over of commands.",
+        lambda facts: facts.status.steps,
+    ),
+    Metric(
+        "ekya_warnings_total",
+        Kind.COUNTER,
+        "Warnings of the service's processes.",
+        ("source",),
+        lambda facts: [((one.source,), one.count) for one in facts.status.warning_counts],
+    ),
+)
+
+_ANSWER_METRICS = (
+    _sink(
+        "ekya_answers_delivered_total",
+        Kind.COUNTER,
+        "Answers that a sink has confirmed.",
+        lambda sink: sink.delivered,
+    ),
+    _sink(
+        "ekya_answers_lost_total",
+        Kind.COUNTER,
+        "Answers that their retention removed before a sink had confirmed them.",
+        lambda sink: sink.lost,
+    ),
+    _sink(
+        "ekya_answers_waiting",
+        Kind.GAUGE,
+        "Answers that a sink has not confirmed yet.",
+        lambda sink: sink.waiting,
+    ),
+    _sink(
+        "ekya_answers_waiting_seconds",
+        Kind.GAUGE,
+        "Age of the oldest answer that a sink has not confirmed; 0 without any.",
+        lambda sink: sink.waiting_s,
+    ),
+)
+
+METRICS = (*_STREAM_METRICS, *_SERVICE_METRICS, *_ANSWER_METRICS)
+"""All metrics, in the order of the endpoint's text."""
