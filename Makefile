@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-video experiments gpu-check test long lint types layers unit rtsp-server docs wheel clean
+.PHONY: help demo demo-video experiments gpu-check test long lint types layers unit debian docs wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -60,28 +60,29 @@ layers: $(VENV)/.installed-test ## import-linter: which package may import which
 # for them. What is skipped is listed with its reason.
 LIVE := $$(grep -rl --include='test_*.py' 'mark\.live' tests)
 ABREAST := -n 3 --dist loadfile --no-loadscope-reorder
-unit: $(VENV)/.installed-test rtsp-server ## pytest, live tests included, long ones not
+unit: $(VENV)/.installed-test debian ## pytest, live tests included, long ones not
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(ABREAST) -m "(not live or virtual) and not long"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m "live and not virtual and not long" $(LIVE)
 
 # What takes minutes a test: resources after a thousand opens of every source, and the like.
-long: $(VENV)/.installed-test rtsp-server ## the tests that take minutes each
+long: $(VENV)/.installed-test debian ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
 
-# Live cameras are tested against GStreamer's RTSP server: Debian's packages, which belong to Debian's own Python.
-# They are installed here if permissions allow it; without them those tests are skipped.
-RTSP_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi
-RTSP_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0"); from gi.repository import GstRtspServer'
+# What tests talk to: GStreamer's RTSP server as a live camera, whose packages belong to Debian's own Python, and the
+# programs that watch a service. They are installed here if permissions allow it; without them those tests are skipped.
+DEBIAN_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi prometheus
+DEBIAN_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0"); from gi.repository import GstRtspServer' \
+  && command -v promtool
 APT := env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
-rtsp-server:
-	@if $(RTSP_THERE) 2>/dev/null; then exit 0; fi; \
+debian:
+	@if { $(DEBIAN_THERE); } >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ]; then as=; else as='sudo -n'; fi; \
 	if command -v apt-get >/dev/null && $$as true 2>/dev/null; then \
-	  echo "Installing $(RTSP_PACKAGES) for the tests of live cameras"; \
-	  { $$as $(APT) update && $$as $(APT) install --no-install-recommends -y $(RTSP_PACKAGES); } >/dev/null 2>&1 && exit 0; \
+	  echo "Installing $(DEBIAN_PACKAGES) for the tests of live cameras and services"; \
+	  { $$as $(APT) update && $$as $(APT) install --no-install-recommends -y $(DEBIAN_PACKAGES); } >/dev/null 2>&1 && exit 0; \
 	fi; \
-	echo "Without $(RTSP_PACKAGES) the tests of RTSP cameras are skipped"
+	echo "Without $(DEBIAN_PACKAGES) the tests of RTSP cameras and of services are skipped in part"
 
 # A link that leads nowhere is an error. The pages of reference are made from the code, so Ekya must be installed.
 docs: $(VENV)/.installed-docs ## build the documentation in site/

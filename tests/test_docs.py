@@ -115,6 +115,15 @@ def test_docs_reference_names_the_metrics():
     text = generated.PARTS["metrics"]()
     assert "| `ekya_accuracy` | gauge | `stream` |" in text
     assert "| `ekya_gpu_energy_joules` | counter |" in text
+    of_service = generated.PARTS["service-metrics"]()
+    assert "| `ekya_stream_retrainings_total` | counter | `stream`, `outcome` |" in of_service
+
+
+def test_docs_name_the_alerts():
+    assert (
+        '| `EkyaServiceDown` | critical | `up{job="ekya"} == 0` | 2 min |'
+        in generated.PARTS["service-alerts"]()
+    )
 
 
 def test_docs_summary_page_describes_every_field():

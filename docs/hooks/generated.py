@@ -17,6 +17,8 @@ from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.servers_file import ServersSpec
 from ekya.runtime.observers import RunMetrics
+from ekya.service.alerts import ALERTS
+from ekya.service.metrics import METRICS
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 
@@ -36,6 +38,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "servers-file": lambda: settings_page.page(servers_file()),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),
     "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),
+    "service-metrics": lambda: metrics_page.service_page(METRICS),
+    "service-alerts": lambda: metrics_page.alerts_page(ALERTS),
 }
 """Each generated part."""
 

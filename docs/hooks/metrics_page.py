@@ -1,10 +1,15 @@
-"""Reference page of the metrics that a live run publishes."""
+"""Reference of the metrics that live runs and services publish, and of a service's alerts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from page_text import code, table
 from ray.util.metrics import Metric
+
+from ekya.service import metrics as service
+from ekya.service.alerts import Alert
+
+_HEAD = ("name", "type", "labels", "meaning")
 
 
 def metrics_of(holder: object) -> list[Metric]:
@@ -23,7 +28,23 @@ def page(metrics: list[Metric]) -> str:
         )
         for metric in metrics
     ]
-    return table(("name", "type", "labels", "meaning"), rows)
+    return table(_HEAD, rows)
+
+
+def service_page(metrics: Iterable[service.Metric]) -> str:
+    """Returns the metrics of a service as a Markdown table, in their order."""
+    return table(
+        _HEAD,
+        ((code(one.name), str(one.kind), ", ".join(map(code, one.labels)), one.help) for one in metrics),
+    )
+
+
+def alerts_page(alerts: Iterable[Alert]) -> str:
+    """Returns the alerts as a Markdown table."""
+    rows = (
+        (code(one.name), one.severity, code(one.when), f"{one.for_minutes} min", one.remedy) for one in alerts
+    )
+    return table(("alert", "severity", "when", "for", "what to do"), rows)
 
 
 def _found(values: Any) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 JOB = "ekya"
-"""Name of the job under which Prometheus scrapes services."""
+"""Name of the job under which Prometheus scrapes a service; those of further ones begin with it."""
 
 LABELLED_WITHIN_WINDOWS = 10
 """A stream that serves and gets no labels for this many windows is reported."""
@@ -36,7 +36,7 @@ class Alert:
 ALERTS = (
     Alert(
         name="EkyaServiceDown",
-        when=f'up{{job="{JOB}"}} == 0',
+        when=f'up{{job=~"{JOB}.*"}} == 0',
         for_minutes=2,
         severity="critical",
         summary="Ekya on {{ $labels.instance }} gives no metrics",

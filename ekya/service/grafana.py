@@ -43,6 +43,7 @@ class Panel:
         limits: ``min`` and ``max`` of the axis, where they are fixed.
         drawing: Grafana's settings of the lines.
         mappings: texts and colours for values.
+        colours: of a number, each with the least value that has it; None for all below the next.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Panel:
     limits: Mapping[str, float] = field(default_factory=dict)
     drawing: Mapping[str, Any] = field(default_factory=dict)
     mappings: Sequence[Mapping[str, Any]] = ()
+    colours: Sequence[tuple[float | None, str]] = ((None, "green"),)
 
 
 _RATIO = {"min": 0.0, "max": 1.0}
@@ -62,8 +64,15 @@ _POSITIVE = {"min": 0.0}
 _STACKED = {"fillOpacity": 30, "stacking": {"mode": "normal"}}
 
 
-def _stat(title: str, text: str, expression: str, unit: str = "short") -> Panel:
-    return Panel("stat", title, text, [Query(expression)], unit, width=4, height=4)
+def _stat(
+    title: str,
+    text: str,
+    expression: str,
+    unit: str = "short",
+    colours: Sequence[tuple[float | None, str]] = ((None, "text"),),
+) -> Panel:
+    """Returns a panel of one number."""
+    return Panel("stat", title, text, [Query(expression)], unit, width=4, height=4, colours=colours)
 
 
 def _health() -> Panel:
@@ -92,6 +101,7 @@ PANELS = (
         "Part of the streams whose health is ok.",
         f'avg(ekya_stream_health{{{_STREAM}, state="ok"}})',
         "percentunit",
+        [(None, "red"), (0.5, "orange"), (1.0, "green")],
     ),
     _stat(
         "Mean accuracy",
@@ -116,12 +126,14 @@ PANELS = (
         "Restarts in a day",
         "Restarts after the service had died.",
         f"sum(increase(ekya_service_restarts_total{{{_OF}}}[1d]))",
+        colours=[(None, "green"), (0.5, "orange"), (3.0, "red")],
     ),
     _stat(
         "Disk free",
         "Part of the disk of the service's folder.",
         f"min(ekya_service_disk_free_bytes{{{_OF}}} / ekya_service_disk_size_bytes{{{_OF}}})",
         "percentunit",
+        [(None, "red"), (0.1, "green")],
     ),
     Panel(
         "timeseries",
@@ -304,6 +316,10 @@ def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
                 **panel.limits,
                 "custom": dict(panel.drawing),
                 "mappings": list(panel.mappings),
+                "thresholds": {
+                    "mode": "absolute",
+                    "steps": [{"value": value, "color": colour} for value, colour in panel.colours],
+                },
             },
             "overrides": [],
         },

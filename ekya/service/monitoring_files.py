@@ -12,7 +12,7 @@ DASHBOARD, RULES, PROMETHEUS = "ekya-dashboard.json", "ekya-rules.yml", "prometh
 
 _BEGIN = """\
 # Start Prometheus with --config.file=prometheus.yml, or take over rule_files and scrape_configs.
-# The alert EkyaServiceDown needs the name of the job.
+# Each further service is a job with a name that begins with ekya, and its own token.
 """
 
 
