@@ -1,6 +1,6 @@
 """Text of a service's metrics, as Prometheus reads it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import generate_latest
@@ -12,14 +12,18 @@ from prometheus_client.metrics_core import (
 )
 
 from ekya.service.host_facts import HostFacts
-from ekya.service.metrics import METRICS, Facts, Metric
+from ekya.service.metrics import METRICS, Facts, Kind, Metric
 from ekya.service.status import STEP_BOUNDS_S, ServiceStatus, StepTimes
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 """Content type of the text."""
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+_FAMILIES: Mapping[Kind, Callable[..., _Family]] = {
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+}
 
 
 class Exposition:

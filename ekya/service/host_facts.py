@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -56,7 +57,7 @@ class HostFacts:
 
 
 class HostMeter:
-    """Measures a service; a call takes some milliseconds. One thread at a time.
+    """Measures a service; a call takes some milliseconds, from any thread.
 
     Args:
         folder: of the service.
@@ -75,22 +76,27 @@ class HostMeter:
         self._folder = folder
         self._restarts, self._sinks, self._answered_unix_s = restarts, sinks, answered_unix_s
         self._folder_bytes, self._walk_s = 0, -FOLDER_EVERY_S
+        self._lock = threading.Lock()
 
     def measure(self) -> HostFacts:
         """Returns the facts of now; the size of the folder may be a minute old."""
-        now_s = time.monotonic()
-        if now_s - self._walk_s >= FOLDER_EVERY_S:
-            self._folder_bytes, self._walk_s = folder_bytes(self._folder), now_s
         disk = shutil.disk_usage(self._folder)
         return HostFacts(
             restarts=self._restarts(),
             memory_bytes=memory_bytes(),
-            folder_bytes=self._folder_bytes,
+            folder_bytes=self._size_of_folder(),
             disk_free_bytes=disk.free,
             disk_size_bytes=disk.total,
             sinks=self._sinks(),
             answered_unix_s=self._answered_unix_s(),
         )
+
+    def _size_of_folder(self) -> int:
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s - self._walk_s >= FOLDER_EVERY_S:
+                self._folder_bytes, self._walk_s = folder_bytes(self._folder), now_s
+            return self._folder_bytes
 
 
 def folder_bytes(folder: Path) -> int:
