@@ -121,7 +121,7 @@ def test_docs_reference_names_the_metrics():
 
 def test_docs_name_the_alerts():
     assert (
-        '| `EkyaServiceDown` | critical | `up{job="ekya"} == 0` | 2 min |'
+        '| `EkyaServiceDown` | critical | `up{job=~"ekya.*"} == 0` | 2 min |'
         in generated.PARTS["service-alerts"]()
     )
 

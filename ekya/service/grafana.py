@@ -196,7 +196,7 @@ PANELS = (
     Panel(
         "timeseries",
         "Answers that wait",
-        "Answers that a sink has not confirmed yet.",
+        "Frames whose answers a sink has not confirmed yet.",
         [Query(f"ekya_answers_waiting{{{_OF}}}", "{{sink}}")],
         limits=_POSITIVE,
     ),

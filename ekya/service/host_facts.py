@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -15,23 +16,28 @@ FOLDER_EVERY_S = 60.0
 """The folder is walked at most this often: after a week it has thousands of files."""
 
 
-@dataclass(frozen=True, slots=True)
-class SinkFacts:
-    """How far answers have got to one sink.
+class SinkFacts(Protocol):
+    """How far answers have got to one sink."""
 
-    Attributes:
-        sink: its name in the fleet file, or its kind and number.
-        delivered: answers that it has confirmed since the service was started.
-        lost: answers that their retention removed before, since then.
-        waiting: answers that it has not confirmed.
-        waiting_s: age of the oldest of these; 0 without any.
-    """
+    @property
+    def name(self) -> str:
+        """Its name in the fleet file."""
 
-    sink: str
-    delivered: int
-    lost: int
-    waiting: int
-    waiting_s: float
+    @property
+    def delivered(self) -> int:
+        """Number of answers that it has confirmed."""
+
+    @property
+    def lost_frames(self) -> int:
+        """Number of frames that were removed before their answers were confirmed."""
+
+    @property
+    def waiting_frames(self) -> int:
+        """Number of frames whose answers it has not confirmed yet."""
+
+    @property
+    def waiting_s(self) -> float:
+        """Age of the oldest of these; 0 without any."""
 
 
 @dataclass(frozen=True, slots=True)

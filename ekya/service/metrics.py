@@ -86,7 +86,7 @@ def _split(
 def _sink(name: str, kind: Kind, text: str, read: Callable[[SinkFacts], float]) -> Metric:
     """Declares a metric of each sink of answers."""
     return Metric(
-        name, kind, text, ("sink",), lambda facts: [((one.sink,), read(one)) for one in facts.host.sinks]
+        name, kind, text, ("sink",), lambda facts: [((one.name,), read(one)) for one in facts.host.sinks]
     )
 
 
@@ -287,14 +287,14 @@ _ANSWER_METRICS = (
     _sink(
         "ekya_answers_lost_total",
         Kind.COUNTER,
-        "Answers that their retention removed before a sink had confirmed them.",
-        lambda sink: sink.lost,
+        "Frames that were removed before a sink had confirmed their answers.",
+        lambda sink: sink.lost_frames,
     ),
     _sink(
         "ekya_answers_waiting",
         Kind.GAUGE,
-        "Answers that a sink has not confirmed yet.",
-        lambda sink: sink.waiting,
+        "Frames whose answers a sink has not confirmed yet.",
+        lambda sink: sink.waiting_frames,
     ),
     _sink(
         "ekya_answers_waiting_seconds",

@@ -1,6 +1,6 @@
 """Scripted runs of the loop with the status that a service keeps of them, and an example of a status."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import whole_runs
 from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, S
@@ -8,7 +8,7 @@ from script import CAM_1, CAM_2, CAM_3, MISFORTUNES, S
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
-from ekya.service.host_facts import HostFacts, SinkFacts
+from ekya.service.host_facts import HostFacts
 from ekya.service.status import (
     CameraStatus,
     RetrainingCounts,
@@ -25,9 +25,19 @@ EVENTS = (
     *MISFORTUNES,
     ev.FramesCounted(20 * S, CAM_1, 0, 100, 90),
     ev.FramesCounted(25 * S, CAM_1, 0, 50, 50),
-    ev.Warned(26 * S, "golden model", "the detector is slow"),
     ev.DriftDetected(50 * S, CAM_1, 1, 49 * S, "its pictures have changed"),
 )
+
+
+@dataclass(frozen=True)
+class Sink:
+    """State of a sink of answers."""
+
+    name: str = "mqtt"
+    delivered: int = 900
+    lost_frames: int = 1
+    waiting_frames: int = 30
+    waiting_s: float = 12.5
 
 
 class Clock:
@@ -56,7 +66,7 @@ def step_of(run, at):
 
 
 def scripted_run(scheduler="ekya", events=EVENTS, **changes):
-    """Returns a run of three cameras and four windows, and a keeper that has followed it."""
+    """Returns a run of three cameras and four windows, and a keeper that has followed it and a warning."""
     clock = Clock()
     keeper = make_keeper(clock, **{CAM_2: CameraTerms(2.0, True)})
 
@@ -65,6 +75,9 @@ def scripted_run(scheduler="ekya", events=EVENTS, **changes):
         keeper(*step_of(run, -1))
 
     run = whole_runs.run(scheduler, misfortunes=events, after_turn=follow, **changes)
+    _, last = step_of(run, -1)
+    warned = ev.Warned(26 * S, "golden model", "the detector is slow")
+    keeper(Batch(clock.now_us, (warned,)), replace(last, plan=None, commands=()))
     return run, keeper
 
 
@@ -126,7 +139,7 @@ def host_facts(**changes):
         folder_bytes=5_000_000_000,
         disk_free_bytes=40_000_000_000,
         disk_size_bytes=100_000_000_000,
-        sinks=(SinkFacts("mqtt", 900, 1, 30, 12.5),),
+        sinks=(Sink(),),
         answered_unix_s={"cam-1": BEGAN_UNIX_S + 3598.0, "gone": 0.0},
     )
     return replace(facts, **changes)

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import psutil
+from kept_status import Sink
 
 from ekya.service import host_facts
-from ekya.service.host_facts import HostMeter, SinkFacts, folder_bytes, memory_bytes
+from ekya.service.host_facts import HostMeter, folder_bytes, memory_bytes
 
 HOLDS_BYTES = 50_000_000
 HOLDER = f"held = b'x' * {HOLDS_BYTES}; print(1, flush=True); input()"
@@ -37,7 +38,7 @@ def test_memory_bytes_counts_processes_below_this_one():
 def test_meter_walks_the_folder_once_a_minute(tmp_path, monkeypatch):
     now_s = 100.0
     monkeypatch.setattr(host_facts.time, "monotonic", lambda: now_s)
-    sinks = (SinkFacts("mqtt", 1, 2, 3, 4.0),)
+    sinks = (Sink(),)
     meter = HostMeter(tmp_path, lambda: 7, lambda: sinks, lambda: {"cam-1": 5.0})
     (tmp_path / "a").write_bytes(b"x" * 10)
     assert meter.measure().folder_bytes == 10

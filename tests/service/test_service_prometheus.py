@@ -15,12 +15,11 @@ from contextlib import contextmanager
 import pytest
 import yaml
 from aiohttp import web
-from kept_status import a_camera, a_status, host_facts
+from kept_status import Sink, a_camera, a_status, host_facts
 
 from ekya.service.alerts import ALERTS
 from ekya.service.exposition import CONTENT_TYPE, Exposition
 from ekya.service.grafana import PANELS
-from ekya.service.host_facts import SinkFacts
 from ekya.service.monitoring_files import PROMETHEUS, RULES, monitoring_files
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
@@ -172,7 +171,7 @@ def test_prometheus_evaluates_every_rule(prometheus):
 
 
 def test_prometheus_fills_in_the_texts_of_alerts(prometheus, service, monkeypatch):
-    sinks = (SinkFacts("mqtt", 900, 1, 30, 400.0),)
+    sinks = (Sink(waiting_s=400.0),)
     monkeypatch.setattr(service, "host", host_facts(disk_free_bytes=5_000_000_000, sinks=sinks))
     at = f"127.0.0.1:{service.port}"
 
@@ -195,11 +194,12 @@ def test_prometheus_evaluates_every_panel(prometheus, panel):
         expression = query.expression.replace("$__rate_interval", "1m")
         for variable in ("$instance", "$stream"):
             expression = expression.replace(variable, ".*")
-        answer = prometheus("query", query=expression)
-        if panel.title not in ("Warnings in an hour",):  # none came while it was watched
-            wait_for(lambda of=expression: prometheus("query", query=of)["result"], None)
-        for series in answer["result"]:
-            assert set(labels_in(query.legend)) <= set(series["metric"]) | {"instance"}
+        if panel.title == "Warnings in an hour":  # none came while it was watched
+            assert prometheus("query", query=expression)["resultType"] == "vector"
+            continue
+        found = wait_for(lambda of=expression: prometheus("query", query=of)["result"], None)
+        for series in found:
+            assert set(labels_in(query.legend)) <= set(series["metric"])
 
 
 def labels_in(legend):
