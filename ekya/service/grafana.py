@@ -89,7 +89,7 @@ def _health() -> Panel:
         "state-timeline",
         "Health",
         "ok, or what a stream lacks. The service's page has reason and remedy.",
-        [Query(f"sum by (stream) ({numbered})", "{{stream}}")],
+        [Query(f"max by (instance, stream) ({numbered})", "{{stream}}")],
         drawing={"fillOpacity": 80},
         mappings=[{"type": "value", "options": options}],
     )
