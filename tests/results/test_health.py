@@ -273,6 +273,28 @@ def test_health_during_a_run_is_the_present_state():
     assert follower.now() == {}
 
 
+def test_health_follower_keeps_as_many_windows_as_it_is_told():
+    few, whole = HealthFollower(windows=2), HealthFollower()
+    for step in (BEGIN, *(one for index in range(1, 6) for one in (border(index), prepared(index))), end(5)):
+        few.follow(step)
+        whole.follow(step)
+        assert few.now() == whole.now()
+    (kept,), (every,) = few.windows(), whole.windows()
+    assert [facts.index for facts in every[1]] == [0, 1, 2, 3, 4, 5]
+    assert kept[1] == every[1][-2:]
+
+
+def test_health_follower_forgets_removed_streams():
+    follower, b = HealthFollower(), StreamId("b")
+    follower.follow(BEGIN)
+    follower.follow(turn(1, ev.StreamAdded(S, b, ()), ev.StreamLost(S, b, "no signal")))
+    assert set(follower.now()) == {A, b}
+    follower.keep_only([A])
+    assert set(follower.now()) == {A}
+    follower.follow(turn(2, ev.StreamAdded(2 * S, b, ())))
+    assert follower.now()[b].state is HealthState.OK
+
+
 def windows(*states):
     return [
         WindowHealth(index, Health(HealthState(state), *(("why", "what helps") if state != "ok" else ())))

@@ -1,8 +1,11 @@
 """Tests of the status that a service keeps: against whole scripted runs, and in bounded memory."""
 
+import contextlib
 import dataclasses
 import json
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,7 +20,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
-from ekya.service.status import OUTCOMES, STEP_BOUNDS_S
+from ekya.service.status import OUTCOMES, STEP_BOUNDS_S, RetrainingCounts
 from ekya.service.status_keeper import KEPT_WARNINGS, MOST_SOURCES, OTHERS
 
 GAMMA = RetrainConfig(3, 16, 0, 1, 1.0)
@@ -144,16 +147,45 @@ def test_status_does_not_change_when_steps_follow():
     assert (keeper.status().camera(CAM_1).accuracy, keeper.status().camera(CAM_1).frames_due) == (0.6, 9)
 
 
+def test_other_threads_read_while_steps_go_on():
+    """A camera that comes and goes is seen whole or not at all."""
+    keeper, over, read = make_keeper(Clock()), threading.Event(), []
+
+    def reading():
+        while not over.is_set():
+            for camera in keeper.status().cameras:
+                assert camera.frames_due == camera.frames_analysed
+            with contextlib.suppress(LookupError):
+                assert len(set(map(len, dataclasses.astuple(keeper.series(CAM_1))))) == 1
+            read.append(1)
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(reading)
+        for at in range(1, 3000):
+            counted = ev.FramesCounted(at * S, CAM_1, 0, at, at)
+            streams = [a_stream(CAM_2), *([a_stream(CAM_1)] if at % 7 else [])]
+            keeper(Batch(at * S, (counted,)), after(*streams))
+        over.set()
+        reader.result()
+    assert len(read) > 5
+
+
 def test_removed_camera_is_forgotten():
     keeper = make_keeper(Clock())
+    keeper(Batch(0, ()), after(a_stream(CAM_1, job=RetrainJob(JobId(4), GAMMA, 2, 300, 0.8, 0.8, 9.0))))
     keeper(Batch(S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), after(a_stream(CAM_1), a_stream(CAM_2)))
+    assert [row.job for row in keeper.retrainings(CAM_1)] == [4]
     keeper(Batch(2 * S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), after(a_stream(CAM_2)))
     assert [camera.id for camera in keeper.status().cameras] == [CAM_2]
     for read in (keeper.series, keeper.retrainings, keeper.status().camera):
         with pytest.raises(LookupError, match="cam-1"):
             read(CAM_1)
-    keeper(Batch(3 * S, ()), after(a_stream(CAM_1), a_stream(CAM_2)))
+    assert len(keeper.series(CAM_2).unix_s) == 1
+    keeper(Batch(13 * S, ()), after(a_stream(CAM_1), a_stream(CAM_2)))
     assert keeper.status().camera(CAM_1).frames_due == 0
+    assert keeper.status().camera(CAM_1).retrainings == RetrainingCounts()
+    assert keeper.retrainings(CAM_1) == ()
+    assert keeper.series(CAM_1).unix_s == (BEGAN_UNIX_S + 13,)
 
 
 def test_lost_camera_has_its_reason_and_health():
