@@ -24,6 +24,7 @@ from ekya.config.fleet_sections import (
     FleetSection,
     InferencesConfig,
     PreparationConfig,
+    RetentionConfig,
     RetrainingConfig,
     ShadowGateConfig,
     StreamConfig,
@@ -98,7 +99,7 @@ class FleetConfig(FleetSection):
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
-        preparation, golden, edge, retraining, inference, shadow_gate, drift: see the types.
+        preparation, golden, edge, retraining, inference, shadow_gate, drift, retention: see the types.
         zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
             reacts to drift.
         streams: the cameras, in any order.
@@ -126,6 +127,7 @@ class FleetConfig(FleetSection):
     shadow_gate: ShadowGateConfig = ShadowGateConfig()
     drift: DriftConfig = DriftConfig()
     zoo: ZooConfig | None = None
+    retention: RetentionConfig = RetentionConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def is_set(self, key: str) -> bool:

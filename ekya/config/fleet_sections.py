@@ -147,6 +147,23 @@ class ZooConfig(FleetSection):
     megabytes: int = Field(default=1000, ge=1)
 
 
+class RetentionConfig(FleetSection):
+    """How much of the past a service and a live run keep on disk; ``ekya gc`` does the same by hand.
+
+    What serves, what it can be rolled back to, kept models and what a restart needs always stay. Answers, the
+    journal, labels and logs of a run that ends stay, too, for its report.
+
+    Attributes:
+        days: for which a service keeps answers, journal, labels and logs.
+        gigabytes: room for its whole folder; what is oldest goes first.
+        models: newest models of a stream whose weights are kept; more while an earlier one may serve again.
+    """
+
+    days: float = Field(default=7.0, gt=0)
+    gigabytes: float = Field(default=20.0, gt=0)
+    models: int = Field(default=5, ge=2)
+
+
 class RetrainingConfig(FleetSection):
     """Γ without ∅: all combinations of these lists. For detectors the defaults in brackets hold.
 

@@ -1,6 +1,7 @@
 """`ekya run`: a fleet on Ray actors and the wall clock, from its folder to its report."""
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 
 import ray
@@ -13,6 +14,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.run_session import RunSession, report_complete
+from ekya.system.folder_lock import hold_folder
 from ekya.system.ray_environment import set_ray_environment
 
 
@@ -25,18 +27,22 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     if options.resume is not None and report_complete(RunFolder.open(options.resume), fleet):
         return options.resume
     chosen = choose_backend(options.shares)
-    try:
+    with ExitStack() as held:
+        held.callback(ray.shutdown)
+        if options.resume is not None:
+            held.enter_context(hold_folder(options.resume))
         # The machine is measured while Ray starts.
         with start_probe(fleet, options, chosen) as probe:
             dashboard = _start_ray(options.dashboard, chosen)
             with console.status("measuring this machine"):
                 run = open_run(fleet, options, chosen, probe.result())
+        if options.resume is None:
+            held.enter_context(hold_folder(run.folder.path))
         for sentence in run.gave_up:
             console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
         with run.open_shares() as shares:
-            return RunSession(run, shares, dashboard).run(console)
-    finally:
-        ray.shutdown()
+            path = RunSession(run, shares, dashboard).run(console)
+    return path
 
 
 def _start_ray(dashboard: bool, chosen: ChosenBackend) -> str:

@@ -12,7 +12,6 @@ _UNIT = """\
 # Save as /etc/systemd/system/{unit}.service, then: systemctl daemon-reload && systemctl enable --now {unit}
 [Unit]
 Description=Ekya: continuous learning for the cameras of {name}
-Documentation=https://ekya.readthedocs.io
 After=network-online.target
 Wants=network-online.target
 StartLimitIntervalSec=0
@@ -40,18 +39,18 @@ OOMPolicy=continue
 TasksMax=infinity
 LimitNOFILE=65536
 
+# Devices are left open for GPUs and cameras; /dev/video0 needs SupplementaryGroups=video.
 NoNewPrivileges=yes
 ProtectSystem=strict
 ReadWritePaths={writable}
 CacheDirectory=ekya
-Environment=HOME=%C/ekya XDG_CACHE_HOME=%C/ekya
+Environment=HOME=%C/ekya
 PrivateTmp=yes
 ProtectHome=read-only
 ProtectControlGroups=yes
 ProtectKernelModules=yes
 ProtectKernelTunables=yes
 ProtectKernelLogs=yes
-ProtectClock=yes
 ProtectHostname=yes
 RestrictSUIDSGID=yes
 RestrictNamespaces=yes

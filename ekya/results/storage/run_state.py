@@ -1,7 +1,7 @@
 """SQLite store ``state.sqlite`` of a run's streams, windows, models and labels."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -156,6 +156,27 @@ class StateStore:
             )
             for row in rows
         ]
+
+    def all_models(self) -> list[ModelRow]:
+        """Returns the models of all streams, by stream and version."""
+        streams = self._read("SELECT DISTINCT stream FROM models ORDER BY stream")
+        return [row for (stream,) in streams for row in self.models(stream)]
+
+    def remove_models(self, rows: Iterable[ModelRow]) -> None:
+        """Removes models; their files are the caller's."""
+        self._write(
+            "DELETE FROM models WHERE stream = ? AND version = ?", [(row.stream, row.version) for row in rows]
+        )
+
+    def windows(self) -> list[tuple[int, int, int]]:
+        """Returns number, start and end of all windows, in run time, by number."""
+        rows = self._read('SELECT "window", start_us, end_us FROM windows ORDER BY "window"')
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def remove_windows(self, before: int) -> None:
+        """Removes the windows with a lower number, and their labels."""
+        self._write('DELETE FROM labels WHERE "window" < ?', [(before,)])
+        self._write('DELETE FROM windows WHERE "window" < ?', [(before,)])
 
     def add_labels(
         self,

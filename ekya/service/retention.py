@@ -1,0 +1,170 @@
+"""Keeps a run folder within its limits: decides what is removed, and removes it."""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ekya.config.fleet_sections import RetentionConfig
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S
+from ekya.results.storage.model_files import remove_spent
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.service.stored import Piece, PieceKind, folder_bytes, pieces_of
+from ekya.system.files import user_errors
+
+_LOG = logging.getLogger(__name__)
+
+_DAY_S = 86_400
+_TEMPORARY_S = 3600
+"""A temporary file that is older is not being written any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was removed, or would be.
+
+    Attributes:
+        pieces: in order of removal.
+        before_bytes: size of the folder before.
+        over_bytes: by which it is too large afterwards, since the rest must stay.
+    """
+
+    pieces: tuple[Piece, ...]
+    before_bytes: int
+    over_bytes: int
+
+    @property
+    def removed_bytes(self) -> int:
+        """Room that was gained."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+
+def surplus(
+    pieces: Sequence[Piece], total_bytes: int, limits: RetentionConfig, now_unix_s: float
+) -> Collected:
+    """Decides what is removed: what is too old, then the oldest until the rest fits.
+
+    Args:
+        pieces: oldest first.
+        total_bytes: size of the whole folder.
+        limits: of the folder.
+        now_unix_s: time by the clock that the pieces' times are of.
+    """
+    loose = [piece for piece in pieces if not piece.needed]
+    old = [piece for piece in loose if now_unix_s - piece.unix_s > _longest_s(piece.kind, limits)]
+    over_bytes = total_bytes - sum(piece.size_bytes for piece in old) - round(limits.gigabytes * 1e9)
+    young = [piece for piece in loose if piece not in old and piece.kind is not PieceKind.TEMPORARY]
+    while over_bytes > 0 and young:
+        old.append(young.pop(0))
+        over_bytes -= old[-1].size_bytes
+    return Collected(tuple(old), total_bytes, max(0, over_bytes))
+
+
+def collect(
+    folder: RunFolder,
+    limits: RetentionConfig,
+    now_unix_s: float | None = None,
+    *,
+    with_models: bool = False,
+    only_look: bool = False,
+) -> Collected:
+    """Removes what a folder holds beyond its limits.
+
+    Any thread may call this while a service writes to the folder.
+
+    Args:
+        folder: of a run or a service.
+        limits: of the folder.
+        now_unix_s: time; None for now.
+        with_models: whether earlier weights are removed too. Only of a run that is not going on: one that is
+            removes its own (``ModelPruner``), since it alone knows what it may serve again.
+        only_look: whether nothing is removed.
+
+    Raises:
+        UserError: no permission, a damaged database and the like.
+    """
+    now_unix_s = time.time() if now_unix_s is None else now_unix_s
+    before_bytes = folder_bytes(folder.path)
+    weights = _spent_weights(folder, limits.models, only_look) if with_models else ()
+    left_bytes = before_bytes - sum(piece.size_bytes for piece in weights)
+    removed = surplus(pieces_of(folder), left_bytes, limits, now_unix_s)
+    if not only_look:
+        for piece in removed.pieces:
+            _remove(piece)
+    return Collected((*weights, *removed.pieces), before_bytes, removed.over_bytes)
+
+
+def collect_rows(
+    folder: RunFolder, limits: RetentionConfig, unix_us: Callable[[int], int], now_unix_s: float | None = None
+) -> int:
+    """Removes labels and windows that are too old from ``state.sqlite``; returns the number of windows.
+
+    Args:
+        folder, limits, now_unix_s: see ``collect``.
+        unix_us: converts run time to time since 1970, both in microseconds.
+
+    Raises:
+        UserError: no permission, a damaged database and the like.
+    """
+    now_unix_s = time.time() if now_unix_s is None else now_unix_s
+    since_us = round((now_unix_s - limits.days * _DAY_S) * US_PER_S)
+    with StateStore(folder.state) as store:
+        windows = store.windows()
+        old = [number for number, _, end_us in windows[:-1] if unix_us(end_us) < since_us]
+        if old:
+            store.remove_windows(old[-1] + 1)
+    return len(old)
+
+
+def collect_or_warn(folder: RunFolder, limits: RetentionConfig, unix_us: Callable[[int], int]) -> None:
+    """Does what a service does once a window: ``collect`` and ``collect_rows``. Errors are warnings."""
+    try:
+        collected = collect(folder, limits)
+        collect_rows(folder, limits, unix_us)
+    except (UserError, OSError) as error:
+        _LOG.warning("what is old cannot be removed: %s", error)
+        return
+    if collected.pieces:
+        _LOG.info(
+            "%d pieces of the past were removed, %.0f MB",
+            len(collected.pieces),
+            collected.removed_bytes / 1e6,
+        )
+    if collected.over_bytes:
+        _LOG.warning(
+            "the folder has %.1f GB more than retention.gigabytes, %g, and nothing that may be removed; "
+            "allow more",
+            collected.over_bytes / 1e9,
+            limits.gigabytes,
+        )
+
+
+def _longest_s(kind: PieceKind, limits: RetentionConfig) -> float:
+    return _TEMPORARY_S if kind is PieceKind.TEMPORARY else limits.days * _DAY_S
+
+
+def _spent_weights(folder: RunFolder, keep: int, only_look: bool) -> tuple[Piece, ...]:
+    if not folder.state.is_file():
+        return ()
+    pieces = []
+    with StateStore(folder.state) as store:
+        for stream in dict.fromkeys(row.stream for row in store.all_models()):
+            files = remove_spent(folder, store, stream, keep, only_look=True)
+            pieces += [
+                Piece(PieceKind.WEIGHTS, (file,), file.stat().st_mtime, file.stat().st_size) for file in files
+            ]
+            if not only_look:
+                remove_spent(folder, store, stream, keep)
+    return tuple(pieces)
+
+
+def _remove(piece: Piece) -> None:
+    for path in piece.paths:
+        with user_errors(path):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,140 @@
+"""What a run folder holds: its size, and the pieces that may be removed."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from ekya.results.storage.run_folder import RunFolder
+
+_HOUR = "%Y-%m-%dT%H"
+_SEGMENT = re.compile(r"journal(?:-(\d+))?\.jsonl")
+_ROTATED = re.compile(r".*\.\d+")
+_TEMPORARY = re.compile(r"\..*\.tmp")
+
+
+class PieceKind(StrEnum):
+    """Kinds of pieces."""
+
+    ANSWERS = "answers"
+    """An hour of a stream's predictions."""
+
+    JOURNAL = "journal"
+    """A segment of the journal."""
+
+    LOG = "log"
+    """A rotated log file."""
+
+    WEIGHTS = "weights"
+    """Weights that no one needs; see ``model_files``."""
+
+    TEMPORARY = "temporary"
+    """A file that was not finished when its process was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a folder that is removed as a whole.
+
+    Attributes:
+        paths: files and folders.
+        unix_s: end of the time that it covers, or when it was written.
+        size_bytes: on disk.
+        needed: whether it must stay: the newest of its kind, which is being written or is read at a start.
+    """
+
+    kind: PieceKind
+    paths: tuple[Path, ...]
+    unix_s: float
+    size_bytes: int
+    needed: bool = False
+
+
+def folder_bytes(path: Path) -> int:
+    """Returns the size of all files in a folder; a file with several names counts once."""
+    seen: dict[tuple[int, int], int] = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                of = os.lstat(Path(folder, name))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            seen[of.st_dev, of.st_ino] = of.st_size
+    return sum(seen.values())
+
+
+def pieces_of(folder: RunFolder) -> tuple[Piece, ...]:
+    """Returns the pieces of a folder but weights, oldest first.
+
+    Of a run that is not a service these are temporary files alone: its report needs the others.
+    """
+    found = (*_answers(folder), *_journal(folder), *_logs(folder), *_temporary(folder))
+    return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
+
+
+def _answers(folder: RunFolder) -> Iterator[Piece]:
+    for of_stream in _folders(folder.path / "predictions"):
+        hours: dict[datetime, list[Path]] = {}
+        for path in of_stream.iterdir():
+            if (hour := _hour(path.stem)) is not None:
+                hours.setdefault(hour, []).append(path)
+        for hour, paths in hours.items():
+            ends_s = hour.timestamp() + 3600
+            needed = hour == max(hours)  # frames are numbered on from it
+            yield _piece(PieceKind.ANSWERS, sorted(paths), ends_s, needed)
+
+
+def _journal(folder: RunFolder) -> Iterator[Piece]:
+    numbers = {
+        path: int(found[1] or 0)
+        for path in folder.path.glob("journal*.jsonl")
+        if (found := _SEGMENT.fullmatch(path.name))
+    }
+    for path, number in numbers.items():
+        yield _piece(PieceKind.JOURNAL, [path], None, number == max(numbers.values()))
+
+
+def _logs(folder: RunFolder) -> Iterator[Piece]:
+    for path in (folder.path / "logs").glob("*"):
+        if _ROTATED.fullmatch(path.name):
+            yield _piece(PieceKind.LOG, [path], None)
+
+
+def _temporary(folder: RunFolder) -> Iterator[Piece]:
+    for path in folder.path.rglob(".*.tmp"):
+        if _TEMPORARY.fullmatch(path.name) and path.is_file():
+            yield _piece(PieceKind.TEMPORARY, [path], None)
+
+
+def _piece(kind: PieceKind, paths: list[Path], unix_s: float | None, needed: bool = False) -> Piece:
+    sizes = [folder_bytes(path) if path.is_dir() else _size(path) for path in paths]
+    written_s = max(map(_written_s, paths), default=0.0) if unix_s is None else unix_s
+    return Piece(kind, tuple(paths), written_s, sum(sizes), needed)
+
+
+def _folders(path: Path) -> list[Path]:
+    return [one for one in path.iterdir() if one.is_dir()] if path.is_dir() else []
+
+
+def _hour(name: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, _HOUR).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
