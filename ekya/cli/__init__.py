@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 
 from ekya import __version__
 from ekya.cli import (
+    backup,
     calibrate,
     check,
     compare,
@@ -19,16 +20,19 @@ from ekya.cli import (
     fleet_run,
     fleet_simulate,
     fleet_worker,
+    gc,
     golden,
     monitoring,
     prepare,
     profile,
     record,
     replay,
+    restore,
     run,
     schema,
     simulate,
     speeds,
+    status,
     zoo,
 )
 from ekya.cli.command import Command
@@ -71,6 +75,7 @@ _add(app, record.record, prepare.prepare, check.check, schema.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
 _add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo, monitoring.monitoring)
+_add(app, status.status, gc.gc, backup.backup, restore.restore)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_profile.profile)
 _add(_fleet, fleet_manager.manager, fleet_worker.worker)
 app.add_typer(_fleet)

@@ -13,7 +13,6 @@ from ekya.results.storage.run_folder import RunFolder
 _HOUR = "%Y-%m-%dT%H"
 _SEGMENT = re.compile(r"journal(?:-(\d+))?\.jsonl")
 _ROTATED = re.compile(r".*\.\d+")
-_TEMPORARY = re.compile(r"\..*\.tmp")
 
 
 class PieceKind(StrEnum):
@@ -32,7 +31,7 @@ class PieceKind(StrEnum):
     """Weights that no one needs; see ``model_files``."""
 
     TEMPORARY = "temporary"
-    """A file that was not finished when its process was killed."""
+    """What was not finished when its process was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,12 @@ def pieces_of(folder: RunFolder) -> tuple[Piece, ...]:
     return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
 
 
+def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:
+    """Returns number and path of the journal's segments, rising; the last one is being written."""
+    found = ((_SEGMENT.fullmatch(path.name), path) for path in folder.path.glob("journal*.jsonl"))
+    return sorted((int(name[1] or 0), path) for name, path in found if name)
+
+
 def _answers(folder: RunFolder) -> Iterator[Piece]:
     for of_stream in _folders(folder.path / "predictions"):
         hours: dict[datetime, list[Path]] = {}
@@ -88,13 +93,9 @@ def _answers(folder: RunFolder) -> Iterator[Piece]:
 
 
 def _journal(folder: RunFolder) -> Iterator[Piece]:
-    numbers = {
-        path: int(found[1] or 0)
-        for path in folder.path.glob("journal*.jsonl")
-        if (found := _SEGMENT.fullmatch(path.name))
-    }
-    for path, number in numbers.items():
-        yield _piece(PieceKind.JOURNAL, [path], None, number == max(numbers.values()))
+    segments = journal_segments(folder)
+    for number, path in segments:
+        yield _piece(PieceKind.JOURNAL, [path], None, number == segments[-1][0])
 
 
 def _logs(folder: RunFolder) -> Iterator[Piece]:
@@ -105,8 +106,7 @@ def _logs(folder: RunFolder) -> Iterator[Piece]:
 
 def _temporary(folder: RunFolder) -> Iterator[Piece]:
     for path in folder.path.rglob(".*.tmp"):
-        if _TEMPORARY.fullmatch(path.name) and path.is_file():
-            yield _piece(PieceKind.TEMPORARY, [path], None)
+        yield _piece(PieceKind.TEMPORARY, [path], None)
 
 
 def _piece(kind: PieceKind, paths: list[Path], unix_s: float | None, needed: bool = False) -> Piece:

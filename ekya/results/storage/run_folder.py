@@ -195,6 +195,15 @@ def check_stream_name(stream: StreamId) -> None:
     _require_plain(stream, "stream id")
 
 
+def require_run_name(name: str) -> None:
+    """Refuses a name that cannot name a run's folder, such as ``../runs``.
+
+    Raises:
+        UserError: names it and the allowed characters.
+    """
+    _require_plain(name, "run name")
+
+
 def plain_name(text: str) -> str:
     """Returns the text with ``-`` for every character that is not allowed in a run's name."""
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text)

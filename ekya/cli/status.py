@@ -1,0 +1,70 @@
+"""``ekya status``: what the folder of a run or a service says of it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.output import Output
+from ekya.cli.run_argument import RunArgument, run_folder_of
+
+if TYPE_CHECKING:
+    from ekya.service.folder_status import FolderStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusConfig:
+    """Options of ``ekya status``."""
+
+    run: RunArgument
+    runs: opt.Runs = Path("runs")
+    json_to: opt.Json = None
+
+
+@command(StatusConfig, "ekya status runs/monday", "ekya status yard --json -")
+def status(config: StatusConfig, output: Output) -> None:
+    """Say of a run or a service whether it runs, its window, its cameras' models, and its room on disk.
+
+    It reads the folder alone; `ekya ctl status` asks the running service.
+    """
+    from ekya.service.folder_status import folder_status
+
+    now = folder_status(run_folder_of(config.run, config.runs))
+    output.report(asdict(now))
+    for line in _lines(now):
+        output.say(line)
+    output.console.print(_table(now))
+
+
+def _lines(now: "FolderStatus") -> list[str]:
+    what = "service" if now.service else "run"
+    if now.pid is not None:
+        state = f"runs (process {now.pid})"
+    else:
+        state = "has ended" if now.ended else "does not run"
+    lines = [f"The {what} {now.name} {state}."]
+    if now.window is not None:
+        lines.append(f"Last window: {now.window}, opened after {(now.window_opened_us or 0) / 1e6:.0f} s.")
+    if now.restarts.count:
+        lines.append(f"Restarts: {now.restarts.count}, the last since it {now.restarts.last_reason}.")
+    lines.append(f"{now.path}: {now.folder_bytes / 1e9:.2f} GB, {now.free_bytes / 1e9:.0f} GB free.")
+    return lines
+
+
+def _table(now: "FolderStatus") -> Table:
+    table = Table(title="Cameras", title_justify="left")
+    for heading in ("camera", "version", "accuracy", "serves since", "models", "given up"):
+        table.add_column(heading)
+    for camera in now.cameras:
+        table.add_row(
+            camera.id,
+            str(camera.version),
+            "" if camera.accuracy is None else f"{camera.accuracy:.1%}",
+            f"{camera.served_from_us / 1e6:.0f} s",
+            str(camera.models),
+            camera.set_aside or "",
+        )
+    return table

@@ -1,0 +1,100 @@
+"""What of a run folder belongs in a backup: a list of what is taken, so that no secret gets in by chance."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ekya.pipeline.zoo import INDEX
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import ModelRow
+from ekya.service.stored import PieceKind, journal_segments, pieces_of
+
+SNAPSHOT = "snapshot.json"
+STARTS = "starts.jsonl"
+
+_ROLL_BACK = 2
+"""The model of a stream that serves, and the one before it."""
+
+_OF_RUN = (
+    "summary.json",
+    "report.html",
+    "profiles.parquet",
+    "figures/*",
+    "predictions/*.parquet",
+    "predictions/*.parts/*.parquet",
+    "reference/*.parquet",
+    "reference/*.parts/*.parquet",
+    "without_retraining/*.parquet",
+    "without_retraining/*.parts/*.parquet",
+)
+"""Files of a run that ends: what its report is made of, and its report."""
+
+
+_BELONGS = re.compile(
+    r"(fleet\.yaml|starts\.jsonl|snapshot\.json|state\.sqlite|journal(-\d+)?\.jsonl|profiles\.parquet|"
+    r"summary\.json|report\.html|(answers|models|zoo|predictions|reference|without_retraining|figures)/.+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that goes into a backup.
+
+    Attributes:
+        path: of the file.
+        size_bytes: that are taken of it; None for all. A journal grows meanwhile.
+    """
+
+    path: Path
+    size_bytes: int | None = None
+
+
+def belongs(name: str) -> bool:
+    """Returns whether a file of this name can be in a backup; a token, for example, cannot."""
+    return _BELONGS.fullmatch(name) is not None
+
+
+def is_service(folder: RunFolder) -> bool:
+    """Returns whether a folder is a service's."""
+    return (folder.path / STARTS).is_file()
+
+
+def journal_sources(folder: RunFolder) -> list[Source]:
+    """Returns the segments of the journal that a restart reads, as long as they are now, oldest first."""
+    first = 0
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        first = int(json.loads((folder.path / SNAPSHOT).read_text(encoding="utf-8"))["segment"])
+    return [Source(path, path.stat().st_size) for number, path in journal_segments(folder) if number >= first]
+
+
+def serving_models(rows: Iterable[ModelRow]) -> list[ModelRow]:
+    """Returns the models that serve or can be rolled back to, of rows in order of their versions."""
+    by_stream: dict[str, list[ModelRow]] = {}
+    for row in rows:
+        by_stream.setdefault(row.stream, []).append(row)
+    return [row for of_stream in by_stream.values() for row in of_stream[-_ROLL_BACK:]]
+
+
+def other_sources(folder: RunFolder) -> Iterator[Source]:
+    """Yields all that is taken but state, journal and models."""
+    yield Source(folder.fleet)
+    index = folder.zoo / INDEX
+    if index.is_file():  # before the models: those that are forgotten meanwhile are left out at a start
+        yield Source(index)
+        yield from _sources(folder.zoo.glob("*.safetensors"))
+    if not is_service(folder):
+        for pattern in _OF_RUN:
+            yield from _sources(folder.path.glob(pattern))
+        return
+    yield from _sources([folder.path / STARTS, *(folder.path / "answers").glob("*.json")])
+    for piece in pieces_of(folder):
+        if piece.kind is PieceKind.ANSWERS and piece.needed:
+            for path in piece.paths:
+                yield from _sources(path.rglob("*.parquet") if path.is_dir() else [path])
+
+
+def _sources(paths: Iterable[Path]) -> Iterator[Source]:
+    return (Source(path) for path in sorted(paths) if path.is_file() and not path.name.startswith("."))
