@@ -19,11 +19,11 @@ from ekya.service.backup_contents import (
     SNAPSHOT,
     Source,
     belongs,
-    is_service,
     journal_sources,
     other_sources,
     serving_models,
 )
+from ekya.service.stored import is_service
 from ekya.streams.ingest.credentials import variables_in
 from ekya.system.files import atomic_path, user_errors
 

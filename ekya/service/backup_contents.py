@@ -10,10 +10,9 @@ from pathlib import Path
 from ekya.pipeline.zoo import INDEX
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
-from ekya.service.stored import PieceKind, journal_segments, pieces_of
+from ekya.service.stored import STARTS, PieceKind, is_service, journal_segments, pieces_of
 
 SNAPSHOT = "snapshot.json"
-STARTS = "starts.jsonl"
 
 _ROLL_BACK = 2
 """The model of a stream that serves, and the one before it."""
@@ -55,11 +54,6 @@ class Source:
 def belongs(name: str) -> bool:
     """Returns whether a file of this name can be in a backup; a token, for example, cannot."""
     return _BELONGS.fullmatch(name) is not None
-
-
-def is_service(folder: RunFolder) -> bool:
-    """Returns whether a folder is a service's."""
-    return (folder.path / STARTS).is_file()
 
 
 def journal_sources(folder: RunFolder) -> list[Source]:

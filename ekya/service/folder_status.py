@@ -9,9 +9,8 @@ from typing import Any
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
-from ekya.service.backup_contents import is_service
 from ekya.service.restarts import Restarts, read_restarts
-from ekya.service.stored import PieceKind, folder_bytes, journal_segments, pieces_of
+from ekya.service.stored import PieceKind, folder_bytes, is_service, journal_segments, pieces_of
 from ekya.system.folder_lock import holder_of
 
 _FIRST_LOOK_BYTES = 1 << 20

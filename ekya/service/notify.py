@@ -8,6 +8,8 @@ from contextlib import suppress
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """Variables of systemd that are meant for one process, and not for its children."""
 
+_LONGEST_S = 1.0
+
 
 class Notifier:
     """Sends states to systemd; without it, nothing is sent.
@@ -25,5 +27,6 @@ class Notifier:
         """Sends states, such as ``READY=1``. A supervisor outlives a systemd that does not listen."""
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(_LONGEST_S)
                 sender.connect(self._address)
                 sender.sendall("\n".join(states).encode())

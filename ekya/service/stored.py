@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ekya.results.storage.run_folder import RunFolder
 
+STARTS = "starts.jsonl"
+"""File that services have alone: when they were started."""
+
 _HOUR = "%Y-%m-%dT%H"
 _SEGMENT = re.compile(r"journal(?:-(\d+))?\.jsonl")
 _ROTATED = re.compile(r".*\.\d+")
@@ -50,6 +53,11 @@ class Piece:
     unix_s: float
     size_bytes: int
     needed: bool = False
+
+
+def is_service(folder: RunFolder) -> bool:
+    """Returns whether a folder is a service's."""
+    return (folder.path / STARTS).is_file()
 
 
 def folder_bytes(path: Path) -> int:
