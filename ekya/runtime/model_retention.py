@@ -17,12 +17,14 @@ from ekya.results.storage.run_state import StateStore
 _LOG = logging.getLogger(__name__)
 
 _BACK = 2
-"""The shadow gate goes back to what was evaluated in the preparation before, and another stream may adopt
-what served when its own preparation began, in this window or the last."""
+"""The shadow gate goes back to what served when labels were taken before, and another stream may adopt what
+served when its own preparation began, in this window or the last."""
 
 
 class ModelPruner:
     """Removes earlier weights of a stream at each change of its model. It follows ``ModelKeeper``.
+
+    What may serve again stays, however many models came after it.
 
     Args:
         folder, store: of the run.
@@ -31,28 +33,54 @@ class ModelPruner:
 
     def __init__(self, folder: RunFolder, store: StateStore, keep: int) -> None:
         self._folder, self._store, self._keep = folder, store, keep
-        # Versions that served when the last windows opened, and when the last preparations began.
+        # Versions that served when the last windows opened, and when the last labels were taken.
         self._at_windows: dict[StreamId, deque[ModelVersion]] = {}
-        self._at_preparations: dict[StreamId, deque[ModelVersion]] = {}
+        self._at_labels: dict[StreamId, deque[ModelVersion]] = {}
+        self._being_labelled: dict[StreamId, ModelVersion] = {}
+        self._going_back: set[StreamId] = set()
 
     def __call__(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop."""
         versions = {stream.stream: stream.version for stream in result.state.fleet.streams}
-        opened = any(isinstance(event, ev.WindowOpened) for event in batch.events)
-        prepared = {
-            one.stream
-            for command in result.commands
-            if isinstance(command, cmd.BeginPreparation)
-            for one in command.streams
-        }
-        _note(self._at_windows, versions, versions if opened else ())
-        _note(self._at_preparations, versions, prepared)
-        for stream in {event.stream for event in batch.events if isinstance(event, ev.Swapped)}:
-            since = min(self._at_windows[stream][0], self._at_preparations[stream][0])
-            try:
-                remove_spent(self._folder, self._store, stream, self._keep, since)
-            except (UserError, OSError) as error:  # the run goes on with more on its disk
-                _LOG.warning("%s: earlier weights cannot be removed: %s", stream, error)
+        for stream, version in versions.items():
+            for known in (self._at_windows, self._at_labels):
+                known.setdefault(stream, deque([version], maxlen=_BACK))
+        swapped = set()
+        for event in batch.events:
+            if isinstance(event, ev.WindowOpened):
+                self._going_back.clear()
+                for stream, version in versions.items():
+                    self._at_windows[stream].append(version)
+            elif isinstance(event, ev.LabelsReady) and event.stream in self._being_labelled:
+                self._at_labels[event.stream].append(self._being_labelled.pop(event.stream))
+            elif isinstance(event, ev.Swapped):
+                swapped.add(event.stream)
+                if isinstance(event, ev.RolledBack):
+                    self._going_back.discard(event.stream)
+        for command in result.commands:
+            if isinstance(command, cmd.BeginPreparation):
+                for one in command.streams:
+                    self._being_labelled[one.stream] = versions[one.stream]
+            elif isinstance(command, cmd.RollBack):
+                self._going_back.add(command.stream)
+        for stream in swapped - self._going_back:
+            self._prune(stream)
+        self._forget(self._at_windows.keys() - versions.keys())
+
+    def _prune(self, stream: StreamId) -> None:
+        if stream not in self._at_windows:
+            return
+        since = min(self._at_windows[stream][0], self._at_labels[stream][0])
+        try:
+            remove_spent(self._folder, self._store, stream, self._keep, since)
+        except (UserError, OSError) as error:  # the run goes on with more on its disk
+            _LOG.warning("%s: earlier weights cannot be removed: %s", stream, error)
+
+    def _forget(self, removed: Iterable[StreamId]) -> None:
+        """Forgets streams that were removed from the run."""
+        for stream in list(removed):
+            del self._at_windows[stream], self._at_labels[stream]
+            self._being_labelled.pop(stream, None)
 
 
 class WindowKeeper:
@@ -66,19 +94,3 @@ class WindowKeeper:
         for event in batch.events:
             if isinstance(event, ev.WindowOpened):
                 self._store.put_window(event.index, event.t_us, event.end_us)
-
-
-def _note(
-    known: dict[StreamId, deque[ModelVersion]],
-    versions: dict[StreamId, ModelVersion],
-    now: Iterable[StreamId],
-) -> None:
-    """Notes the versions of streams that are new, and of ``now``; forgets streams that are gone."""
-    for gone in known.keys() - versions.keys():
-        del known[gone]
-    for stream, version in versions.items():
-        if stream not in known:
-            known[stream] = deque([version], maxlen=_BACK)
-    for stream in now:
-        if stream in known:
-            known[stream].append(versions[stream])

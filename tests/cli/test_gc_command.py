@@ -1,0 +1,99 @@
+"""`ekya gc`, `ekya status`, `ekya backup` and `ekya restore` of a folder."""
+
+import json
+
+import pytest
+import yaml
+from commands import error_line
+from service_folder import CAM, a_service, names
+
+from ekya.cli import main
+from ekya.system.folder_lock import hold_folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return a_service(tmp_path / "runs", retention={"models": 3})
+
+
+def told(capfd):
+    return json.loads(capfd.readouterr().out)
+
+
+def test_gc_removes_weights_by_the_fleet_file(folder, capfd):
+    assert main(["gc", str(folder.path), "--json", "-"]) == 0
+    removed = told(capfd)
+    assert [one["paths"] for one in removed["removed"] if one["kind"] == "weights"] == [
+        [f"models/{CAM}/0.safetensors"],
+        [f"models/{CAM}/1.safetensors"],
+    ]
+    assert removed["removed_bytes"] >= 18
+    assert {path.stem for path in folder.models(CAM).iterdir()} == {"2", "3", "4"}
+
+
+def test_gc_dry_run_removes_nothing(folder, capfd):
+    before = names(folder.path)
+    assert main(["gc", str(folder.path), "--models", "2", "--dry-run"]) == 0
+    assert names(folder.path) == before
+    printed = capfd.readouterr().out
+    assert "Would be removed" in printed
+    assert "weights" in printed
+
+
+def test_gc_finds_a_run_by_its_name(folder, tmp_path, capfd):
+    assert main(["gc", "yard", "--runs", str(tmp_path / "runs"), "--json", "-"]) == 0
+    assert told(capfd)["dry_run"] is False
+
+
+def test_gc_leaves_the_weights_of_a_running_service(folder, capfd):
+    with hold_folder(folder.path):
+        assert main(["gc", str(folder.path), "--models", "2"]) == 0
+    assert "Weights were left alone" in capfd.readouterr().out
+    assert len(list(folder.models(CAM).iterdir())) == 5
+
+
+def test_gc_of_wrong_limits_is_refused(folder, capfd):
+    folder.fleet.write_text(yaml.safe_dump({"retention": {"models": 1}}))
+    assert main(["gc", str(folder.path)]) == 2
+    assert "retention.models: " in error_line(capfd)
+
+
+def test_gc_of_another_folder_is_refused(tmp_path, capfd):
+    assert main(["gc", str(tmp_path)]) == 2
+    assert "this is not a run folder" in error_line(capfd)
+
+
+def test_status_reports_a_folder(folder, capfd):
+    assert main(["status", str(folder.path), "--json", "-"]) == 0
+    now = told(capfd)
+    assert (now["service"], now["pid"], now["window"]) == (True, None, 2)
+    assert now["cameras"][0]["version"] == 4
+    assert main(["status", str(folder.path)]) == 0
+    printed = capfd.readouterr().out
+    assert "The service yard does not run." in printed
+    assert "84.0%" in printed
+
+
+def test_backup_and_restore(folder, tmp_path, capfd):
+    out = tmp_path / "yard.tar.zst"
+    assert main(["backup", str(folder.path), "--out", str(out), "--json", "-"]) == 0
+    assert told(capfd)["bytes"] == out.stat().st_size
+    assert main(["restore", str(out), "--runs", str(tmp_path / "there"), "--json", "-"]) == 0
+    assert told(capfd) == {"path": str(tmp_path / "there" / "yard"), "unset": [], "problem": None}
+    assert main(["restore", str(out), "--runs", str(tmp_path / "there")]) == 2
+    assert "is there already" in error_line(capfd)
+
+
+def test_restore_says_what_the_fleet_file_needs_here(folder, tmp_path, capfd):
+    raw = yaml.safe_load(folder.fleet.read_text())
+    raw["golden"] = {"model": "onnx", "weights": "/nowhere/golden.onnx"}
+    folder.fleet.write_text(yaml.safe_dump(raw))
+    out = tmp_path / "yard.tar.gz"
+    assert main(["backup", str(folder.path), "--out", str(out)]) == 0
+    assert main(["restore", str(out), "--runs", str(tmp_path / "there")]) == 0
+    assert "Before it is started: " in capfd.readouterr().out
+
+
+def test_backup_without_a_folder_for_it_is_refused(folder, tmp_path, capfd):
+    assert main(["backup", str(folder.path), "--out", str(tmp_path / "no" / "yard.tar.gz")]) == 2
+    assert "there is no folder" in error_line(capfd)

@@ -1,0 +1,130 @@
+"""Weights that a live run removes, and those that it keeps for a roll-back."""
+
+import pytest
+
+from ekya.control.protocols import Batch
+from ekya.control.step import LoopState, StepResult
+from ekya.core import commands as cmd
+from ekya.core import events as ev
+from ekya.core.state import FleetState, StreamState
+from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.runtime.model_retention import ModelPruner, WindowKeeper
+
+CAM = StreamId("cam")
+
+
+class Run:
+    """A run of one camera whose steps the test makes."""
+
+    def __init__(self, folder, store):
+        self.folder, self.store, self.version = folder, store, ModelVersion(0)
+        self.prune = ModelPruner(folder, store, keep=2)
+        self._record()
+
+    def step(self, *events, commands=()):
+        state = LoopState(FleetState(streams=(StreamState(CAM, (), version=self.version),)), {})
+        self.prune(Batch(0, events), StepResult(state, None, commands))
+
+    def swap(self, times=1):
+        for _ in range(times):
+            self.version = ModelVersion(self.version + 1)
+            self._record()
+            self.step(ev.ModelSwapped(0, CAM, self.version, JobId(1), 0.9, 0))
+
+    def open_window(self):
+        self.step(ev.WindowOpened(0, 0, 10))
+
+    def prepare(self, labelled=True):
+        self.step(commands=(cmd.BeginPreparation(0, 100, (cmd.PrepareStream(CAM, (), ()),)),))
+        if labelled:
+            self.step(ev.LabelsReady(0, CAM, 0, 10, 10, 0.5, 1.0))
+
+    @property
+    def kept(self):
+        return sorted(int(path.stem) for path in self.folder.models(CAM).iterdir())
+
+    def _record(self):
+        record = ModelRecord(self.folder, self.store, CAM)
+        record.add_model(self.version, b"weights", 0, None, 0.9, 0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = RunFolder.create(tmp_path, "run")
+    with StateStore(folder.state) as store:
+        yield Run(folder, store)
+
+
+def test_pruner_keeps_a_bounded_number_of_models(run):
+    for _ in range(10):
+        run.open_window()
+        run.prepare()
+        run.swap(3)
+    assert run.kept == [24, 25, 26, 27, 28, 29, 30]
+    assert [row.version for row in run.store.models(CAM)] == run.kept
+
+
+def test_pruner_keeps_what_served_when_labels_were_taken_long_ago(run):
+    run.prepare()
+    run.swap(3)
+    run.prepare()
+    for _ in range(5):  # other streams are labelled in these windows
+        run.open_window()
+        run.swap()
+    assert 0 in run.kept
+    run.prepare()
+    run.open_window()
+    run.swap()
+    assert run.kept[0] == 3
+
+
+def test_pruner_does_not_count_a_preparation_without_labels(run):
+    run.prepare()
+    run.swap(4)
+    for _ in range(5):
+        run.open_window()
+        run.prepare(labelled=False)
+        run.swap()
+    assert run.kept[0] == 0
+
+
+def test_pruner_keeps_all_while_the_stream_goes_back(run):
+    for _ in range(3):
+        run.open_window()
+        run.prepare()
+        run.swap()
+    before = run.kept
+    run.step(commands=(cmd.RollBack(CAM, "asked for"),))
+    run.swap()
+    assert run.kept == [*before, 4]
+    run.step(ev.RolledBack(0, CAM, ModelVersion(5), ModelVersion(1), 0))
+    run.open_window()
+    run.open_window()
+    run.prepare()
+    run.prepare()
+    run.swap()
+    assert run.kept[0] > 1
+
+
+def test_pruner_goes_on_where_a_file_cannot_be_removed(run, caplog):
+    run.prune = ModelPruner(run.folder, _Damaged(), keep=2)
+    run.swap(4)
+    assert "earlier weights cannot be removed" in caplog.text
+    assert run.kept == [0, 1, 2, 3, 4]
+
+
+class _Damaged:
+    """A store that cannot be read."""
+
+    def all_models(self):
+        raise OSError(5, "the disk is broken")
+
+
+def test_windows_are_recorded_as_they_open(run):
+    keeper = WindowKeeper(run.store)
+    for window in (3, 4):
+        keeper(Batch(0, (ev.WindowOpened(window * 10, window, window * 10 + 10),)), None)
+    assert run.store.windows() == [(3, 30, 40), (4, 40, 50)]

@@ -1,0 +1,289 @@
+"""A backup holds what a start needs and no secret, and only a whole one is restored."""
+
+import gzip
+import io
+import json
+import sqlite3
+import tarfile
+
+import pyarrow as pa
+import pytest
+from service_folder import CAM, a_service, names, put
+
+from ekya.core.errors import UserError
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.service.backup import missing_variables, read_facts, restore_backup, write_backup
+
+TAKEN = {
+    "fleet.yaml",
+    "starts.jsonl",
+    "snapshot.json",
+    "journal-000002.jsonl",
+    "state.sqlite",
+    f"models/{CAM}/3.safetensors",
+    f"models/{CAM}/4.safetensors",
+    "zoo/zoo.json",
+    "zoo/7.safetensors",
+    f"predictions/{CAM}/2026-11-25T17.parts/000000000000-000000000009.parquet",
+    "answers/broker.json",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return a_service(tmp_path / "runs")
+
+
+@pytest.mark.parametrize("suffix", ["tar.zst", "tar.gz"])
+def test_backup_restores_what_a_start_needs(folder, tmp_path, suffix):
+    out = tmp_path / f"yard.{suffix}"
+    write_backup(folder, out)
+    restored = restore_backup(out, tmp_path / "elsewhere")
+    assert restored.path == tmp_path / "elsewhere" / "yard"
+    assert names(restored.path) == TAKEN
+    for name in TAKEN - {"state.sqlite"}:
+        assert (restored.path / name).read_bytes() == (folder.path / name).read_bytes()
+    with StateStore(restored.state) as store:
+        assert [row.version for row in store.models(CAM)] == [3, 4]
+        assert all((restored.path / row.path).is_file() for row in store.models(CAM))
+
+
+def test_backup_is_readable_by_its_owner_alone_and_holds_no_secret(folder, tmp_path):
+    out = tmp_path / "yard.tar.gz"
+    write_backup(folder, out)
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert b"TOP-SECRET" not in gzip.decompress(out.read_bytes())
+    assert not list(folder.path.glob(".backup*"))
+
+
+def test_backup_of_a_roll_back_holds_the_weights_that_serve(folder, tmp_path):
+    with StateStore(folder.state) as store:
+        *_, last = store.models(CAM)
+        again = store.models(CAM)[1]
+        store.put_model(type(last)(CAM, 5, 1, again.path, None, 0.5, 6 * 10**6))
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path / "elsewhere")
+    assert {path.stem for path in restored.models(CAM).iterdir()} == {"1", "4"}
+
+
+def test_backup_of_a_run_holds_what_its_report_needs(tmp_path):
+    folder = RunFolder.create(tmp_path, "monday")
+    put(folder, "fleet.yaml", "name: monday")
+    put(folder, "journal.jsonl", "{}")
+    for name in ("predictions/cam.parquet", "predictions/cam.parts/000001.parquet", "reference/cam.parquet"):
+        put(folder, name, "rows")
+    before = names(folder.path)
+    write_backup(folder, tmp_path / "monday.tar.zst")
+    assert names(restore_backup(tmp_path / "monday.tar.zst", tmp_path, "tuesday").path) == before
+    assert not read_facts(tmp_path / "monday.tar.zst").service
+
+
+def test_backup_while_the_database_is_written(folder, tmp_path):
+    writer = sqlite3.connect(folder.state)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM models")
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    writer.rollback()
+    writer.close()
+    with StateStore(restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy").state) as store:
+        assert len(store.models(CAM)) == 2
+
+
+def test_backup_takes_a_growing_journal_as_long_as_it_was(folder, tmp_path, monkeypatch):
+    journal = folder.path / "journal-000002.jsonl"
+    before = journal.read_bytes()
+
+    def also_grows(of_folder):
+        with journal.open("ab") as file:
+            file.write(b"more")
+        return iter(())
+
+    monkeypatch.setattr("ekya.service.backup.other_sources", also_grows)
+    put(folder, "fleet.yaml", "name: yard")
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    with tarfile.open(tmp_path / "yard.tar.gz") as tar:
+        assert tar.extractfile("journal-000002.jsonl").read() == before
+
+
+def test_backup_of_another_suffix_is_refused(folder, tmp_path):
+    with pytest.raises(UserError, match=r"ends with \.tar\.zst or \.tar\.gz"):
+        write_backup(folder, tmp_path / "yard.zip")
+    assert names(tmp_path) == {f"runs/yard/{name}" for name in names(folder.path)}
+
+
+def test_backup_is_replaced_only_by_a_whole_one(folder, tmp_path):
+    out = tmp_path / "yard.tar.gz"
+    out.write_bytes(b"the last backup")
+    folder.state.write_bytes(b"no database" * 1000)
+    with pytest.raises(UserError):
+        write_backup(folder, out)
+    assert out.read_bytes() == b"the last backup"
+    assert names(tmp_path) == {"yard.tar.gz", *(f"runs/yard/{name}" for name in names(folder.path))}
+
+
+@pytest.fixture(params=["tar.zst", "tar.gz"])
+def backup(folder, tmp_path, request):
+    path = tmp_path / f"yard.{request.param}"
+    write_backup(folder, path)
+    return path
+
+
+def refused(path, tmp_path, why):
+    """Checks that a backup is refused, and that nothing of it is left."""
+    with pytest.raises(UserError, match=why):
+        restore_backup(path, tmp_path / "elsewhere")
+    left = tmp_path / "elsewhere"
+    assert not left.exists() or list(left.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.6, 0.9, 0.99])
+def test_restore_refuses_a_backup_that_was_cut_off(backup, tmp_path, part):
+    content = backup.read_bytes()
+    backup.write_bytes(content[: int(len(content) * part)])
+    refused(backup, tmp_path, "yard.tar")
+
+
+def test_restore_refuses_a_backup_with_a_damaged_byte(backup, tmp_path):
+    content = backup.read_bytes()
+    wrong = 0
+    for at in range(20, len(content), max(1, len(content) // 25)):
+        backup.write_bytes(content[:at] + bytes([content[at] ^ 0x20]) + content[at + 1 :])
+        try:
+            restored = restore_backup(backup, tmp_path / f"at-{at}")
+        except UserError:
+            wrong += 1
+            continue
+        # A byte that means nothing, such as padding: then all is as it was.
+        assert names(restored.path) == TAKEN
+    assert wrong > 10
+
+
+def rewritten(path, change):
+    """Writes an archive with changed members: ``change(name, content)`` returns pairs of both."""
+    with tarfile.open(path) as tar:
+        members = [(info.name, tar.extractfile(info).read()) for info in tar]
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in (pair for one in members for pair in change(*one)):
+            add(tar, name, content)
+
+
+def add(tar, name, content):
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def archive(folder, tmp_path):
+    path = tmp_path / "yard.tar.gz"
+    write_backup(folder, path)
+    return path
+
+
+def test_restore_refuses_other_content_than_the_checksums_say(archive, tmp_path):
+    rewritten(archive, lambda name, content: [(name, b"evil" if name.startswith("models") else content)])
+    refused(archive, tmp_path, r"models/cam-1/3.safetensors is not what was written")
+
+
+def test_restore_refuses_a_file_that_is_missing(archive, tmp_path):
+    rewritten(archive, lambda name, content: [] if name == "fleet.yaml" else [(name, content)])
+    refused(archive, tmp_path, "fleet.yaml is not what was written")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside",
+        "/tmp/outside",
+        "models/../../outside",
+        "models/./x",
+        "token",
+        "answers",
+        "lock",
+        "models//x",
+        "..",
+        "predictions/../../../outside",
+    ],
+)
+def test_restore_writes_nothing_outside_its_folder(archive, tmp_path, name):
+    rewritten(archive, lambda known, content: [(known, content), *_also(known, name)])
+    refused(archive, tmp_path, "is no name of a file in it")
+    assert not (tmp_path / "outside").exists()
+    assert not (tmp_path / "elsewhere" / "outside").exists()
+
+
+def _also(known, name):
+    return [(name, b"evil")] if known == "fleet.yaml" else []
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
+def test_restore_refuses_links_and_devices(archive, tmp_path, kind):
+    with tarfile.open(archive) as tar:
+        members = [(info.name, tar.extractfile(info).read()) for info in tar]
+    with tarfile.open(archive, "w:gz") as tar:
+        add(tar, *members[0])
+        link = tarfile.TarInfo("models/cam-1")
+        link.type, link.linkname = kind, str(tmp_path)
+        tar.addfile(link)
+        for name, content in members[1:]:
+            add(tar, name, content)
+    refused(archive, tmp_path, "is not a plain file")
+
+
+def test_restore_refuses_what_comes_behind_the_end(archive, tmp_path):
+    rewritten(
+        archive,
+        lambda name, content: [(name, content), *([("models/x", b"")] if name == "checksums.json" else [])],
+    )
+    refused(archive, tmp_path, "there is more behind its end")
+
+
+def test_restore_refuses_a_newer_backup(archive, tmp_path):
+    def newer(name, content):
+        if name != "ekya-backup.json":
+            return [(name, content)]
+        return [(name, json.dumps({**json.loads(content), "format": 2, "ekya": "9.0"}).encode())]
+
+    rewritten(archive, newer)
+    refused(archive, tmp_path, "written by Ekya 9.0 in format 2, and this version reads format 1")
+
+
+def test_restore_refuses_other_archives(tmp_path):
+    path = tmp_path / "x.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        add(tar, "fleet.yaml", b"name: x")
+    refused(path, tmp_path, "this is no backup of Ekya's")
+    path.write_bytes(b"no archive at all")
+    refused(path, tmp_path, "damaged")
+    refused(tmp_path / "none.tar.gz", tmp_path, "there is no such file")
+
+
+def test_restore_overwrites_nothing(archive, tmp_path, folder):
+    before = names(folder.path)
+    with pytest.raises(UserError, match="is there already; choose another name with --name"):
+        restore_backup(archive, tmp_path / "runs")
+    assert names(folder.path) == before
+    with pytest.raises(UserError, match="use letters"):
+        restore_backup(archive, tmp_path / "runs", "../outside")
+
+
+def test_restore_names_the_passwords_that_are_not_set(tmp_path, monkeypatch):
+    folder = RunFolder.create(tmp_path, "yard")
+    put(folder, "fleet.yaml", "url: rtsp://${CAM_USER}:${CAM_PASSWORD}@host/live")
+    monkeypatch.setenv("CAM_USER", "me")
+    monkeypatch.delenv("CAM_PASSWORD", raising=False)
+    assert missing_variables(folder) == ("CAM_PASSWORD",)
+
+
+def test_backup_is_an_ordinary_archive(folder, tmp_path):
+    out = tmp_path / "yard.tar.zst"
+    write_backup(folder, out)
+    with (
+        pa.input_stream(str(out), compression="zstd") as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        inside = [info.name for info in tar]
+    assert inside[0] == "ekya-backup.json"
+    assert inside[-1] == "checksums.json"
+    assert set(inside[1:-1]) == TAKEN
