@@ -138,7 +138,7 @@ class Archive:
         expected: dict[str, Any] | None = None
         with self._opened() as tar:
             self._first(tar)
-            for info in tar:
+            while (info := tar.next()) is not None:  # an iteration would begin anew
                 if expected is not None:
                     raise self._damaged("there is more behind its end")
                 if info.name == _CHECKSUMS:

@@ -187,7 +187,7 @@ class _Supervisor:
         try:
             with user_errors(Path(self._argv[0])):
                 # A session of its own: Ctrl-C reaches the supervisor alone.
-                pid = os.posix_spawn(self._argv[0], self._argv, environment, setsid=True, setsigmask=())
+                pid = os.posix_spawn(self._argv[0], list(self._argv), environment, setsid=True, setsigmask=())
         except BaseException:
             os.close(reads)
             raise
@@ -201,9 +201,9 @@ class _Supervisor:
         while True:
             stop = self._stop_asked(self._tick_s)
             before_s, now_s = now_s, time.monotonic()
+            self._hear(service, now_s)
             if (code := _reap(service.pid)) is not None:
                 break
-            self._hear(service, now_s)
             if now_s - before_s > self._tick_s + _OVERSLEPT_S and service.beaten_s is not None:
                 service.beaten_s = now_s  # this process, or the machine, was stopped
             if stop is not None and asked_s is None:

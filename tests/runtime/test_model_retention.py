@@ -40,7 +40,7 @@ class Run:
     def prepare(self, labelled=True):
         self.step(commands=(cmd.BeginPreparation(0, 100, (cmd.PrepareStream(CAM, (), ()),)),))
         if labelled:
-            self.step(ev.LabelsReady(0, CAM, 0, 10, 10, 0.5, 1.0))
+            self.step(ev.LabelsReady(0, CAM, 0, 10, 10, 0.5, False, 1.0))
 
     @property
     def kept(self):

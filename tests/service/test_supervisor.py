@@ -21,7 +21,8 @@ code = "import os, signal, time; os.fork() and os._exit(0); os.setsid(); " \\
     "open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 orphan = folder / "orphan"
 if orphan.exists():
-    alive = Path("/proc", orphan.read_text()).exists()
+    status = Path("/proc", orphan.read_text(), "status")
+    alive = status.exists() and "zombie" not in status.read_text()
     say("orphan-at-restart", "alive" if alive else "gone")
 else:
     subprocess.run([sys.executable, "-c", code.format(path=str(orphan))])
@@ -173,8 +174,9 @@ def test_supervisor_waits_longer_from_death_to_death(supervised):
 
 def test_supervisor_forgets_deaths_after_a_time_of_health(supervised):
     service = supervised(
-        "sys.exit(1) if starts < 3 else None\nheartbeat()\ntime.sleep(1.0)\nheartbeat()\nsys.exit(1)",
+        "sys.exit(1) if starts < 3 else None\nheartbeat()\ntime.sleep(1.5)\nsys.exit(1)",
         healthy_s=0.4,
+        silent_s=2.0,
     )
     service.pid(4)
     waits = [line.rpartition("in ")[2] for line in service.log.splitlines() if "again in" in line]
