@@ -43,7 +43,7 @@ from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.live_control import LiveControl
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.model_retention import ModelPruner
+from ekya.runtime.model_retention import ModelPruner, WindowKeeper
 from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planner import ActorPlanner
@@ -286,6 +286,7 @@ class RunSession:
             RunMetrics(),
             ModelKeeper(self.opened.folder, store),
             ModelPruner(self.opened.folder, store, self.opened.fleet.retention.models),
+            WindowKeeper(store),
             facts,
             self.coordinator.observe,
         )

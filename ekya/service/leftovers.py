@@ -57,17 +57,21 @@ def end_leftovers(folder: Path, grace_s: float, reap: Callable[[], object]) -> i
     return found
 
 
-def ray_folder(folder: Path) -> Path:
+def ray_folder(folder: Path, root: Path | None = None) -> Path:
     """Makes and returns a folder for the files of a service's Ray, which is its alone.
 
     It is the same at each start, so what a killed supervisor left is found. Its path is short, since it holds
     sockets, whose paths have at most 107 bytes.
 
+    Args:
+        folder: of the service.
+        root: where it is made; None for where Ray would make its own.
+
     Raises:
         UserError: it cannot be made, or belongs to another user.
     """
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
-    path = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / f"ekya-{os.getuid()}-{name}"
+    path = (root or Path(os.environ.get("RAY_TMPDIR", "/tmp"))) / f"ekya-{os.getuid()}-{name}"
     with user_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

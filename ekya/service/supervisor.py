@@ -53,7 +53,7 @@ class Patience:
     stop_s: float = 30.0
     silent_s: float = 60.0
     start_s: float = 900.0
-    leftover_s: float = 3.0
+    leftover_s: float = 1.0
     delay_s: float = 0.5
     longest_delay_s: float = 30.0
     healthy_s: float = 60.0

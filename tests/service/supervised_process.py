@@ -75,7 +75,13 @@ class Supervised:
         argv = [sys.executable, str(script)]
         root = Path(__file__).resolve().parents[2]
         self._command = [sys.executable, "-c", _MAIN, json.dumps(argv), str(self.folder), json.dumps(limits)]
-        self._environment = {**os.environ, "PYTHONPATH": str(root), **(environment or {})}
+        self.ray = tmp_path / "ray"
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "RAY_TMPDIR": str(self.ray),
+            **(environment or {}),
+        }
         self._log = tmp_path / "log"
         self.process = self.start()
 

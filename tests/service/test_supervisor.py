@@ -196,11 +196,11 @@ def test_supervisor_gives_ray_a_folder_and_removes_it(supervised):
     body = "place = Path(os.environ['RAY_TMPDIR'])\n(place / 'ray').mkdir()\nsay('place', place)\nserve()"
     service = supervised(body)
     place = service.said_text("place")
-    assert place == str(ray_folder(service.folder))
+    assert place == str(ray_folder(service.folder, service.ray))
     os.kill(service.pid(1), signal.SIGKILL)
     service.pid(2)  # it could not make its folder again if that were left
     assert service.stop() == 0
-    assert not os.path.exists(place)  # noqa: PTH110
+    assert list(service.ray.iterdir()) == []
 
 
 def test_supervisor_tells_systemd_and_the_service_does_not(supervised, tmp_path):

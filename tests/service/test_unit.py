@@ -25,9 +25,9 @@ def test_unit_restarts_all_but_bad_input():
     assert "RestartPreventExitStatus=2" in lines
     assert "Type=notify" in lines
     assert "KillMode=mixed" in lines
-    assert "TimeoutStopSec=48" in lines
+    assert "TimeoutStopSec=46" in lines
     assert (
-        replace(UNIT, stop_s=90).text().splitlines()[lines.index("TimeoutStopSec=48")] == "TimeoutStopSec=108"
+        replace(UNIT, stop_s=90).text().splitlines()[lines.index("TimeoutStopSec=46")] == "TimeoutStopSec=106"
     )
 
 
