@@ -1,6 +1,11 @@
 """Weights that a live run removes, and those that it keeps for a roll-back."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ekya.control.protocols import Batch
 from ekya.control.step import LoopState, StepResult
@@ -41,6 +46,12 @@ class Run:
         self.step(commands=(cmd.BeginPreparation(0, 100, (cmd.PrepareStream(CAM, (), ()),)),))
         if labelled:
             self.step(ev.LabelsReady(0, CAM, 0, 10, 10, 0.5, False, 1.0))
+
+    def roll_back(self, of):
+        self.step(commands=(cmd.RollBack(CAM, "it was better"),))
+        self.version = ModelVersion(self.version + 1)
+        ModelRecord(self.folder, self.store, CAM).serve_again(self.version, of, 0)
+        self.step(ev.RolledBack(0, CAM, self.version, of, 0))
 
     @property
     def kept(self):
@@ -128,3 +139,44 @@ def test_windows_are_recorded_as_they_open(run):
     for window in (3, 4):
         keeper(Batch(0, (ev.WindowOpened(window * 10, window, window * 10 + 10),)), None)
     assert run.store.windows() == [(3, 30, 40), (4, 40, 50)]
+
+
+class Transfer:
+    """What ``WeightTransfer`` can go back to, by its rules."""
+
+    def __init__(self, run):
+        self.run, self.evaluated, self.earlier = run, 0, None
+
+    def label(self, labelled):
+        evaluated, self.evaluated = self.evaluated, self.run.version
+        self.earlier = None if evaluated == self.evaluated else evaluated
+        self.run.prepare(labelled)
+
+    def roll_back(self):
+        if self.earlier is None:
+            return
+        of, self.earlier = self.earlier, None
+        assert of in [row.version for row in self.run.store.models(CAM)]
+        self.run.roll_back(of)
+        self.evaluated = self.run.version
+
+
+@given(st.lists(st.sampled_from(["swap", "window", "label", "no label", "roll back"]), max_size=40))
+@settings(max_examples=60)
+def test_pruner_never_removes_what_a_roll_back_needs(actions):
+    with TemporaryDirectory() as folder, StateStore(Path(folder) / "state.sqlite") as store:
+        run = Run(RunFolder.create(Path(folder), "run"), store)
+        transfer = Transfer(run)
+        run.step()
+        for action in actions:
+            match action:
+                case "swap":
+                    run.swap()
+                case "window":
+                    run.open_window()
+                case "label" | "no label":
+                    transfer.label(labelled=action == "label")
+                case "roll back":
+                    transfer.roll_back()
+            for row in store.models(CAM):
+                assert (run.folder.path / row.path).is_file()
