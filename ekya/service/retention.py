@@ -3,13 +3,13 @@
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ekya.config.fleet_sections import RetentionConfig
 from ekya.core.errors import UserError
-from ekya.core.units import US_PER_S
-from ekya.results.storage.model_files import remove_spent
+from ekya.core.units import US_PER_S, StreamId
+from ekya.results.storage.model_files import remove_all, remove_spent
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.service.stored import Piece, PieceKind, folder_bytes, pieces_of
@@ -68,6 +68,7 @@ def collect(
     limits: RetentionConfig,
     now_unix_s: float | None = None,
     *,
+    streams: Collection[StreamId] | None = None,
     with_models: bool = False,
     only_look: bool = False,
 ) -> Collected:
@@ -79,6 +80,7 @@ def collect(
         folder: of a run or a service.
         limits: of the folder.
         now_unix_s: time; None for now.
+        streams: that are in the run; of others the newest answers are not needed either. None: all.
         with_models: whether earlier weights are removed too. Only of a run that is not going on: one that is
             removes its own (``ModelPruner``), since it alone knows what it may serve again.
         only_look: whether nothing is removed.
@@ -90,7 +92,7 @@ def collect(
     before_bytes = folder_bytes(folder.path)
     weights = _spent_weights(folder, limits.models, only_look) if with_models else ()
     left_bytes = before_bytes - sum(piece.size_bytes for piece in weights)
-    removed = surplus(pieces_of(folder), left_bytes, limits, now_unix_s)
+    removed = surplus(pieces_of(folder, streams), left_bytes, limits, now_unix_s)
     if not only_look:
         for piece in removed.pieces:
             _remove(piece)
@@ -98,13 +100,20 @@ def collect(
 
 
 def collect_rows(
-    folder: RunFolder, limits: RetentionConfig, unix_us: Callable[[int], int], now_unix_s: float | None = None
-) -> int:
-    """Removes labels and windows that are too old from ``state.sqlite``; returns the number of windows.
+    folder: RunFolder,
+    limits: RetentionConfig,
+    unix_us: Callable[[int], int],
+    now_unix_s: float | None = None,
+    *,
+    streams: Collection[StreamId] | None = None,
+) -> None:
+    """Removes from a service's ``state.sqlite`` old labels and windows, and models of cameras that left it.
 
     Args:
         folder, limits, now_unix_s: see ``collect``.
         unix_us: converts run time to time since 1970, both in microseconds.
+        streams: that are in the run; models of others are removed when the newest has served for as long as
+            answers are kept. None: all.
 
     Raises:
         UserError: no permission, a damaged database and the like.
@@ -112,18 +121,25 @@ def collect_rows(
     now_unix_s = time.time() if now_unix_s is None else now_unix_s
     since_us = round((now_unix_s - limits.days * _DAY_S) * US_PER_S)
     with StateStore(folder.state) as store:
-        windows = store.windows()
-        old = [number for number, _, end_us in windows[:-1] if unix_us(end_us) < since_us]
+        old = [number for number, _, end_us in store.windows()[:-1] if unix_us(end_us) < since_us]
         if old:
             store.remove_windows(old[-1] + 1)
-    return len(old)
+        newest = {row.stream: row.served_from_us for row in store.all_models()}
+        for stream, served_us in newest.items():
+            if streams is not None and stream not in streams and unix_us(served_us) < since_us:
+                remove_all(folder, store, stream)
 
 
-def collect_or_warn(folder: RunFolder, limits: RetentionConfig, unix_us: Callable[[int], int]) -> None:
+def collect_or_warn(
+    folder: RunFolder,
+    limits: RetentionConfig,
+    unix_us: Callable[[int], int],
+    streams: Collection[StreamId],
+) -> None:
     """Does what a service does once a window: ``collect`` and ``collect_rows``. Errors are warnings."""
     try:
-        collected = collect(folder, limits)
-        collect_rows(folder, limits, unix_us)
+        collected = collect(folder, limits, streams=streams)
+        collect_rows(folder, limits, unix_us, streams=streams)
     except (UserError, OSError) as error:
         _LOG.warning("what is old cannot be removed: %s", error)
         return

@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 
 STARTS = "starts.jsonl"
@@ -73,12 +74,16 @@ def folder_bytes(path: Path) -> int:
     return sum(seen.values())
 
 
-def pieces_of(folder: RunFolder) -> tuple[Piece, ...]:
+def pieces_of(folder: RunFolder, streams: Collection[StreamId] | None = None) -> tuple[Piece, ...]:
     """Returns the pieces of a folder but weights, oldest first.
 
     Of a run that is not a service these are temporary files alone: its report needs the others.
+
+    Args:
+        folder: of a run or a service.
+        streams: that are in it; of others nothing is needed. None: all.
     """
-    found = (*_answers(folder), *_journal(folder), *_logs(folder), *_temporary(folder))
+    found = (*_answers(folder, streams), *_journal(folder), *_logs(folder), *_temporary(folder))
     return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
 
 
@@ -88,15 +93,16 @@ def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:
     return sorted((int(name[1] or 0), path) for name, path in found if name)
 
 
-def _answers(folder: RunFolder) -> Iterator[Piece]:
+def _answers(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterator[Piece]:
     for of_stream in _folders(folder.path / "predictions"):
+        there = streams is None or of_stream.name in streams
         hours: dict[datetime, list[Path]] = {}
         for path in of_stream.iterdir():
             if (hour := _hour(path.stem)) is not None:
                 hours.setdefault(hour, []).append(path)
         for hour, paths in hours.items():
             ends_s = hour.timestamp() + 3600
-            needed = hour == max(hours)  # frames are numbered on from it
+            needed = there and hour == max(hours)  # frames are numbered on from it
             yield _piece(PieceKind.ANSWERS, sorted(paths), ends_s, needed)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ekya.control.protocols import Batch
@@ -162,6 +162,7 @@ class Transfer:
 
 
 @given(st.lists(st.sampled_from(["swap", "window", "label", "no label", "roll back"]), max_size=40))
+@example(["label", "swap", "swap", "swap", "window", "window", "label", "swap", "roll back"])
 @settings(max_examples=60)
 def test_pruner_never_removes_what_a_roll_back_needs(actions):
     with TemporaryDirectory() as folder, StateStore(Path(folder) / "state.sqlite") as store:

@@ -155,7 +155,7 @@ def test_retention_removes_labels_of_old_windows(folder):
     def unix_us(run_us):  # window 0 ended eight days ago, window 1 seven days less a second, ...
         return round((NOW_S - 8 * DAY_S + (run_us - 10) / 10 * (DAY_S + 1)) * 1e6)
 
-    assert collect_rows(folder, RetentionConfig(days=7), unix_us, NOW_S) == 1
+    collect_rows(folder, RetentionConfig(days=7), unix_us, NOW_S)
     with StateStore(folder.state) as store:
         assert [window for window, _, _ in store.windows()] == [1, 2, 3]
         assert store.labelled(CAM).frame.tolist() == [1, 2, 3]
@@ -163,7 +163,7 @@ def test_retention_removes_labels_of_old_windows(folder):
 
 def test_retention_keeps_the_last_window(folder):
     put_windows(folder)
-    assert collect_rows(folder, RetentionConfig(days=7), lambda _: 0, NOW_S) == 3
+    collect_rows(folder, RetentionConfig(days=7), lambda _: 0, NOW_S)
     with StateStore(folder.state) as store:
         assert [window for window, _, _ in store.windows()] == [3]
 
@@ -171,7 +171,7 @@ def test_retention_keeps_the_last_window(folder):
 def test_retention_of_a_service_only_warns(tmp_path, caplog):
     folder = RunFolder.create(tmp_path, "yard")
     folder.state.write_bytes(b"this is no database, whatever its name says" * 100)
-    collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us)
+    collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
     assert "what is old cannot be removed" in caplog.text
     assert "not a database" in caplog.text
 
@@ -191,3 +191,24 @@ def test_pieces_of_a_damaged_hour_go_with_it(tmp_path):
     assert [path.suffix for path in first.paths] == [".damaged", ".parquet"]
     assert (first.needed, second.needed) == (False, True)
     assert first.unix_s == datetime(2026, 11, 1, 1, tzinfo=UTC).timestamp()
+
+
+def test_retention_forgets_a_camera_that_left_the_service(folder):
+    other = StreamId("other")
+    with StateStore(folder.state) as store:
+        adopted = ModelRow(other, 1, 1, "models/cam/2.safetensors", None, 0.5, 1)
+        store.put_model(adopted)
+    days_ago = {"young": 6, "old": 8}
+
+    def forget(age):
+        then_us = round((NOW_S - days_ago[age] * DAY_S) * 1e6)
+        collect(folder, RetentionConfig(days=7), NOW_S, streams=[other])
+        collect_rows(folder, RetentionConfig(days=7), lambda _: then_us, NOW_S, streams=[other])
+
+    forget("young")
+    assert len(list(folder.models(CAM).glob("[0-9]*"))) == 4
+    forget("old")
+    assert names(folder).isdisjoint({f"predictions/gone/{hour(9)}.parquet", "models/cam/3.safetensors"})
+    assert [path.name for path in folder.models(CAM).iterdir()] == ["2.safetensors"]
+    with StateStore(folder.state) as store:
+        assert store.all_models() == [adopted]

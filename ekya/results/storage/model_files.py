@@ -90,3 +90,18 @@ def remove_spent(
             for path in paths:
                 path.unlink(missing_ok=True)
     return paths
+
+
+def remove_all(folder: RunFolder, store: StateStore, stream: StreamId) -> None:
+    """Removes all models of a stream that is no longer in the run, but weights that another stream adopted.
+
+    Raises:
+        UserError: no permission, a damaged database and the like.
+    """
+    rows = store.all_models()
+    adopted = {row.path for row in rows if row.stream != stream}
+    store.remove_models(row for row in rows if row.stream == stream)
+    with user_errors(folder.models(stream)):
+        for path in folder.models(stream).glob("*.safetensors"):
+            if folder.relative(path) not in adopted:
+                path.unlink(missing_ok=True)
