@@ -26,7 +26,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     with user_errors(path):
-        file = path.open("a+", encoding="utf-8")
+        file = path.open("ab", buffering=0)
     with file:
         for last in (*[False] * (_TRIES - 1), True):
             with suppress(BlockingIOError):
@@ -38,10 +38,9 @@ def hold_folder(folder: Path) -> Iterator[None]:
                     "stop it, or choose another name"
                 )
             time.sleep(_PAUSE_S)
-        with user_errors(path):
+        with suppress(OSError):  # a full disk: the lock holds without the pid
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            file.write(f"{os.getpid()}\n".encode())
         yield
 
 
