@@ -37,7 +37,8 @@ class ModelPruner:
         self._at_windows: dict[StreamId, deque[ModelVersion]] = {}
         self._at_labels: dict[StreamId, deque[ModelVersion]] = {}
         self._being_labelled: dict[StreamId, ModelVersion] = {}
-        self._going_back: set[StreamId] = set()
+        # Streams that are told to serve earlier weights, and the windows that may still open before they do.
+        self._going_back: dict[StreamId, int] = {}
 
     def __call__(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop."""
@@ -48,7 +49,8 @@ class ModelPruner:
         swapped = set()
         for event in batch.events:
             if isinstance(event, ev.WindowOpened):
-                self._going_back.clear()
+                going = self._going_back.items()
+                self._going_back = {stream: windows - 1 for stream, windows in going if windows}
                 for stream, version in versions.items():
                     self._at_windows[stream].append(version)
             elif isinstance(event, ev.LabelsReady) and event.stream in self._being_labelled:
@@ -56,14 +58,14 @@ class ModelPruner:
             elif isinstance(event, ev.Swapped):
                 swapped.add(event.stream)
                 if isinstance(event, ev.RolledBack):
-                    self._going_back.discard(event.stream)
+                    self._going_back.pop(event.stream, None)
         for command in result.commands:
             if isinstance(command, cmd.BeginPreparation):
-                for one in command.streams:
-                    self._being_labelled[one.stream] = versions[one.stream]
+                asked = {one.stream for one in command.streams}
+                self._being_labelled |= {one: versions[one] for one in asked & versions.keys()}
             elif isinstance(command, cmd.RollBack):
-                self._going_back.add(command.stream)
-        for stream in swapped - self._going_back:
+                self._going_back[command.stream] = 1
+        for stream in swapped - self._going_back.keys():
             self._prune(stream)
         self._forget(self._at_windows.keys() - versions.keys())
 
@@ -81,6 +83,7 @@ class ModelPruner:
         for stream in list(removed):
             del self._at_windows[stream], self._at_labels[stream]
             self._being_labelled.pop(stream, None)
+            self._going_back.pop(stream, None)
 
 
 class WindowKeeper:

@@ -109,6 +109,8 @@ def test_pruner_keeps_all_while_the_stream_goes_back(run):
         run.swap()
     before = run.kept
     run.step(commands=(cmd.RollBack(CAM, "asked for"),))
+    run.open_window()
+    run.prepare()
     run.swap()
     assert run.kept == [*before, 4]
     run.step(ev.RolledBack(0, CAM, ModelVersion(5), ModelVersion(1), 0))
@@ -118,6 +120,15 @@ def test_pruner_keeps_all_while_the_stream_goes_back(run):
     run.prepare()
     run.swap()
     assert run.kept[0] > 1
+
+
+def test_pruner_does_not_wait_for_ever_for_a_stream_to_go_back(run):
+    run.step(commands=(cmd.RollBack(CAM, "but its inference died"),))
+    for _ in range(3):
+        run.open_window()
+        run.prepare()
+        run.swap()
+    assert run.kept[0] > 0
 
 
 def test_pruner_goes_on_where_a_file_cannot_be_removed(run, caplog):
