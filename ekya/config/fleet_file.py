@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from ekya.config.answer_sinks import AnySink, one_of_each
 from ekya.config.fleet_sections import (
     NO_DRIFT,
     DriftConfig,
@@ -102,6 +103,7 @@ class FleetConfig(FleetSection):
         preparation, golden, edge, retraining, inference, shadow_gate, drift, retention: see the types.
         zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
             reacts to drift.
+        answers: where ``ekya serve`` sends what it sees; other commands send nothing.
         streams: the cameras, in any order.
     """
 
@@ -128,6 +130,7 @@ class FleetConfig(FleetSection):
     drift: DriftConfig = DriftConfig()
     zoo: ZooConfig | None = None
     retention: RetentionConfig = RetentionConfig()
+    answers: tuple[AnySink, ...] = ()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def is_set(self, key: str) -> bool:
@@ -323,6 +326,8 @@ def _problems(fleet: FleetConfig) -> Iterator[str]:
         yield f"windows: {looped[0]} is looped and never ends; say how many windows to run"
     if (too_many := fleet.edge.too_many(max(fleet.retraining.trainable_blocks))) is not None:
         yield f"retraining.trainable_blocks: {too_many}"
+    if (clash := one_of_each(fleet.answers)) is not None:
+        yield f"answers: {clash}"
     if fleet.golden.policy not in LABEL_POLICIES:
         known = ", ".join(LABEL_POLICIES)
         yield f"golden.policy: no policy is called '{fleet.golden.policy}'; use one of {known}"

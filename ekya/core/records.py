@@ -105,6 +105,25 @@ class PredictionColumns:
         objects = _object_columns(rows, classes=np.int16, confidence=np.float32)
         return PredictionColumns(**large, **small, **sides, **analysed, **objects)
 
+    def after(self, frame: int) -> "PredictionColumns":
+        """Returns the rows of later frames."""
+        row = int(np.searchsorted(self.frame, frame, side="right"))
+        begin = int(self.offsets[row])
+        return PredictionColumns(
+            frame=self.frame[row:],
+            t_us=self.t_us[row:],
+            window=self.window[row:],
+            analysed=self.analysed[row:],
+            answered_by=self.answered_by[row:],
+            model_version=self.model_version[row:],
+            every=self.every[row:],
+            resolution=self.resolution[row:],
+            offsets=self.offsets[row:] - begin,
+            boxes=self.boxes[begin:],
+            classes=self.classes[begin:],
+            confidence=self.confidence[begin:],
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceColumns:

@@ -8,6 +8,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.records import FramePrediction, FrameReference
 from ekya.core.units import ModelVersion, StreamId
 from ekya.pipeline.labels import LabelledPart, StreamLabels
+from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import LabelPart, ModelRow, StateStore
 from ekya.results.storage.run_tables import (
@@ -15,6 +16,7 @@ from ekya.results.storage.run_tables import (
     REFERENCE,
     merge_parts,
     prediction_writer,
+    read_predictions,
     reference_writer,
 )
 from ekya.system.files import write_bytes_atomic
@@ -24,9 +26,15 @@ class FrameRecord:
     """Writes the answers to a stream's frames and, if the source has it, their ground truth."""
 
     def __init__(self, folder: RunFolder, stream: StreamId) -> None:
-        self._predictions = prediction_writer(folder.predictions(stream))
+        self._path = folder.predictions(stream)
+        self._predictions = prediction_writer(self._path)
         self._reference = reference_writer(folder.reference(stream))
         self._shadow = prediction_writer(folder.without_retraining(stream))
+
+    def next_frame(self) -> int:
+        """Returns the number after the last recorded frame's; 0 without one."""
+        frames = read_predictions(self._path).frame
+        return int(frames[-1]) + 1 if len(frames) else 0
 
     def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
         """Adds rows in rising order of frames; they are written to disk window by window."""
@@ -45,6 +53,27 @@ class FrameRecord:
         """Writes everything to disk."""
         self._predictions.flush()
         self._reference.flush()
+
+
+class HourRecord:
+    """Writes the answers to a stream's frames by the hour, for a service, which scores nothing."""
+
+    def __init__(self, folder: RunFolder, stream: StreamId) -> None:
+        self._predictions = HourWriter(folder.hours(stream))
+
+    def next_frame(self) -> int:
+        """Returns the number after the last recorded frame's; 0 without one."""
+        return self._predictions.next_frame()
+
+    def add(self, answers: Iterable[FramePrediction], truths: Iterable[FrameReference]) -> None:
+        """Adds answers in rising order of frames; the ground truth is not recorded."""
+        del truths
+        for answer in answers:
+            self._predictions.add(answer)
+
+    def flush(self) -> None:
+        """Writes everything to disk."""
+        self._predictions.flush()
 
 
 class ModelRecord:

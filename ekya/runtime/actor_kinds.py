@@ -38,6 +38,7 @@ class ActorConfig:
         costs: cost of a frame of each stream on this machine.
         processes: how streams are grouped into processes.
         family_costs: of each family of Γ on this machine.
+        keeps_hours: whether answers are written by the hour and nothing is kept for a report: a service.
     """
 
     folder: RunFolder
@@ -52,6 +53,7 @@ class ActorConfig:
     costs: Mapping[StreamId, StreamCosts] = field(default_factory=dict)
     processes: Processes = Processes.STREAM
     family_costs: tuple[FamilyCost, ...] = ()
+    keeps_hours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,10 @@ from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts
 from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
-from ekya.pipeline.run_writer import FrameRecord
+from ekya.pipeline.run_writer import FrameRecord, HourRecord
 from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_setup
 from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.storage.run_state import StreamRow
-from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
 from ekya.runtime.job_share import SharedUse, VersionedShare
@@ -116,13 +115,14 @@ class StreamInference:
             self._settings.follows,
             process.golden,
             drift_monitor(common.fleet),
+            measures_base=not common.keeps_hours,
         )
         self._first, self._version = model, config.version
         process.models.add(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
         process.use.enter(self._part)
-        self._record = FrameRecord(common.folder, self._stream.id)
+        self._record = (HourRecord if common.keeps_hours else FrameRecord)(common.folder, self._stream.id)
         self._control = _Control()
         self._ipc: CudaIpc | None = None
         costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
@@ -141,8 +141,7 @@ class StreamInference:
 
     def begin(self, started_monotonic_ns: int) -> None:
         """Starts the stream. A replacement of a dead worker resumes where its record of answers ends."""
-        done = read_predictions(self._config.common.folder.predictions(self._stream.id)).frame
-        self._arrived = int(done[-1]) + 1 if len(done) else 0
+        self._arrived = self._record.next_frame()
         self._reports.begin(RunClock(started_monotonic_ns))
         self._feed.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
@@ -257,9 +256,10 @@ class StreamInference:
             self._thread.join()
         self._answer_rest(horizon_us)
         self._record.flush()
-        base = self._process.models.ready(self._first)
-        finest = InferenceConfig(1, crop_side(self._config.common.fleet))
-        self._record.add_shadow(self._steps.base_answers(base, finest))
+        if isinstance(self._record, FrameRecord):
+            base = self._process.models.ready(self._first)
+            finest = InferenceConfig(1, crop_side(self._config.common.fleet))
+            self._record.add_shadow(self._steps.base_answers(base, finest))
         self._feed.close()
         return StreamRow(self._stream.id, self._arrived, self._feed.damaged, self._feed.died)
 

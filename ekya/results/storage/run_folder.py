@@ -96,6 +96,16 @@ class RunFolder:
         """Folder of the kept models, if no other is named."""
         return self.path / "zoo"
 
+    @property
+    def starts(self) -> Path:
+        """When a service was started; see ``wall_clock``."""
+        return self.path / "starts.jsonl"
+
+    @property
+    def answers(self) -> Path:
+        """Folder of what the sinks of a service's answers have confirmed."""
+        return self.path / "answers"
+
     def models(self, stream: StreamId) -> Path:
         """Returns the folder of a stream's weights."""
         return self.path / "models" / stream
@@ -114,6 +124,10 @@ class RunFolder:
     def predictions(self, stream: StreamId) -> Path:
         """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
         return self.path / "predictions" / f"{stream}.parquet"
+
+    def hours(self, stream: StreamId) -> Path:
+        """Returns the folder of a stream's predictions by hour, of a service; see ``hour_tables``."""
+        return self.path / "predictions" / stream
 
     def reference(self, stream: StreamId) -> Path:
         """Returns the path of a stream's reference labels, one row per frame; see ``run_tables``."""

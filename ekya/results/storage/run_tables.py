@@ -98,7 +98,7 @@ def prediction_writer(path: Path) -> PartWriter[FramePrediction]:
     """Returns a writer of ``predictions/<stream>.parquet``, with one part per window."""
     return PartWriter(
         path,
-        lambda rows: _table_of(PredictionColumns.of(rows), PREDICTIONS),
+        predictions_table,
         lambda rows, row: rows[-1].window != row.window,
     )
 
@@ -112,19 +112,24 @@ def reference_writer(path: Path, rows_a_part: int = 2000) -> PartWriter[FrameRef
     )
 
 
-def merge_parts(path: Path, schema: pa.Schema) -> None:
+def merge_parts(path: Path, schema: pa.Schema, rows_a_group: int | None = None) -> None:
     """Merges the part files into one file with one row per frame; the later row wins.
 
     Idempotent, also after a crash in the middle of a merge. Writes an empty file if there are no rows.
+
+    Args:
+        path: the merged file.
+        schema: of the rows.
+        rows_a_group: rows that are read at a time later; None for the library's default.
     """
     parts = _parts(path)
     if parts or not path.exists():
-        _write(path, _read_all(path, schema))
+        write_table(path, _read_all(path, schema), rows_a_group)
     # Oldest first: if this stops half-way, the remaining parts are newer than the deleted ones and still win.
     with user_errors(path):
         for part in parts:
             part.unlink()
-        folder = _parts_folder(path)
+        folder = parts_folder(path)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
@@ -135,7 +140,7 @@ def read_predictions(path: Path) -> PredictionColumns:
     Raises:
         UserError: a file is damaged or has other columns.
     """
-    return PredictionColumns(**_columns_of(_read_all(path, PREDICTIONS)))
+    return prediction_columns(_read_all(path, PREDICTIONS))
 
 
 def read_reference(path: Path) -> ReferenceColumns:
@@ -145,7 +150,32 @@ def read_reference(path: Path) -> ReferenceColumns:
 
 def write_profiles(path: Path, rows: list[dict[str, Any]]) -> None:
     """Writes expected and achieved accuracies of a run's configurations, and replaces the file."""
-    _write(path, pa.Table.from_pylist(rows, schema=_PROFILES))
+    write_table(path, pa.Table.from_pylist(rows, schema=_PROFILES))
+
+
+def predictions_table(rows: Sequence[FramePrediction]) -> pa.Table:
+    """Returns the table of rows in rising order of frames."""
+    return _table_of(PredictionColumns.of(rows), PREDICTIONS)
+
+
+def prediction_columns(table: pa.Table) -> PredictionColumns:
+    """Returns the columns of a table of predictions."""
+    return PredictionColumns(**_columns_of(table))
+
+
+def write_table(path: Path, table: pa.Table, rows_a_group: int | None = None) -> None:
+    """Writes a Parquet file atomically.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", row_group_size=rows_a_group)
+
+
+def parts_folder(path: Path) -> Path:
+    """Returns the folder of the parts of a file."""
+    return path.with_suffix(".parts")
 
 
 def _table_of(columns: PredictionColumns | ReferenceColumns, schema: pa.Schema) -> pa.Table:
@@ -175,20 +205,16 @@ def _columns_of(table: pa.Table) -> dict[str, NDArray[Any]]:
 
 
 def _parts(path: Path) -> list[Path]:
-    return sorted(_parts_folder(path).glob("*.parquet"))
-
-
-def _parts_folder(path: Path) -> Path:
-    return path.with_suffix(".parts")
+    return sorted(parts_folder(path).glob("*.parquet"))
 
 
 def _write_part(path: Path, table: pa.Table) -> None:
-    folder = _parts_folder(path)
+    folder = parts_folder(path)
     with user_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     present = _parts(path)
     number = int(present[-1].stem) + 1 if present else 0
-    _write(folder / f"{number:06d}.parquet", table)
+    write_table(folder / f"{number:06d}.parquet", table)
 
 
 def _read_all(path: Path, schema: pa.Schema) -> pa.Table:
@@ -211,8 +237,3 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         expected = ", ".join(schema.names)
         raise UserError(f"{path}: the columns are not those of this version ({expected}); run again")
     return table.cast(schema)
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")

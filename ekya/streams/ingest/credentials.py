@@ -29,27 +29,28 @@ def variables_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_VARIABLE.findall(text)))
 
 
-def filled_in(text: str) -> str:
-    """Returns the text with the values of its variables.
+CAMERA = "that part of the camera's URL"
+
+
+def filled_in(text: str, value: str = CAMERA) -> str:
+    """Returns the text with the values of its variables; ``value`` is what they hold, for the message.
 
     Raises:
         UserError: a variable is not set.
     """
-    require_set(text)
+    require_set(text, value)
     return _VARIABLE.sub(lambda found: os.environ[found[1]], text)
 
 
-def require_set(text: str) -> None:
-    """Checks that all variables that a text names are set.
+def require_set(text: str, value: str = CAMERA) -> None:
+    """Checks that all variables that a text names are set; ``value`` is what they hold, for the message.
 
     Raises:
         UserError: a variable is not set; the message names the first.
     """
     for name in variables_in(text):
         if name not in os.environ:
-            raise UserError(
-                f"the environment variable {name} is not set; set it to that part of the camera's URL"
-            )
+            raise UserError(f"the environment variable {name} is not set; set it to {value}")
 
 
 def masked(text: str, named: str = "") -> str:

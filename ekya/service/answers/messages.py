@@ -1,0 +1,103 @@
+"""Messages about frames, made from the predictions on disk."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TypedDict
+
+import numpy as np
+
+from ekya.core.objects import BACKGROUND
+from ekya.core.records import PredictionColumns
+from ekya.core.units import US_PER_S, StreamId
+from ekya.results.storage.hour_tables import newest_rows
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.wall_clock import WallClock
+
+_LOOKED_INTO = 5
+"""Newest pieces of the predictions in which the newest message is sought."""
+
+DetectedObject = TypedDict("DetectedObject", {"class": str, "confidence": float, "box": list[float]})
+"""An object: class, confidence in [0, 1], and box x0, y0, x1, y1 in pixels."""
+
+
+class Message(TypedDict):
+    """What was seen in a frame, as JSON values.
+
+    Attributes:
+        id: ``<camera>/<frame>``; the same in every repetition.
+        camera, frame: name of the stream, and number of the frame.
+        time: when the frame arrived: ISO 8601, UTC, with milliseconds.
+        model: version of the model that served.
+        objects: that were found.
+    """
+
+    id: str
+    camera: str
+    frame: int
+    time: str
+    model: int
+    objects: list[DetectedObject]
+
+
+def messages(
+    camera: StreamId, rows: PredictionColumns, classes: tuple[str, ...], clock: WallClock
+) -> Iterator[Message]:
+    """Yields the messages of the rows in order.
+
+    There is one for each frame that was analysed, or into which boxes were followed.
+
+    Args:
+        camera: name of the stream.
+        rows: its predictions.
+        classes: names of the fleet's classes.
+        clock: of the service.
+    """
+    for row in np.flatnonzero(rows.answered_by == rows.frame):
+        yield _message(camera, rows, int(row), classes, clock)
+
+
+def newest(folder: RunFolder, camera: StreamId, classes: tuple[str, ...]) -> Message | None:
+    """Returns the newest message of a camera; None if it has none, or none for some time.
+
+    Args:
+        folder: of the service.
+        camera: name of the stream.
+        classes: names of the fleet's classes.
+
+    Raises:
+        UserError: the service was never started.
+    """
+    for rows in islice(newest_rows(folder.hours(camera)), _LOOKED_INTO):
+        seen = np.flatnonzero(rows.answered_by == rows.frame)
+        if len(seen):
+            return _message(camera, rows, int(seen[-1]), classes, WallClock.read(folder))
+    return None
+
+
+def time_of(unix_us: int) -> str:
+    """Returns a time in microseconds since 1970 as ISO 8601 in UTC, with milliseconds."""
+    seconds, us = divmod(unix_us, US_PER_S)
+    time = datetime.fromtimestamp(seconds, UTC).replace(microsecond=us, tzinfo=None)
+    return f"{time.isoformat(timespec='milliseconds')}Z"
+
+
+def _message(
+    camera: StreamId, rows: PredictionColumns, row: int, classes: tuple[str, ...], clock: WallClock
+) -> Message:
+    frame = int(rows.frame[row])
+    objects: list[DetectedObject] = []
+    for place in range(rows.offsets[row], rows.offsets[row + 1]):
+        name = classes[rows.classes[place]]
+        # A classifier calls a box background that holds no object.
+        if name != BACKGROUND:
+            box = [round(float(value), 1) for value in rows.boxes[place]]
+            objects.append({"class": name, "confidence": round(float(rows.confidence[place]), 4), "box": box})
+    return Message(
+        id=f"{camera}/{frame}",
+        camera=camera,
+        frame=frame,
+        time=time_of(clock.unix_us(int(rows.t_us[row]))),
+        model=int(rows.model_version[row]),
+        objects=objects,
+    )

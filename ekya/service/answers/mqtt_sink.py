@@ -1,0 +1,172 @@
+"""Sink that publishes messages and states to an MQTT broker."""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+from zlib import crc32
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from ekya.service.answers.home_assistant import answers_topic, camera_topic, discovery, service_topic
+from ekya.service.answers.messages import Message
+from ekya.service.answers.sink import CameraReport, NotDeliveredError
+
+KEEP_ALIVE_S = 30
+"""The broker publishes the last will when it has heard nothing for one and a half times as long."""
+
+_CONNECT_S, _CONFIRM_S, _LOOK_S = 5.0, 10.0, 0.2
+_ONLINE, _OFFLINE = "online", "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker and how to log in.
+
+    Attributes:
+        host, port: its address.
+        user, password: None for none.
+        tls: whether the connection is encrypted.
+        ca: file of trusted authorities; None for those of the system.
+    """
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    ca: Path | None = None
+
+
+class MqttSink:
+    """Publishes at QoS 1 and awaits the broker's confirmation.
+
+    Topics are ``<prefix>/<camera>/answers`` and, retained, ``<prefix>/status`` (``online`` or ``offline``,
+    also as last will), ``<prefix>/<camera>/status`` and those of Home Assistant's discovery. A connection that
+    fails is replaced by a new one with the same client id, so the broker never has two of a service. paho's
+    own queue and reconnection are not used: what was not confirmed is sent again from the predictions.
+
+    Args:
+        broker: the broker.
+        prefix: of all topics.
+        discovery_prefix: of Home Assistant's discovery; None announces nothing.
+    """
+
+    batch = 200
+
+    def __init__(self, broker: Broker, prefix: str, discovery_prefix: str | None) -> None:
+        self._broker, self._prefix, self._discovery_prefix = broker, prefix, discovery_prefix
+        self._client: Client | None = None
+        # What the broker retains of this connection, and topics that were ever retained.
+        self._retained: dict[str, str] = {}
+        self._known: set[str] = set()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Publishes the messages, each under the topic of its camera."""
+        client = self._connected()
+        self._publish(
+            client,
+            (
+                (answers_topic(self._prefix, one["camera"]), json.dumps(one, ensure_ascii=False))
+                for one in messages
+            ),
+        )
+
+    def report(self, cameras: Sequence[CameraReport]) -> None:
+        """Publishes changes of the cameras' states, and removes the topics of cameras that are gone."""
+        client = self._connected()
+        wanted = dict(self._states(cameras))
+        changed = {topic: text for topic, text in wanted.items() if self._retained.get(topic) != text}
+        gone = self._known - wanted.keys()
+        self._publish(client, [*changed.items(), *((topic, "") for topic in sorted(gone))], retain=True)
+        self._retained, self._known = wanted, set(wanted)
+
+    def close(self) -> None:
+        """Says that the service is offline, and disconnects."""
+        client = self._client
+        if client is not None and client.is_connected():
+            with suppress(NotDeliveredError):
+                self._publish(client, [(service_topic(self._prefix), _OFFLINE)], retain=True)
+        self._drop()
+
+    def _states(self, cameras: Sequence[CameraReport]) -> Iterable[tuple[str, str]]:
+        for camera in cameras:
+            state = {
+                "state": camera.state,
+                "healthy": camera.healthy,
+                "accuracy": None if camera.accuracy is None else round(camera.accuracy, 3),
+            }
+            yield camera_topic(self._prefix, camera.id), json.dumps(state)
+            if self._discovery_prefix is not None:
+                yield from discovery(self._discovery_prefix, self._prefix, camera.id)
+
+    def _connected(self) -> Client:
+        """Returns the client, connected."""
+        if self._client is None or not self._client.is_connected():
+            self._drop()
+            self._client = self._connect()
+            self._retained = {}
+            self._publish(self._client, [(service_topic(self._prefix), _ONLINE)], retain=True)
+        return self._client
+
+    def _connect(self) -> Client:
+        broker = self._broker
+        client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"ekya{crc32(self._prefix.encode()):08x}",
+            protocol=MQTTProtocolVersion.MQTTv311,
+            reconnect_on_failure=False,
+        )
+        client.connect_timeout = _CONNECT_S
+        if broker.user is not None:
+            client.username_pw_set(broker.user, broker.password)
+        client.will_set(service_topic(self._prefix), _OFFLINE, qos=1, retain=True)
+        replies: SimpleQueue[Any] = SimpleQueue()
+        client.on_connect = lambda _client, _data, _flags, reason, _properties: replies.put(reason)
+        try:
+            if broker.tls:
+                client.tls_set(None if broker.ca is None else str(broker.ca))
+            client.connect(broker.host, broker.port, KEEP_ALIVE_S)
+        except (OSError, ValueError) as error:
+            raise NotDeliveredError(f"the broker cannot be reached ({error})") from error
+        client.loop_start()
+        try:
+            reason = replies.get(timeout=_CONNECT_S)
+        except Empty:
+            _end(client)
+            raise NotDeliveredError("the broker does not answer") from None
+        if reason.is_failure:
+            _end(client)
+            raise NotDeliveredError(f"the broker refuses the connection ({reason})")
+        return client
+
+    def _publish(self, client: Client, pairs: Iterable[tuple[str, str]], retain: bool = False) -> None:
+        """Publishes topics and payloads, and waits for the confirmation of all."""
+        under_way = [client.publish(topic, text, qos=1, retain=retain) for topic, text in pairs]
+        give_up_s = time.monotonic() + _CONFIRM_S
+        for one in under_way:
+            try:
+                while not one.is_published() and client.is_connected() and time.monotonic() < give_up_s:
+                    one.wait_for_publish(_LOOK_S)
+                confirmed = one.is_published()
+            except (RuntimeError, ValueError):
+                confirmed = False
+            if not confirmed:
+                self._drop()
+                raise NotDeliveredError("the broker has not confirmed everything")
+
+    def _drop(self) -> None:
+        if self._client is not None:
+            _end(self._client)
+            self._client = None
+
+
+def _end(client: Client) -> None:
+    """Disconnects, and ends the client's thread."""
+    client.disconnect()
+    client.loop_stop()
