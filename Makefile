@@ -68,11 +68,11 @@ unit: $(VENV)/.installed-test debian ## pytest, live tests included, long ones n
 long: $(VENV)/.installed-test debian ## the tests that take minutes each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m long
 
-# What tests talk to: GStreamer's RTSP server as a live camera, whose packages belong to Debian's own Python, and the
-# programs that watch a service. They are installed here if permissions allow it; without them those tests are skipped.
-DEBIAN_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi prometheus
+# What tests talk to: GStreamer's RTSP server as a live camera, whose packages belong to Debian's own Python; the programs
+# that watch a service; an MQTT broker; and a browser. They are installed here if permissions allow it; without them those tests are skipped.
+DEBIAN_PACKAGES := gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-good python3-gi prometheus mosquitto chromium chromium-driver
 DEBIAN_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServer", "1.0"); from gi.repository import GstRtspServer' \
-  && command -v promtool
+  && PATH="$$PATH:/usr/sbin" && for one in promtool mosquitto chromium chromedriver; do command -v $$one || exit 1; done
 APT := env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
 debian:

@@ -2,11 +2,12 @@
 
 A stream's folder holds ``<hour>.parquet`` for the hours that are over, and for the newest one parts,
 ``<hour>.parts/<first>-<last>.parquet``, named by the numbers of their first and last frame. An hour is that
-of writing, in UTC. Frames are numbered in rising order, so a reader only has to know the last number that it has
-read, whatever is folded, merged or removed meanwhile.
+of writing, in UTC. Frames are numbered in rising order, so a reader only has to know the last number that it
+has read, whatever is folded, merged or removed meanwhile.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -137,7 +138,7 @@ class HourWriter:
         self._parts.append(_write_part(folder, self._rows))
         self._recent += self._rows
         self._rows = []
-        if len(self._parts) == _PARTS_A_FOLD:
+        if len(self._parts) >= _PARTS_A_FOLD:
             folded = _write_part(folder, self._recent)
             for part in self._parts:
                 if part != folded:
@@ -146,9 +147,12 @@ class HourWriter:
 
 
 def hours_of(folder: Path) -> list[str]:
-    """Returns the names of a stream's hours, such as ``2026-11-25T17``, oldest first."""
-    names = {path.stem for pattern in ("*.parquet", "*.parts") for path in folder.glob(pattern)}
-    return sorted(names)
+    """Returns the names of a stream's hours, such as ``2026-11-25T17``, the oldest first."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 -- readers do this often, and need no Path of each
+    except FileNotFoundError:
+        return []
+    return sorted({name.partition(".")[0] for name in names if name.endswith((".parquet", ".parts"))})
 
 
 def newest_frame(folder: Path) -> int | None:
@@ -163,13 +167,13 @@ def oldest_frame(folder: Path) -> int | None:
 
 
 def next_rows(folder: Path, frame: int) -> PredictionColumns | None:
-    """Returns the next rows after a frame, in order and not all at once; None if there are none yet."""
+    """Returns next rows after a frame, in order and not all of them; None if there are none yet."""
     for _ in range(_ATTEMPTS):
         piece = _next_piece(folder, frame)
         if piece is None:
             return None
         columns = piece.read()
-        if columns is not None:
+        if columns is not None and columns.frame[-1] > frame:
             return columns.after(frame)
     return None
 

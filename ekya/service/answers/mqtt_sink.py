@@ -47,9 +47,9 @@ class MqttSink:
     """Publishes at QoS 1 and awaits the broker's confirmation.
 
     Topics are ``<prefix>/<camera>/answers`` and, retained, ``<prefix>/status`` (``online`` or ``offline``,
-    also as last will), ``<prefix>/<camera>/status`` and those of Home Assistant's discovery. A connection that
-    fails is replaced by a new one with the same client id, so the broker never has two of a service. paho's
-    own queue and reconnection are not used: what was not confirmed is sent again from the predictions.
+    also as last will), ``<prefix>/<camera>/status`` and those of Home Assistant's discovery. A connection
+    that fails is replaced by a new one with the same client id, so the broker never has two of a service.
+    paho's own queue and reconnection are not used: what was not confirmed is sent again from the predictions.
 
     Args:
         broker: the broker.

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ from itertools import islice
 from ekya.config.answer_sinks import AnySink
 from ekya.core.errors import UserError
 from ekya.core.records import PredictionColumns
-from ekya.core.units import StreamId
+from ekya.core.units import US_PER_S, StreamId
 from ekya.results.storage.hour_tables import hours_of, newest_frame, next_rows, oldest_frame
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock
@@ -36,26 +37,28 @@ class SinkState:
 
     Attributes:
         name, kind: as in the fleet file.
-        delivered: messages that it has confirmed since the service was first started.
-        lost_frames: frames that were removed before they were delivered.
+        delivered: messages that it has confirmed, in the life of its cursor.
+        lost_frames: frames that were removed before they were delivered, as long.
+        waiting_frames: frames on disk that are not delivered yet.
+        waiting_s: age of the oldest of these; 0 without any.
         error: why it does not deliver; empty while it does.
-        failing_since_unix_s: time of its first failure since it last delivered; None while it delivers.
     """
 
     name: str
     kind: str
     delivered: int
     lost_frames: int
-    error: str = ""
-    failing_since_unix_s: float | None = None
+    waiting_frames: int
+    waiting_s: float
+    error: str
 
 
 class Publisher:
     """Delivers what is on disk to each sink, in a thread of its own, so that a slow one delays no other.
 
-    The predictions are the outbox. A sink's cursor moves when the sink has confirmed, so every message arrives
-    at least once, unless its hour is removed before. A sink that is new begins with the frames after
-    ``start``; known ones go on where they were.
+    The predictions are the outbox. A sink's cursor moves when the sink has confirmed, so every message
+    arrives at least once, unless its hour is removed before. A sink that is new begins with the frames that
+    are written from now on; a known one goes on where it was.
 
     Args:
         folder: of the service; ``record_start`` was called.
@@ -87,8 +90,8 @@ class Publisher:
             thread.start()
 
     def state(self) -> tuple[SinkState, ...]:
-        """Returns the state of every sink, in the order of the fleet file."""
-        return tuple(one.state for one in self._deliveries)
+        """Returns the state of every sink, in the order of the fleet file; reads a few files."""
+        return tuple(one.state() for one in self._deliveries)
 
     def close(self, within_s: float = 10.0) -> None:
         """Delivers what is left, and ends; a sink that needs longer goes on at the next start."""
@@ -99,11 +102,7 @@ class Publisher:
 
 
 class _Delivery:
-    """Delivers to one sink.
-
-    Attributes:
-        state: replaced as a whole, so other threads may read it.
-    """
+    """Delivers to one sink, in the thread that calls ``run``."""
 
     def __init__(
         self,
@@ -113,20 +112,15 @@ class _Delivery:
         status: Callable[[], Sequence[CameraReport]],
         stop: threading.Event,
     ) -> None:
-        self._folder, self._spec, self._classes, self._status, self._stop = (
-            folder,
-            spec,
-            classes,
-            status,
-            stop,
-        )
+        self._folder, self._spec, self._classes = folder, spec, classes
+        self._status, self._stop = status, stop
         self._secrets = spec.model_dump_json()
         self._sink = make_sink(spec, folder)
         streams = {stream: newest_frame(folder.hours(stream)) for stream in self._streams()}
         newest = {stream: frame for stream, frame in streams.items() if frame is not None}
         self._cursor = Cursor(folder.answers / f"{spec.name}.cursor.json", newest)
         self._reported_s = -REPORT_EVERY_S
-        self.state = SinkState(spec.name, spec.kind, self._cursor.delivered, self._cursor.lost_frames)
+        self._error = ""
 
     def run(self) -> None:
         """Delivers until the stop, and then what is left; failures are repeated."""
@@ -136,18 +130,33 @@ class _Delivery:
             try:
                 self._report()
                 some = self._round()
-                self._note_success()
+                self._note("")
                 delay_s = FIRST_DELAY_S
                 if not some and stopping:
                     break
                 if not some:
                     self._stop.wait(LOOK_EVERY_S)
             except Exception as error:
-                self._note_failure(error)
+                self._note(self._told(error))
                 if stopping or self._stop.wait(delay_s):
                     break
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
         self._end()
+
+    def state(self) -> SinkState:
+        """Returns the state; for other threads."""
+        waiting, waiting_s = 0, 0.0
+        clock = WallClock.read(self._folder)
+        for stream in self._streams():
+            hours, done = self._folder.hours(stream), self._cursor.frame(stream)
+            rows, newest = next_rows(hours, done), newest_frame(hours)
+            if rows is not None and newest is not None:
+                waiting += max(newest - done, 0)
+                waiting_s = max(waiting_s, time.time() - clock.unix_us(int(rows.t_us[0])) / US_PER_S)
+        spec, cursor = self._spec, self._cursor
+        return SinkState(
+            spec.name, spec.kind, cursor.delivered, cursor.lost_frames, waiting, waiting_s, self._error
+        )
 
     def _report(self) -> None:
         if time.monotonic() - self._reported_s >= REPORT_EVERY_S:
@@ -162,7 +171,7 @@ class _Delivery:
         some = False
         for stream in streams:
             rows = next_rows(self._folder.hours(stream), self._cursor.frame(stream))
-            if rows is not None and len(rows.frame):
+            if rows is not None:
                 self._deliver(stream, rows, clock)
                 some = True
         self._cursor.save_at_times()
@@ -196,31 +205,24 @@ class _Delivery:
         folder = self._folder.path / "predictions"
         return sorted(StreamId(path.name) for path in folder.iterdir() if path.is_dir() and hours_of(path))
 
-    def _note_success(self) -> None:
-        if self.state.error:
+    def _note(self, error: str) -> None:
+        if error and error != self._error:
+            _LOG.warning("answers to %s wait: %s", self._spec.name, error)
+        if self._error and not error:
             _LOG.info("answers to %s are delivered again", self._spec.name)
-        self._note("", None)
+        self._error = error
 
-    def _note_failure(self, error: Exception) -> None:
+    def _told(self, error: Exception) -> str:
+        """Returns what an error says, without secrets."""
         expected = isinstance(error, NotDeliveredError | UserError)
-        reason = masked(str(error) if expected else f"{type(error).__name__}: {error}", self._secrets)
-        if reason != self.state.error:
-            _LOG.warning("answers to %s wait: %s", self._spec.name, reason, exc_info=not expected)
-        since_s = self.state.failing_since_unix_s
-        self._note(reason, time.time() if since_s is None else since_s)
-
-    def _note(self, error: str, since_unix_s: float | None) -> None:
-        cursor = self._cursor
-        self.state = SinkState(
-            self._spec.name, self._spec.kind, cursor.delivered, cursor.lost_frames, error, since_unix_s
-        )
+        return masked(str(error) if expected else traceback.format_exc(), self._secrets)
 
     def _end(self) -> None:
         try:
             self._cursor.save()
             self._sink.close()
         except Exception as error:
-            self._note_failure(error)
+            self._note(self._told(error))
 
 
 def _batches(all_of_them: Iterator[Message], most: int) -> Iterator[list[Message]]:

@@ -50,5 +50,5 @@ def _filled(spec: AnySink, key: str) -> str | None:
 
 
 SINKS: Mapping[str, Callable[[Any, RunFolder], Sink]] = {"jsonl": _jsonl, "webhook": _webhook, "mqtt": _mqtt}
-"""Functions that make the sink of a section, by ``kind``. Add a new sink here, its section to ``AnySink``, and
-one to ``SECTIONS`` in ``tests/service/test_every_sink.py``."""
+"""Functions that make the sink of a section, by ``kind``. Add a new sink here, its section to ``AnySink``,
+and an example to ``EXAMPLES`` in ``tests/service/test_every_sink.py``."""
