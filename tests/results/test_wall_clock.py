@@ -1,0 +1,63 @@
+import pytest
+
+from ekya.core.errors import UserError
+from ekya.results.storage import wall_clock
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.wall_clock import WallClock, record_start
+
+S = 1_000_000
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path, "run")
+
+
+def test_wall_clock_leaves_out_the_time_between_runs(folder):
+    record_start(folder, 0, 1000 * S)
+    record_start(folder, 60 * S, 5000 * S)
+    clock = WallClock.read(folder)
+    assert clock.unix_us(0) == 1000 * S
+    assert clock.unix_us(59 * S) == 1059 * S
+    assert clock.unix_us(60 * S) == 5000 * S
+    assert clock.unix_us(61 * S) == 5001 * S
+    assert folder.starts.read_text().count("\n") == 2
+
+
+def test_wall_clock_of_a_clock_that_was_set_back(folder):
+    record_start(folder, 0, 1000 * S)
+    record_start(folder, 10 * S, 500 * S)
+    assert [WallClock.read(folder).unix_us(t * S) for t in (9, 10)] == [1009 * S, 500 * S]
+
+
+def test_wall_clock_of_a_start_before_the_last_known_time(folder):
+    record_start(folder, 0, 1000 * S)
+    record_start(folder, 50 * S, 2000 * S)
+    record_start(folder, 40 * S, 3000 * S)
+    assert [WallClock.read(folder).unix_us(t * S) for t in (39, 40, 55)] == [1039 * S, 3000 * S, 3015 * S]
+
+
+def test_wall_clock_forgets_the_oldest_of_very_many_starts(folder, monkeypatch):
+    monkeypatch.setattr(wall_clock, "_MOST_STARTS", 3)
+    for start in range(5):
+        record_start(folder, start * S, (100 + start) * S)
+    clock = WallClock.read(folder)
+    assert [run_us for run_us, _ in clock.starts] == [2 * S, 3 * S, 4 * S]
+    assert clock.unix_us(0) == 100 * S
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "does not exist"),
+        ("", "is empty"),
+        ("{}\n", "a line is damaged"),
+        ("no\n", "damaged"),
+        ("3\n", "damaged"),
+    ],
+)
+def test_wall_clock_without_starts_says_so(folder, text, words):
+    if text is not None:
+        folder.starts.write_text(text)
+    with pytest.raises(UserError, match=words):
+        WallClock.read(folder)

@@ -1,0 +1,220 @@
+"""Tests of all sinks without a broker, and of those that write files or post."""
+
+import hashlib
+import hmac
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import get_args
+
+import pytest
+from answering import Camera, a_service
+from pydantic import TypeAdapter
+
+from ekya.config.answer_sinks import AnySink
+from ekya.core.errors import UserError
+from ekya.service.answers.home_assistant import discovery
+from ekya.service.answers.jsonl_sink import JsonlSink
+from ekya.service.answers.registry import SINKS, make_sink
+from ekya.service.answers.sink import NotDeliveredError
+
+EXAMPLES = {
+    "jsonl": {},
+    "webhook": {"url": "http://${NAME}.invalid/", "secret": "${SECRET}", "timeout_s": 1},
+    "mqtt": {"host": "127.0.0.1", "port": 1, "user": "me", "password": "${SECRET}"},
+}
+"""A section of each kind that reaches nothing outside this machine."""
+
+READ_AS = TypeAdapter(AnySink)
+
+
+def spec_of(kind, **keys):
+    return READ_AS.validate_python({"kind": kind, **EXAMPLES[kind], **keys})
+
+
+def a_message(frame, camera="cam"):
+    return {
+        "id": f"{camera}/{frame}",
+        "camera": camera,
+        "frame": frame,
+        "time": "2025-11-25T10:00:00.000Z",
+        "model": 1,
+        "objects": [{"class": "Fußgänger", "confidence": 0.5, "box": [0.0, 1.0, 2.0, 3.0]}],
+    }
+
+
+def test_every_kind_of_the_fleet_file_is_a_sink():
+    kinds = {one.model_fields["kind"].default for one in get_args(get_args(AnySink)[0])}
+    assert kinds == set(SINKS) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("kind", sorted(SINKS))
+def test_sink_without_its_secrets_names_the_variable(kind, tmp_path, monkeypatch):
+    monkeypatch.delenv("SECRET", raising=False)
+    monkeypatch.setenv("NAME", "host")
+    folder = a_service(tmp_path)
+    if kind == "jsonl":
+        make_sink(spec_of(kind), folder)
+        return
+    with pytest.raises(UserError, match=f"SECRET is not set; set it to the .* of the answers called {kind}"):
+        make_sink(spec_of(kind), folder)
+
+
+@pytest.mark.parametrize("kind", ["webhook", "mqtt"])
+def test_sink_that_reaches_nobody_says_so_each_time(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "tops3cret")
+    monkeypatch.setenv("NAME", "nowhere")
+    sink = make_sink(spec_of(kind), a_service(tmp_path))
+    for _ in range(2):
+        with pytest.raises(NotDeliveredError, match="cannot be reached") as refused:
+            sink.send([a_message(0)])
+        assert "tops3cret" not in str(refused.value)
+    sink.close()
+    sink.close()
+
+
+# Files.
+
+
+def lines_of(path):
+    return [json.loads(line)["id"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_jsonl_sink_writes_a_line_a_message_and_rotates(tmp_path):
+    path = tmp_path / "out.jsonl"
+    sink = JsonlSink(path, 300, 3)
+    for frame in range(0, 16, 2):
+        sink.send([a_message(frame), a_message(frame + 1)])
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.1", "out.jsonl.2"]
+    numbered = [tmp_path / "out.jsonl.2", tmp_path / "out.jsonl.1", path]
+    assert [name for one in numbered for name in lines_of(one)] == [f"cam/{frame}" for frame in range(10, 16)]
+    assert "Fußgänger" in path.read_text(encoding="utf-8")
+
+
+def test_jsonl_sink_keeps_one_file_if_told_so(tmp_path):
+    sink = JsonlSink(tmp_path / "out.jsonl", 1, 1)
+    for frame in range(3):
+        sink.send([a_message(frame)])
+    assert [one.name for one in tmp_path.iterdir()] == ["out.jsonl"]
+    assert lines_of(tmp_path / "out.jsonl") == ["cam/2"]
+
+
+@pytest.mark.parametrize("cut", ['{"id": "cam/1", "fr', "x" * 200_000])
+def test_jsonl_sink_removes_a_line_that_was_cut_off(tmp_path, cut):
+    path = tmp_path / "out.jsonl"
+    sink = JsonlSink(path, 10**9, 2)
+    for before in ([], [a_message(0)]):
+        path.write_text("")
+        sink.send(before)
+        with path.open("a") as file:
+            file.write(cut)
+        sink.send([a_message(1)])
+        assert lines_of(path) == [*(one["id"] for one in before), "cam/1"]
+
+
+def test_jsonl_sink_that_cannot_write_delivers_nothing(tmp_path):
+    with pytest.raises(NotDeliveredError, match="cannot be written"):
+        JsonlSink(tmp_path / "gone" / "out.jsonl", 100, 2).send([a_message(0)])
+
+
+# A web server.
+
+
+class WebServer:
+    """Web server that answers with the statuses it is given, then with 200, and keeps requests."""
+
+    def __init__(self, *statuses):
+        self.requests, self.connections = [], set()
+        waiting = list(statuses)
+        seen, connections = self.requests, self.connections
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                connections.add(self.client_address)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                seen.append((dict(self.headers), body))
+                self.send_response(waiting.pop(0) if waiting else 200)
+                self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"ok")
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def web():
+    servers = []
+
+    def start(*statuses):
+        servers.append(WebServer(*statuses))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def test_webhook_posts_a_signed_batch(web, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "tops3cret")
+    server = web(204)
+    sink = make_sink(spec_of("webhook", url=server.url, bearer="${SECRET}"), a_service(tmp_path))
+    sink.send([a_message(0), a_message(1)])
+    sink.send([a_message(2)])
+    sink.report([Camera("cam")])
+    sink.close()
+    (headers, body), (_, second) = server.requests
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Authorization"] == "Bearer tops3cret"
+    digest = hmac.new(b"tops3cret", body, hashlib.sha256).hexdigest()
+    assert headers["X-Ekya-Signature"] == f"sha256={digest}"
+    assert json.loads(body) == {"answers": [a_message(0), a_message(1)]}
+    assert json.loads(second)["answers"] == [a_message(2)]
+    assert len(server.connections) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 400, 404, 500, 503])
+def test_webhook_is_confirmed_by_success_alone(web, status, tmp_path):
+    server = web(status)
+    sink = make_sink(spec_of("webhook", url=server.url, secret=None), a_service(tmp_path))
+    with pytest.raises(NotDeliveredError, match=f"answers with status {status}"):
+        sink.send([a_message(0)])
+    assert len(server.requests) == 1
+    sink.send([a_message(0)])
+    assert "X-Ekya-Signature" not in server.requests[1][0]
+    sink.close()
+
+
+# Home Assistant.
+
+
+def test_discovery_describes_three_entities_of_a_camera():
+    found = dict(discovery("homeassistant", "ekya", "gate"))
+    assert sorted(found) == [
+        "homeassistant/binary_sensor/ekya-gate/health/config",
+        "homeassistant/sensor/ekya-gate/accuracy/config",
+        "homeassistant/sensor/ekya-gate/objects/config",
+    ]
+    payloads = [json.loads(text) for text in found.values()]
+    assert {one["availability_topic"] for one in payloads} == {"ekya/status"}
+    assert len({one["unique_id"] for one in payloads}) == 3
+    assert {tuple(one["device"]["identifiers"]) for one in payloads} == {("ekya-gate",)}
+    assert {one["state_topic"] for one in payloads} == {"ekya/gate/answers", "ekya/gate/status"}
+
+
+def test_discovery_names_of_two_cameras_differ_in_the_characters_that_are_allowed():
+    nodes = {next(iter(discovery("ha", "a/b", camera)))[0].split("/")[2] for camera in ("x.1", "x_1", "ü")}
+    assert len(nodes) == 3
+    assert all(node.isascii() and "." not in node and "/" not in node for node in nodes)

@@ -1,0 +1,211 @@
+"""Tests of the publisher with sinks that are told what to do."""
+
+import json
+import shutil
+import threading
+import time
+
+import pytest
+from answering import CLASSES, Camera, Cameras, a_service
+
+from ekya.config.answer_sinks import JsonlSpec
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.service.answers import publisher, registry
+from ekya.service.answers.publisher import Publisher
+from ekya.service.answers.sink import NotDeliveredError
+
+CAMS = ("cam-1", "cam-2")
+ONE, TWO = JsonlSpec(name="one"), JsonlSpec(name="two")
+
+
+class Told:
+    """Sink that confirms messages while ``fails`` is None."""
+
+    batch = 3
+
+    def __init__(self):
+        self.ids, self.reports, self.tried = [], [], 0
+        self.fails = None
+        self.closed = False
+        self.waits = threading.Event()
+        self.waits.set()
+
+    def send(self, messages):
+        self.tried += 1
+        self.waits.wait()
+        if self.fails is not None:
+            raise self.fails
+        assert len(messages) <= self.batch
+        self.ids += [message["id"] for message in messages]
+
+    def report(self, cameras):
+        self.reports.append([camera.id for camera in cameras])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def sinks(monkeypatch):
+    """The sinks by name, made on first use."""
+    made = {"one": Told(), "two": Told()}
+    monkeypatch.setitem(registry.SINKS, "jsonl", lambda spec, _folder: made[spec.name])
+    monkeypatch.setattr(publisher, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(publisher, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(publisher, "LONGEST_DELAY_S", 0.04)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return a_service(tmp_path)
+
+
+@pytest.fixture
+def publish(folder):
+    """Starts a publisher to these sinks."""
+    running = []
+
+    def start(*specs):
+        running.append(Publisher(folder, specs, CLASSES, lambda: [Camera("cam-1"), Camera("cam-2")]))
+        running[-1].start()
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
+
+
+def wait_for(condition):
+    deadline_s = time.monotonic() + 5.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition did not become true"
+        time.sleep(0.005)
+
+
+def cursor_of(folder, name="one"):
+    return json.loads((folder.answers / f"{name}.cursor.json").read_text())
+
+
+def test_publisher_delivers_every_message_once_and_in_order(sinks, folder, publish):
+    running = publish(ONE)
+    cameras, ids = Cameras(folder, *CAMS), []
+    for _ in range(4):
+        ids += cameras.see(11)
+    running.close()
+    sink = sinks["one"]
+    assert sorted(sink.ids) == sorted(ids)
+    for cam in CAMS:
+        assert [one for one in sink.ids if one.startswith(cam)] == [one for one in ids if one.startswith(cam)]
+    assert sink.closed
+    assert sink.reports == [["cam-1", "cam-2"]]
+    assert cursor_of(folder) == {
+        "frames": {"cam-1": 43, "cam-2": 43},
+        "delivered": len(ids),
+        "lost_frames": 0,
+    }
+
+
+def test_publisher_repeats_what_was_not_confirmed(sinks, folder, publish, caplog):
+    sink = sinks["one"]
+    sink.fails = NotDeliveredError("the broker is away")
+    running, ids = publish(ONE), Cameras(folder, *CAMS).see(20)
+    wait_for(lambda: sink.tried >= 3)
+    (state,) = running.state()
+    assert (state.name, state.kind, state.delivered, state.error) == ("one", "jsonl", 0, "the broker is away")
+    assert state.waiting_frames == 40
+    assert state.waiting_s > 1e6
+    sink.fails = None
+    running.close()
+    assert sorted(sink.ids) == sorted(ids)
+    assert caplog.text.count("the broker is away") == 1
+    (state,) = running.state()
+    assert (state.delivered, state.waiting_frames, state.waiting_s, state.error) == (20, 0, 0.0, "")
+
+
+def test_publisher_goes_on_where_it_was_after_a_stop(sinks, folder, publish):
+    cameras = Cameras(folder, *CAMS)
+    first = publish(ONE)
+    ids = cameras.see(7)
+    first.close()
+    ids += cameras.see(8)
+    publish(ONE).close()
+    assert sorted(sinks["one"].ids) == sorted(ids)
+
+
+def test_new_sink_begins_with_new_frames_and_new_cameras_with_their_first(sinks, folder, publish):
+    Cameras(folder, "cam-1").see(6)
+    running = publish(TWO)
+    later = Cameras(folder, *CAMS).see(4)
+    running.close()
+    assert sorted(sinks["two"].ids) == sorted(later)
+    assert later == ["cam-1/6", "cam-1/8", "cam-2/0", "cam-2/2"]
+
+
+def test_slow_sink_delays_no_other_and_no_stop(sinks, folder, publish):
+    sinks["one"].waits.clear()
+    running, ids = publish(ONE, TWO), Cameras(folder, *CAMS).see(10)
+    wait_for(lambda: sorted(sinks["two"].ids) == sorted(ids))
+    assert sinks["one"].ids == []
+    began_s = time.monotonic()
+    running.close(within_s=0.2)
+    assert time.monotonic() - began_s < 2
+    sinks["one"].waits.set()
+
+
+def test_failure_of_an_unknown_kind_ends_no_thread_and_shows_no_secret(sinks, folder, monkeypatch, caplog):
+    monkeypatch.setenv("HOOK", "tops3cret")
+    spec = registry.WebhookSpec(name="one", url="http://${HOOK}/")
+    monkeypatch.setitem(registry.SINKS, "webhook", lambda spec, _folder: sinks[spec.name])
+    sinks["one"].fails = ValueError("no host called tops3cret")
+    running = Publisher(folder, [spec], CLASSES, lambda: [])
+    running.start()
+    ids = Cameras(folder, "cam-1").see(4)
+    wait_for(lambda: sinks["one"].tried >= 2)
+    assert "no host called ***" in running.state()[0].error
+    sinks["one"].fails = None
+    running.close()
+    assert sinks["one"].ids == ids
+    assert "tops3cret" not in caplog.text
+
+
+def test_frames_that_were_removed_are_counted_as_lost(sinks, folder, publish, caplog):
+    cameras = Cameras(folder, "cam-1")
+    first = publish(ONE)
+    cameras.see(4)
+    first.close()
+    cameras.see(10)
+    cameras.see(6)
+    (parts,) = folder.hours(StreamId("cam-1")).glob("*.parts")
+    for part in sorted(parts.iterdir())[:2]:
+        part.unlink()
+    running = publish(ONE)
+    running.close()
+    assert sinks["one"].ids == ["cam-1/0", "cam-1/2", "cam-1/14", "cam-1/16", "cam-1/18"]
+    assert running.state()[0].lost_frames == 10
+    assert "10 frames of cam-1 were removed before they were delivered" in caplog.text
+    publish(ONE).close()
+    assert cursor_of(folder)["lost_frames"] == 10
+
+
+def test_camera_that_was_removed_and_begins_anew_is_delivered_from_its_first_frame(sinks, folder, publish):
+    Cameras(folder, *CAMS).see(0)
+    running = publish(ONE)
+    ids = Cameras(folder, *CAMS).see(4)
+    wait_for(lambda: sorted(sinks["one"].ids) == sorted(ids))
+    shutil.rmtree(folder.hours(StreamId("cam-2")))
+    running.close()
+    assert list(cursor_of(folder)["frames"]) == ["cam-1"]
+    running = publish(ONE)
+    again = Cameras(folder, "cam-2").see(2)
+    running.close()
+    assert again == ["cam-2/0"]
+    assert sinks["one"].ids[len(ids) :] == again
+
+
+def test_damaged_cursor_is_named(sinks, folder):
+    folder.answers.mkdir()
+    (folder.answers / "one.cursor.json").write_text("{}")
+    with pytest.raises(UserError, match=r"one\.cursor\.json: the file is damaged; remove it"):
+        Publisher(folder, [ONE], CLASSES, lambda: [])
