@@ -122,7 +122,11 @@ class StreamInference:
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
         process.use.enter(self._part)
-        self._record = (HourRecord if common.keeps_hours else FrameRecord)(common.folder, self._stream.id)
+        self._record: FrameRecord | HourRecord = (
+            HourRecord(common.folder, self._stream.id)
+            if common.keeps_hours
+            else FrameRecord(common.folder, self._stream.id)
+        )
         self._control = _Control()
         self._ipc: CudaIpc | None = None
         costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)

@@ -32,6 +32,7 @@ from ekya.models.proposer import GivenBoxes
 from ekya.pipeline.collector import WindowCollector
 from ekya.pipeline.settings import PreparationSettings
 from ekya.planning.profiling.drift import Drift
+from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_tables import read_predictions
 from ekya.runtime.cuda_ipc_transfer import share
@@ -144,6 +145,7 @@ def common(monkeypatch, tmp_path):
         shares=SimpleNamespace(attach=lambda _: bucket),
         way=PLAIN,
         inference_speed=LINEAR,
+        keeps_hours=False,
         bucket=bucket,
     )
 
@@ -316,6 +318,25 @@ def test_share_zero_waits_for_the_frame_in_analysis(actor, common):
     show_and_wait(CAM, 1)
     actor.end(10**9)
     assert read_predictions(common.folder.predictions(CAM)).analysed.tolist() == [True, False]
+
+
+def test_service_writes_answers_by_the_hour_and_nothing_for_a_report(common, good):
+    common.keeps_hours = True
+    for frames in ([0, 1], [1, 2]):  # the second process is shown frame 1 again
+        made = actor_of(common, CAM)
+        made.load((0,), to_bytes(good))
+        made.begin(time.monotonic_ns())
+        made.streams[CAM].configure(EVERY, 1000, 1)
+        for frame in frames:
+            show_and_wait(CAM, frame)
+        made.end(10**9)
+    rows = next_rows(common.folder.hours(CAM), -1)
+    rest = next_rows(common.folder.hours(CAM), int(rows.frame[-1]))
+    assert rows.frame.tolist() + rest.frame.tolist() == [0, 1, 2]
+    assert rows.analysed.all()
+    assert [path.name for path in (common.folder.path / "predictions").iterdir()] == [CAM]
+    for path in (common.folder.reference(CAM), common.folder.without_retraining(CAM)):
+        assert list(path.parent.iterdir()) == []
 
 
 def test_streams_of_a_process_are_answered_in_one_call(two, common, monkeypatch):

@@ -1,0 +1,190 @@
+"""Tests of answers over a real MQTT broker, which is killed, as is the publisher."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from answering import CLASSES, Camera, Cameras, a_service
+from broker import Broker, Subscriber, wait_for
+
+from ekya.config.answer_sinks import MqttSpec
+from ekya.service.answers import publisher
+from ekya.service.answers.mqtt_sink import Broker as Address
+from ekya.service.answers.mqtt_sink import MqttSink
+from ekya.service.answers.publisher import Publisher
+from ekya.service.answers.sink import NotDeliveredError
+
+pytestmark = [pytest.mark.live, pytest.mark.virtual]
+
+CAMS = ("gate", "yard")
+SPEC = {"host": "127.0.0.1"}
+
+
+@pytest.fixture
+def broker(tmp_path):
+    made = Broker(tmp_path / "broker").start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def subscriber(broker):
+    made = Subscriber(broker.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return a_service(tmp_path)
+
+
+def ids_of(subscriber):
+    """Returns the ids that have arrived, in order and with repetitions."""
+    return [json.loads(text)["id"] for cam in CAMS for text in subscriber.of(f"ekya/{cam}/answers")]
+
+
+def sink_of(broker, **keys):
+    return MqttSink(Address("127.0.0.1", broker.port, **keys), "ekya", "homeassistant")
+
+
+def a_message(frame):
+    return {"id": f"gate/{frame}", "camera": "gate", "frame": frame, "time": "", "model": 0, "objects": []}
+
+
+def test_every_id_arrives_though_the_broker_is_killed(folder, broker, subscriber, monkeypatch):
+    monkeypatch.setattr(publisher, "LONGEST_DELAY_S", 1.0)
+    running = Publisher(folder, [MqttSpec(**SPEC, port=broker.port)], CLASSES, lambda: [])
+    running.start()
+    cameras, ids = Cameras(folder, *CAMS), []
+    for step in range(60):
+        ids += cameras.see(10)
+        if step == 10:
+            wait_for(lambda: ids_of(subscriber), "the first messages")
+            broker.save()
+        if step == 20:
+            broker.kill()
+        if step == 40:
+            wait_for(lambda: running.state()[0].error, "the publisher notices")
+            broker.start()
+        time.sleep(0.03)
+    wait_for(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
+    running.close()
+    assert set(ids_of(subscriber)) == set(ids)
+    (state,) = running.state()
+    assert (state.error, state.lost_frames, state.waiting_frames) == ("", 0, 0)
+    assert state.delivered >= len(ids)
+
+
+def test_every_id_arrives_though_the_publisher_is_killed(folder, broker, subscriber):
+    cameras, ids = Cameras(folder, *CAMS), []
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{tests}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, str(tests / "publishing.py"), str(folder.path), str(broker.port)]
+    for _ in range(2):
+        process = subprocess.Popen(command, env=environment)
+        try:
+            before = len(subscriber.of("ekya/status"))
+            wait_for(
+                lambda before=before: len(subscriber.of("ekya/status")) > before, "the publisher is there"
+            )
+            for _ in range(15):
+                ids += cameras.see(20)
+                time.sleep(0.05)
+            wait_for(lambda: ids_of(subscriber), "some messages")
+        finally:
+            process.kill()
+            process.wait()
+        ids += cameras.see(20)
+    wait_for(lambda: subscriber.of("ekya/status")[-1] == "offline", "the last will")
+    last = Publisher(folder, [MqttSpec(**SPEC, port=broker.port)], CLASSES, lambda: [])
+    last.start()
+    last.close(within_s=30)
+    wait_for(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
+    assert set(ids_of(subscriber)) == set(ids)
+    assert subscriber.of("ekya/status") == ["online", "offline"] * 3
+
+
+def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
+    sink = sink_of(broker)
+    sink.report([Camera("gate"), Camera("yard", "lost", None, False)])
+    sink.report([Camera("gate"), Camera("yard", "lost", None, False)])
+    sink.report([Camera("gate", accuracy=0.5)])
+    late = Subscriber(broker.port)
+    state = {"state": "serving", "healthy": True, "accuracy": 0.5}
+    wait_for(lambda: late.of("ekya/gate/status"), "the retained state")
+    assert json.loads(late.of("ekya/gate/status")[0]) == state
+    assert late.of("ekya/status") == ["online"]
+    configs = [topic for topic, _ in late.received if topic.startswith("homeassistant/")]
+    assert len(configs) == 3
+    assert all("gate" in topic for topic in configs)
+    assert late.of("ekya/yard/status") == []
+    sink.close()
+    wait_for(lambda: late.of("ekya/status") == ["online", "offline"], "the service says that it ends")
+    late.close()
+
+
+def test_states_are_told_again_to_a_broker_that_has_forgotten_them(broker):
+    sink = sink_of(broker)
+    sink.report([Camera("gate")])
+    broker.kill()
+    broker.forget()
+    broker.start()
+    late = Subscriber(broker.port)
+
+    def told():
+        with suppress(NotDeliveredError):
+            sink.report([Camera("gate")])
+        return late.of("ekya/gate/status") and late.of("ekya/status")
+
+    wait_for(told, "the states")
+    late.close()
+    sink.close()
+
+
+def test_broker_with_users_lets_in_the_right_password_alone(tmp_path):
+    maker = shutil.which("mosquitto_passwd")
+    if maker is None:
+        pytest.skip("no mosquitto_passwd on this machine; apt-get install mosquitto")
+    passwords = tmp_path / "passwords"
+    subprocess.run([maker, "-b", "-c", str(passwords), "me", "tops3cret"], check=True, capture_output=True)
+    passwords.chmod(0o600)
+    broker = Broker(tmp_path / "broker", f"password_file {passwords}", users=True).start()
+    try:
+        for login in ({}, {"user": "me", "password": "wrong"}):
+            sink = sink_of(broker, **login)
+            with pytest.raises(NotDeliveredError, match="refuses the connection"):
+                sink.send([a_message(0)])
+            sink.close()
+        sink = sink_of(broker, user="me", password="tops3cret")
+        sink.send([a_message(0)])
+        sink.close()
+    finally:
+        broker.kill()
+
+
+def test_tls_is_checked_against_the_authority(tmp_path):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl on this machine")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    make += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, *make, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    broker = Broker(tmp_path / "broker", f"certfile {certificate}", f"keyfile {key}").start()
+    try:
+        sink = sink_of(broker, tls=True)
+        with pytest.raises(NotDeliveredError, match=r"cannot be reached.*certificate"):
+            sink.send([a_message(0)])
+        sink = sink_of(broker, tls=True, ca=certificate)
+        sink.send([a_message(0)])
+        sink.close()
+    finally:
+        broker.kill()
