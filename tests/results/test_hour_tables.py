@@ -197,10 +197,12 @@ def test_reader_goes_on_when_hours_are_removed(folder, clocks):
     assert frames_after(folder, 1) == [4, 5, 6, 7]
 
 
-def test_damaged_part_is_set_aside_and_its_rows_alone_are_lost(folder, clocks, caplog):
+@pytest.mark.parametrize("damage", ["cut off", "a sector of zeros"])
+def test_damaged_part_is_set_aside_and_its_rows_alone_are_lost(folder, clocks, caplog, damage):
     write(writer_of(folder, clocks), range(4), clocks)
     part = folder / "2025-11-25T10.parts" / "000000000001-000000000001.parquet"
-    part.write_bytes(b"PAR1 and no more")
+    whole = part.read_bytes()
+    part.write_bytes(whole[:16] if damage == "cut off" else whole[:8] + bytes(512) + whole[520:])
     assert frames_after(folder, -1) == [0, 2, 3]
     assert part.with_suffix(".damaged").exists()
     assert "is damaged and is set aside" in caplog.text

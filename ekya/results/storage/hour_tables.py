@@ -202,7 +202,10 @@ class _Piece:
                 return prediction_columns(file.read_row_group(self.group).cast(PREDICTIONS))
         except (FileNotFoundError, IndexError):
             return None
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, ValueError, OSError) as error:
+            # Data that cannot be decompressed are an OSError without a number.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             _set_aside(self.path, error)
             return None
 
