@@ -130,16 +130,17 @@ class _Delivery:
             try:
                 self._report()
                 some = self._round()
-                self._note("")
+                self._note_success()
                 delay_s = FIRST_DELAY_S
                 if not some and stopping:
                     break
                 if not some:
                     self._stop.wait(LOOK_EVERY_S)
             except Exception as error:
-                self._note(self._told(error))
-                if stopping or self._stop.wait(delay_s):
+                self._note_failure(error)
+                if stopping:
                     break
+                self._stop.wait(delay_s)
                 delay_s = min(2 * delay_s, LONGEST_DELAY_S)
         self._end()
 
@@ -205,24 +206,26 @@ class _Delivery:
         folder = self._folder.path / "predictions"
         return sorted(StreamId(path.name) for path in folder.iterdir() if path.is_dir() and hours_of(path))
 
-    def _note(self, error: str) -> None:
-        if error and error != self._error:
-            _LOG.warning("answers to %s wait: %s", self._spec.name, error)
-        if self._error and not error:
+    def _note_success(self) -> None:
+        if self._error:
             _LOG.info("answers to %s are delivered again", self._spec.name)
-        self._error = error
+        self._error = ""
 
-    def _told(self, error: Exception) -> str:
-        """Returns what an error says, without secrets."""
+    def _note_failure(self, error: Exception) -> None:
+        """Notes and logs why answers wait, without secrets; the same reason is logged once."""
         expected = isinstance(error, NotDeliveredError | UserError)
-        return masked(str(error) if expected else traceback.format_exc(), self._secrets)
+        reason = masked(str(error) if expected else f"{type(error).__name__}: {error}", self._secrets)
+        if reason != self._error:
+            told = reason if expected else masked(traceback.format_exc(), self._secrets)
+            _LOG.warning("answers to %s wait: %s", self._spec.name, told)
+        self._error = reason
 
     def _end(self) -> None:
         try:
             self._cursor.save()
             self._sink.close()
         except Exception as error:
-            self._note(self._told(error))
+            self._note_failure(error)
 
 
 def _batches(all_of_them: Iterator[Message], most: int) -> Iterator[list[Message]]:
