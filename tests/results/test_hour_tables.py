@@ -1,6 +1,7 @@
 """Tests of predictions by hour, with clocks that are set by hand."""
 
 import os
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -93,7 +94,7 @@ def test_hours_rows_are_read_back_in_order_from_anywhere(folder, clocks):
     assert len(rows.boxes) == len(rows.classes) == len(rows.confidence) == rows.offsets[-1]
 
 
-def test_hours_that_are_over_are_one_file_each(folder, clocks):
+def test_hours_that_are_over_are_one_file_each(folder, clocks, caplog):
     writer = writer_of(folder, clocks)
     write(writer, range(3), clocks, every_s=1)
     clocks.pass_(3600)
@@ -101,6 +102,7 @@ def test_hours_that_are_over_are_one_file_each(folder, clocks):
     writer.close()
     assert sorted(path.name for path in folder.iterdir()) == ["2025-11-25T10.parquet", "2025-11-25T11.parts"]
     assert read_predictions(folder / "2025-11-25T10.parquet").frame.tolist() == [0, 1, 2]
+    assert caplog.text == ""
     assert frames_after(folder, 1) == [2, 3, 4]
 
 
@@ -182,6 +184,26 @@ def test_reader_finds_the_row_groups_of_an_hour(folder, clocks, monkeypatch):
     assert next_rows(folder, 5).frame.tolist() == [6, 7]
     assert next_rows(folder, 7).frame.tolist() == [8, 9]
     assert [rows.frame.tolist() for rows in newest_rows(folder)] == [[8, 9], [4, 5, 6, 7], [0, 1, 2, 3]]
+
+
+def test_reader_beside_the_writer_sees_every_row_once_through_folds_and_merges(folder, clocks, caplog):
+    writer, done = writer_of(folder, clocks), threading.Event()
+
+    def work():
+        write(writer, range(240), clocks, every_s=45)
+        writer.close()
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    read = []
+    while not (done.is_set() and len(read) == 240):
+        read += frames_after(folder, read[-1] if read else -1)
+        assert len(read) <= 240
+    worker.join()
+    assert read == list(range(240))
+    assert len(hours_of(folder)) == 3
+    assert caplog.text == ""
 
 
 def test_reader_goes_on_when_hours_are_removed(folder, clocks):

@@ -267,8 +267,8 @@ def _merge_before(folder: Path, hour: int) -> None:
             try:
                 if any(parts.glob("*.parquet")):
                     merge_parts(path, PREDICTIONS, _ROWS_A_GROUP)
-                # May still hold temporary files of a writer that was killed.
-                rmtree(parts)
+                # Is still there if it holds temporary files of a writer that was killed.
+                rmtree(parts, ignore_errors=True)
             except (UserError, OSError) as error:
                 _LOG.warning("%s: its parts stay, since they cannot be merged: %s", path, error)
 
