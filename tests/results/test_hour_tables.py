@@ -148,7 +148,9 @@ def test_writer_goes_on_in_the_hour_and_merges_what_a_killed_one_left(folder, cl
 
 
 def test_next_frame_reads_the_newest_file_only(folder, clocks):
-    write(writer_of(folder, clocks), range(6), clocks, every_s=1800)
+    writer = writer_of(folder, clocks)
+    write(writer, range(6), clocks, every_s=1800)
+    writer.close()
     for path in folder.glob("2025-11-25T10*"):
         for part in path.iterdir() if path.is_dir() else [path]:
             part.write_bytes(b"damaged")
@@ -207,7 +209,9 @@ def test_reader_beside_the_writer_sees_every_row_once_through_folds_and_merges(f
 
 
 def test_reader_goes_on_when_hours_are_removed(folder, clocks):
-    write(writer_of(folder, clocks), range(8), clocks, every_s=1800)
+    writer = writer_of(folder, clocks)
+    write(writer, range(8), clocks, every_s=1800)
+    writer.close()
     for path in sorted(folder.iterdir())[:2]:
         if path.is_dir():
             for part in path.iterdir():
