@@ -329,7 +329,7 @@ def test_service_writes_answers_by_the_hour_and_nothing_for_a_report(common, goo
         made.streams[CAM].configure(EVERY, 1000, 1)
         for frame in frames:
             show_and_wait(CAM, frame)
-        made.end(10**9)
+        assert [ended.stream for ended in made.end(10**9)] == [CAM]
     rows = next_rows(common.folder.hours(CAM), -1)
     rest = next_rows(common.folder.hours(CAM), int(rows.frame[-1]))
     assert rows.frame.tolist() + rest.frame.tolist() == [0, 1, 2]

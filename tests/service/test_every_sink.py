@@ -121,7 +121,7 @@ def test_jsonl_sink_that_cannot_write_delivers_nothing(tmp_path):
 
 
 class WebServer:
-    """Web server that answers with the statuses it is given, then with 200, and keeps requests."""
+    """Web server that answers with the statuses it is given, then with 202, and keeps requests."""
 
     def __init__(self, *statuses):
         self.requests, self.connections = [], set()
@@ -135,11 +135,12 @@ class WebServer:
                 connections.add(self.client_address)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 seen.append((dict(self.headers), body))
-                self.send_response(waiting.pop(0) if waiting else 200)
+                reply = b"ok"
+                self.send_response(waiting.pop(0) if waiting else 202)
                 self.send_header("Location", "/elsewhere")
-                self.send_header("Content-Length", "2")
+                self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()
-                self.wfile.write(b"ok")
+                self.wfile.write(reply)
 
             def log_message(self, *_):
                 pass
@@ -169,7 +170,7 @@ def web():
 
 def test_webhook_posts_a_signed_batch(web, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "tops3cret")
-    server = web(204)
+    server = web(200)
     sink = make_sink(spec_of("webhook", url=server.url, bearer="${SECRET}"), a_service(tmp_path))
     sink.send([a_message(0), a_message(1)])
     sink.send([a_message(2)])
