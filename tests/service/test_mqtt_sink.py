@@ -118,7 +118,7 @@ def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):
     sink.report([Camera("gate", accuracy=0.5)])
     late = Subscriber(broker.port)
     state = {"state": "serving", "healthy": True, "accuracy": 0.5}
-    wait_for(lambda: late.of("ekya/gate/status"), "the retained state")
+    wait_for(lambda: len(late.received) >= 5, "what is retained")
     assert json.loads(late.of("ekya/gate/status")[0]) == state
     assert late.of("ekya/status") == ["online"]
     configs = [topic for topic, _ in late.received if topic.startswith("homeassistant/")]

@@ -114,14 +114,14 @@ class HourWriter:
             self._merging.join()
 
     def _hour_now(self) -> int:
-        """Returns the hour by the clock, but never an earlier one than before.
+        """Returns the hour by the clock, which may have been set back.
 
-        If the clock was set back, an hour still ends after two, so that no file grows without end.
+        Then the hour that was begun still ends after two, so that no file grows without end.
         """
         hour = int(self._unix_s() // HOUR_S)
         if self._monotonic_s() - self._opened_s >= 2 * HOUR_S:
             hour = max(hour, self._hour + 1)
-        return max(hour, self._hour)
+        return hour
 
     def _begin(self, hour: int) -> None:
         self._hour, self._opened_s = hour, self._monotonic_s()
@@ -139,10 +139,9 @@ class HourWriter:
         self._recent += self._rows
         self._rows = []
         if len(self._parts) >= _PARTS_A_FOLD:
-            folded = _write_part(folder, self._recent)
+            _write_part(folder, self._recent)
             for part in self._parts:
-                if part != folded:
-                    part.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
             self._recent, self._parts = [], []
 
 
