@@ -76,7 +76,7 @@ DEBIAN_THERE := /usr/bin/python3 -c 'import gi; gi.require_version("GstRtspServe
 APT := env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1
 
 debian:
-	@if { $(DEBIAN_THERE); } >/dev/null 2>&1; then exit 0; fi; \
+	@if ( $(DEBIAN_THERE) ) >/dev/null 2>&1; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ]; then as=; else as='sudo -n'; fi; \
 	if command -v apt-get >/dev/null && $$as true 2>/dev/null; then \
 	  echo "Installing $(DEBIAN_PACKAGES) for the tests of live cameras and services"; \
