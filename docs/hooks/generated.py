@@ -7,6 +7,7 @@ Ekya is imported here.
 import re
 from collections.abc import Callable, Mapping
 
+import api_page
 import cli_page
 import metrics_page
 import settings_page
@@ -19,6 +20,7 @@ from ekya.fleet.servers_file import ServersSpec
 from ekya.runtime.observers import RunMetrics
 from ekya.service.alerts import ALERTS
 from ekya.service.metrics import METRICS
+from ekya.service.http.routes import ROUTES
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 
@@ -37,6 +39,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "fleet-file": lambda: settings_page.page(fleet_file()),
     "servers-file": lambda: settings_page.page(servers_file()),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),
+    "api": lambda: api_page.page(ROUTES),
     "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),
     "service-metrics": lambda: metrics_page.service_page(METRICS),
     "service-alerts": lambda: metrics_page.alerts_page(ALERTS),

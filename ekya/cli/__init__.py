@@ -14,6 +14,7 @@ from ekya.cli import (
     calibrate,
     check,
     compare,
+    ctl,
     doctor,
     fleet_manager,
     fleet_profile,
@@ -59,6 +60,9 @@ app = typer.Typer(
 )
 
 _golden = typer.Typer(name="golden", help="Golden models: label a fleet's streams before they are run.")
+_ctl = typer.Typer(
+    name="ctl", help="A running service: what it does, and changes to it.", invoke_without_command=True
+)
 _fleet = typer.Typer(
     name="fleet", help="Several servers: placement of trainings.", invoke_without_command=True
 )
@@ -74,13 +78,17 @@ _add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.sim
 _add(app, record.record, prepare.prepare, check.check, schema.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)
-_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo, monitoring.monitoring)
-_add(app, status.status, gc.gc, backup.backup, restore.restore)
+_add(app, doctor.doctor, calibrate.calibrate, speeds.speeds, zoo.zoo)
+_add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
+_add(_ctl, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels)
+app.add_typer(_ctl)
+_add(app, status.status, gc.gc, backup.backup, restore.restore, monitoring.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_profile.profile)
 _add(_fleet, fleet_manager.manager, fleet_worker.worker)
 app.add_typer(_fleet)
 
 
+@_ctl.callback()
 @_fleet.callback()
 def _show_help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:

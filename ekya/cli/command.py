@@ -26,6 +26,11 @@ class Command(Generic[_Config]):
     run: Callable[[_Config, Output], None]
     examples: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """Name on the command line: ``roll-back`` of ``roll_back``, ``set`` of ``set_``."""
+        return self.run.__name__.strip("_").replace("_", "-")
+
     def add_to(self, group: typer.Typer) -> None:
         """Adds the command to a group, behind those that it has."""
 
@@ -37,7 +42,8 @@ class Command(Generic[_Config]):
         cast(Any, parsed).__signature__ = inspect.signature(self.config)
         parsed.__doc__ = self.run.__doc__
         alone = typer.Typer()  # commands of a group are listed before its groups, unless they are in one
-        alone.command(self.run.__name__, epilog="Examples:\n\n" + "\n\n".join(self.examples))(parsed)
+        epilog = "Examples:\n\n" + "\n\n".join(self.examples)
+        alone.command(self.name, epilog=epilog)(parsed)
         group.add_typer(alone)
 
 

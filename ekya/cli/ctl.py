@@ -1,0 +1,267 @@
+"""``ekya ctl``: shows and changes a running service over its REST API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.output import Output
+from ekya.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ekya.service.http.client import ServiceClient
+
+_Camera = Annotated[str, typer.Argument(metavar="CAMERA", help="Id of the camera.")]
+_Service = Annotated[str | None, typer.Option("--name", help="Name of the service; default: the only one.")]
+_Weight = Annotated[float | None, typer.Option(help="Weight of the camera's accuracy in the objective.")]
+_MaxAge = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Maximum age of the camera's latest result; 0 for no limit."),
+]
+
+_COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "ended": "dim"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtlConfig:
+    """Options of a command about the whole service."""
+
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtlCameraConfig:
+    """Options of a command about one camera."""
+
+    camera: _Camera
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtlAddConfig:
+    """Options of ``ekya ctl add``."""
+
+    camera: _Camera
+    url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A live camera: rtsp://, http:// or /dev/videoN; ${NAME} in it is an environment variable "
+            "of the service.",
+        ),
+    ] = None
+    video: Annotated[
+        str | None, typer.Option(metavar="FILE[,FILE...]", help="Video files, played one after the other.")
+    ] = None
+    stream: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file with the other keys of a stream of the fleet file."),
+    ] = None
+    weight: _Weight = None
+    max_age: _MaxAge = None
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtlSetConfig:
+    """Options of ``ekya ctl set``."""
+
+    camera: Annotated[
+        str | None,
+        typer.Argument(metavar="CAMERA", help="Id of the camera; without it, the fleet is changed."),
+    ] = None
+    weight: _Weight = None
+    max_age: _MaxAge = None
+    min_accuracy: Annotated[
+        float | None, typer.Option(help="Lowest accuracy that inference of a camera may have, of the fleet.")
+    ] = None
+    gpus: Annotated[
+        float | None, typer.Option(help="GPUs that the fleet may use; without a GPU, CPU cores.")
+    ] = None
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@command(CtlConfig, "ekya ctl status", "ekya ctl status --name street --json -")
+def status(config: CtlConfig, output: Output) -> None:
+    """Show the cameras of a running service: state, accuracy, model, shares and retraining."""
+    client = _client(config.runs, config.name)
+    told = client.get("status")
+    output.report(told)
+    window = f"window {told['window']}" if told["window"] >= 0 else "starting"
+    output.say(f"{told['name']}: {window}, scheduler {told['scheduler']}, {client.place.url}")
+    output.console.print(_table(told["cameras"]))
+
+
+@command(
+    CtlAddConfig,
+    "ekya ctl add gate --url 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live'",
+    "ekya ctl add yard --stream yard.yaml --weight 2",
+)
+def add(config: CtlAddConfig, output: Output) -> None:
+    """Add a camera to a running service, and wait until it serves."""
+    values = _stream(config)
+    client = _client(config.runs, config.name)
+    client.change("POST", "cameras", values)
+    _done(output, config.camera, "add", "is added")
+
+
+@command(CtlCameraConfig, "ekya ctl remove gate")
+def remove(config: CtlCameraConfig, output: Output) -> None:
+    """Remove a camera from a running service for good."""
+    from ekya.service.http.client import camera_path
+
+    _client(config.runs, config.name).change("DELETE", camera_path(config.camera))
+    _done(output, config.camera, "remove", "is removed")
+
+
+@command(CtlCameraConfig, "ekya ctl pause gate")
+def pause(config: CtlCameraConfig, output: Output) -> None:
+    """Stop analysing a camera until it is resumed."""
+    _post(config, output, "pause", "is paused")
+
+
+@command(CtlCameraConfig, "ekya ctl resume gate")
+def resume(config: CtlCameraConfig, output: Output) -> None:
+    """Go on with a paused camera."""
+    _post(config, output, "resume", "goes on")
+
+
+@command(
+    CtlSetConfig, "ekya ctl set gate --weight 2 --max-age 3", "ekya ctl set --min-accuracy 0.6 --gpus 1.5"
+)
+def set_(config: CtlSetConfig, output: Output) -> None:
+    """Change terms of a camera, or of the fleet, while the service runs."""
+    from ekya.service.http.client import camera_path
+
+    of_camera = _given({"weight": config.weight, "max_age_s": config.max_age})
+    of_fleet = _given({"min_accuracy": config.min_accuracy, "gpus": config.gpus})
+    if config.camera is None and of_camera:
+        raise UserError("CAMERA is missing: --weight and --max-age are of one camera; name it")
+    if config.camera is not None and of_fleet:
+        raise UserError("--min-accuracy and --gpus are of the fleet; leave CAMERA out")
+    if not (values := {**of_camera, **of_fleet}):
+        raise UserError("nothing is to change; give --weight or --max-age, or --min-accuracy or --gpus")
+    path = "fleet" if config.camera is None else camera_path(config.camera)
+    _client(config.runs, config.name).change("PATCH", path, values)
+    _done(output, config.camera or "fleet", "set", "is changed")
+
+
+@command(CtlCameraConfig, "ekya ctl freeze gate")
+def freeze(config: CtlCameraConfig, output: Output) -> None:
+    """Keep a camera's model: no retraining."""
+    _post(config, output, "freeze", "keeps its model")
+
+
+@command(CtlCameraConfig, "ekya ctl unfreeze gate")
+def unfreeze(config: CtlCameraConfig, output: Output) -> None:
+    """Let a camera's model be retrained again."""
+    _post(config, output, "unfreeze", "is retrained again")
+
+
+@command(CtlCameraConfig, "ekya ctl roll-back gate")
+def roll_back(config: CtlCameraConfig, output: Output) -> None:
+    """Serve the model before the one that serves now."""
+    _post(config, output, "roll-back", "serves its previous model")
+
+
+@command(CtlCameraConfig, "ekya ctl labels gate")
+def labels(config: CtlCameraConfig, output: Output) -> None:
+    """Have the golden model label a camera now."""
+    _post(config, output, "labels", "will be labelled")
+
+
+def _client(runs: Path, name: str | None) -> "ServiceClient":
+    from ekya.service.http.client import ServiceClient
+
+    return ServiceClient.find(runs, name)
+
+
+def _post(config: CtlCameraConfig, output: Output, what: str, done: str) -> None:
+    from ekya.service.http.client import camera_path
+
+    _client(config.runs, config.name).change("POST", camera_path(config.camera, f"/{what}"))
+    _done(output, config.camera, what, done)
+
+
+def _done(output: Output, subject: str, what: str, done: str) -> None:
+    output.report({"subject": subject, "change": what})
+    output.say(f"{subject} {done}")
+
+
+def _given(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Returns the options that were given; ``--max-age 0`` means no limit."""
+    given = {key: value for key, value in values.items() if value is not None}
+    return {key: None if key == "max_age_s" and value == 0 else value for key, value in given.items()}
+
+
+def _stream(config: CtlAddConfig) -> dict[str, object]:
+    """Returns a camera as a stream of the fleet file.
+
+    Raises:
+        UserError: no source, or several; or the file is no mapping.
+    """
+    given = {"--url": config.url, "--video": config.video, "--stream": config.stream}
+    if len(named := [option for option, value in given.items() if value is not None]) != 1:
+        told = " and ".join(named) or "the source of the frames is missing"
+        raise UserError(f"{told}: give one of --url, --video and --stream")
+    values: dict[str, object] = {}
+    if config.stream is not None:
+        values = _mapping(config.stream)
+    elif config.url is not None:
+        values["source"] = {"kind": "camera", "url": config.url}
+    else:
+        values["source"] = {
+            "kind": "video",
+            "files": [str(Path(one).absolute()) for one in opt.names(config.video)],
+        }
+    return {**values, "id": config.camera, **_given({"weight": config.weight, "max_age_s": config.max_age})}
+
+
+def _mapping(path: Path) -> dict[str, object]:
+    import yaml
+
+    from ekya.system.files import user_errors
+
+    with user_errors(path):
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: this is no YAML file; correct it") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: write keys and values of a stream, such as source")
+    return values
+
+
+def _table(cameras: list[dict[str, Any]]) -> Table:
+    table = Table()
+    for heading in ("camera", "state", "accuracy", "model", "inference", "retraining", "note"):
+        table.add_column(heading)
+    for one in cameras:
+        state = one["health"] if one["state"] == "serving" else one["state"]
+        job = one["retraining"]
+        table.add_row(
+            one["id"],
+            Text(state, _COLORS.get(state, "yellow")),
+            "" if one["accuracy"] is None else f"{one['accuracy']:.1%}",
+            f"{one['model_version']}{' frozen' if one['frozen'] else ''}",
+            f"{one['inference_share_milli'] / 1000:.2f}",
+            f"{one['retraining_share_milli'] / 1000:.2f}, epoch {job['epoch']} of {job['epochs']}"
+            if job
+            else "",
+            one["reason"] or one["health_reason"],
+        )
+    return table

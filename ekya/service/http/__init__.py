@@ -1,0 +1,1 @@
+"""REST API, live page and metrics of a service, over HTTP."""

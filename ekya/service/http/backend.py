@@ -1,0 +1,63 @@
+"""What the HTTP server asks of the service: facts to show, and commands to carry out."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ekya.results.storage.run_state import ModelRow
+from ekya.service.status import RetrainingRow, Series, ServiceStatus
+
+
+class Backend(Protocol):
+    """The service behind the HTTP server. Methods are called from several threads, and may block.
+
+    Each raises ``LookupError`` for an unknown camera, with a sentence, and ``UserError`` for a request that
+    the caller can correct.
+    """
+
+    def status(self) -> ServiceStatus:
+        """Returns the state of the service and of its cameras."""
+
+    def series(self, camera: str) -> Series:
+        """Returns a camera's accuracy and shares over time."""
+
+    def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
+        """Returns a camera's last retrainings, the oldest first."""
+
+    def metrics(self) -> bytes:
+        """Returns the metrics in Prometheus' text format."""
+
+    def picture(self, camera: str) -> bytes | None:
+        """Returns the newest frame with its boxes as JPEG; None before the first."""
+
+    def newest(self, camera: str) -> dict[str, object] | None:
+        """Returns the newest answer as it is sent to sinks; None before the first."""
+
+    def models(self, camera: str) -> tuple[ModelRow, ...]:
+        """Returns the models that served a camera, by version."""
+
+    def add_camera(self, values: Mapping[str, object]) -> None:
+        """Adds a camera, given as a stream of the fleet file; returns when it serves."""
+
+    def remove_camera(self, camera: str) -> None:
+        """Removes a camera for good."""
+
+    def pause_camera(self, camera: str) -> None:
+        """Stops analysing a camera until it is resumed."""
+
+    def resume_camera(self, camera: str) -> None:
+        """Goes on with a paused camera."""
+
+    def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
+        """Changes ``weight`` or ``max_age_s`` of a camera."""
+
+    def change_fleet(self, values: Mapping[str, object]) -> None:
+        """Changes ``min_accuracy`` or ``gpus`` of the fleet."""
+
+    def freeze(self, camera: str, frozen: bool) -> None:
+        """Keeps a camera's model without retraining, or lets it be retrained again."""
+
+    def roll_back(self, camera: str) -> None:
+        """Serves the model before the one that serves now."""
+
+    def ask_labels(self, camera: str) -> None:
+        """Has the golden model label a camera now."""

@@ -1,0 +1,121 @@
+"""What requests carry, and what answers carry beyond the facts of ``ekya.service.status``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ekya.results.storage.run_state import ModelRow
+from ekya.service.status import Series
+
+
+class _Body(BaseModel):
+    """Body of a request: an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Change(_Body):
+    """Keys to change; at least one."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError(f"nothing is to change; name one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+class CameraTerms(_Change):
+    """Terms of a camera that can be changed while it runs; those that are left out stay.
+
+    Attributes:
+        weight: of its accuracy in the objective.
+        max_age_s: maximum age of the latest result in seconds; null for no limit.
+    """
+
+    weight: float = Field(default=1.0, gt=0)
+    max_age_s: float | None = Field(default=None, gt=0)
+
+
+class FleetTerms(_Change):
+    """Terms of the fleet that can be changed while it runs; those that are left out stay.
+
+    Attributes:
+        min_accuracy: the lowest accuracy that inference of a camera may have.
+        gpus: number of GPUs that the fleet may use; without a GPU, cores.
+    """
+
+    min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    gpus: float = Field(default=1.0, gt=0)
+
+
+class SeriesQuery(_Body):
+    """Part of a series that is asked for.
+
+    Attributes:
+        hours: only the last hours; all without it.
+    """
+
+    hours: float | None = Field(default=None, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that served a camera.
+
+    Attributes:
+        version: counted per camera; 0 is the base model.
+        window: window in which it was trained.
+        config: γ for display; null for the base model and for one that was taken over.
+        validation_accuracy: in [0, 1]; null if it was not measured.
+        serving: it serves now.
+    """
+
+    version: int
+    window: int
+    config: str | None
+    validation_accuracy: float | None
+    serving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request was refused.
+
+    Attributes:
+        error: one sentence.
+    """
+
+    error: str
+
+
+def models_of(rows: Sequence[ModelRow], serving: int) -> tuple[Model, ...]:
+    """Returns a camera's models for an answer, by version.
+
+    Args:
+        rows: as recorded.
+        serving: version that serves.
+    """
+    return tuple(
+        Model(
+            int(row.version),
+            row.window,
+            None if row.gamma is None else row.gamma.name,
+            row.validation_accuracy,
+            row.version == serving,
+        )
+        for row in rows
+    )
+
+
+def last_hours(series: Series, hours: float | None, now_unix_s: float) -> Series:
+    """Returns the points of the last hours; all for None."""
+    since_s = 0.0 if hours is None else now_unix_s - hours * 3600.0
+    first = next((at for at, unix_s in enumerate(series.unix_s) if unix_s >= since_s), len(series.unix_s))
+    return Series(
+        series.unix_s[first:],
+        series.accuracy[first:],
+        series.inference_milli[first:],
+        series.retraining_milli[first:],
+    )

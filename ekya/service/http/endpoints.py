@@ -1,0 +1,210 @@
+"""Handlers of the API's routes: check access and body, ask the backend in a thread, answer in JSON."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
+
+from ekya.config.errors import describe
+from ekya.config.fleet_sections import StreamConfig
+from ekya.core.errors import UserError
+from ekya.service.http.backend import Backend
+from ekya.service.http.events import Events, Moment, newest_of
+from ekya.service.http.guard import Guard
+from ekya.service.http.openapi import description
+from ekya.service.http.routes import JSON, METRICS, ROUTES, Access, Call, Route
+from ekya.service.status import ServiceStatus
+from ekya.streams.ingest.credentials import masked
+
+MOST_BYTES = 64 * 1024
+"""Size of a request's body."""
+
+BODY_S = 10.0
+"""Time within which a body must have come, seconds."""
+
+HEALTH_S = 5.0
+"""Time within which a healthy service tells its status, seconds."""
+
+READERS = 4
+"""Threads that read the backend."""
+
+CHANGERS = 4
+"""Threads that change the service, and so the number of changes at a time."""
+
+MOST_CHANGES = 16
+"""Number of changes that are carried out or wait."""
+
+METRICS_TYPE = f"{METRICS}; version=0.0.4; charset=utf-8"
+"""Media type of the metrics with the version of their format."""
+
+_TOLD_HEADERS = ("Allow", "Retry-After", "WWW-Authenticate")
+_STATUS: TypeAdapter[ServiceStatus] = TypeAdapter(ServiceStatus)
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True, eq=False)
+class Endpoints:
+    """Handlers of all routes of the API.
+
+    Attributes:
+        backend: the service.
+        guard: who may use them.
+    """
+
+    backend: Backend
+    guard: Guard
+    _readers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(READERS, thread_name_prefix="http-read")
+    )
+    _changers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(CHANGERS, thread_name_prefix="http-change")
+    )
+    _changes: int = 0
+    _events: Events = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._events = Events(lambda: self._in(self._readers, self._moment))
+
+    def add_to(self, app: web.Application) -> None:
+        """Adds every route, and what ends with the server."""
+        own = {"events": self._events.stream, "healthz": self._healthz, "openapi": self._openapi}
+        for route in ROUTES:
+            asks = None if route.call is None else self._asks(route, route.call)
+            app.router.add_route(route.method, route.path, self._guarded(route, asks or own[route.name]))
+        app.on_shutdown.append(self._close)
+
+    def _guarded(self, route: Route, handler: Handler) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            self.guard.check(request, route.access)
+            return await handler(request)
+
+        return handle
+
+    def _asks(self, route: Route, ask: Callable[[Backend, Call], object]) -> Handler:
+        """Returns the handler of a route that the backend answers."""
+        adapter: TypeAdapter[Any] | None = None if route.answers is None else TypeAdapter(route.answers)
+
+        async def handle(request: web.Request) -> web.Response:
+            call = Call(request.match_info.get("camera", ""), await _values(route, request))
+            if route.access is Access.CHANGE:
+                await self._change(lambda: ask(self.backend, call))
+                return web.Response(status=204)
+            found = await self._in(self._readers, lambda: _serialized(ask(self.backend, call), adapter))
+            media = METRICS_TYPE if route.media == METRICS else route.media
+            return web.Response(body=found, headers={"Content-Type": media})
+
+        return handle
+
+    async def _change(self, change: Callable[[], object]) -> None:
+        """Carries out a change, which may take long.
+
+        Raises:
+            HTTPServiceUnavailable: ``MOST_CHANGES`` are under way.
+        """
+        if self._changes >= MOST_CHANGES:
+            raise web.HTTPServiceUnavailable(
+                text=f"{MOST_CHANGES} changes are under way; try again when they are done",
+                headers={"Retry-After": "10"},
+            )
+        self._changes += 1
+        try:
+            await self._in(self._changers, change)
+        finally:
+            self._changes -= 1
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(HEALTH_S):
+                await self._in(self._readers, self.backend.status)
+        except Exception as error:
+            _LOG.warning("the service does not tell its status: %r", error)
+            return web.json_response({"ok": False}, status=503)
+        return web.json_response({"ok": True})
+
+    async def _openapi(self, _request: web.Request) -> web.Response:
+        return web.json_response(await self._in(self._readers, description))
+
+    def _moment(self) -> Moment:
+        status = self.backend.status()
+        newest = newest_of([camera.id for camera in status.cameras], self.backend.newest)
+        return Moment(_STATUS.dump_json(status), newest)
+
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    async def _close(self, _app: web.Application) -> None:
+        await self._events.close()
+        for threads in (self._readers, self._changers):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers every error with JSON: ``{"error": "..."}``, without passwords."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        headers = {name: error.headers[name] for name in _TOLD_HEADERS if name in error.headers}
+        return _problem(error.status, error.text or error.reason, headers)
+    except UserError as error:
+        return _problem(400, str(error))
+    except LookupError as error:
+        return _problem(404, str(error.args[0]) if error.args else "there is no such thing")
+    except Exception:
+        _LOG.exception("%s %s failed", request.method, request.path)
+        return _problem(500, "the service failed to answer; its log says why")
+
+
+def _problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": masked(sentence)}, status=status, headers=headers)
+
+
+def _serialized(found: object, adapter: TypeAdapter[Any] | None) -> bytes:
+    if adapter is not None:
+        return adapter.dump_json(found)
+    if not isinstance(found, bytes):
+        raise TypeError(f"{type(found).__name__} is no content of an answer")
+    return found
+
+
+async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:
+    """Returns the checked keys of a request's body or query.
+
+    Raises:
+        UserError: an unknown key, or a value that is not possible.
+        HTTPUnsupportedMediaType, HTTPRequestTimeout: a body that is no JSON, or does not come.
+    """
+    if route.query is not None:
+        return _checked(route.query, dict(request.query))
+    if route.body is None:
+        return {}
+    if request.content_type != JSON:
+        raise web.HTTPUnsupportedMediaType(text=f"send the body as {JSON}")
+    try:
+        async with asyncio.timeout(BODY_S):
+            raw = await request.json()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
+    except (ValueError, RecursionError):
+        raise UserError("the body is no JSON; correct it") from None
+    if not isinstance(raw, dict):
+        raise UserError("the body is no JSON object; write keys and values")
+    return raw if route.body is StreamConfig else _checked(route.body, raw)
+
+
+def _checked(model: type[Any], raw: Mapping[str, object]) -> Mapping[str, Any]:
+    try:
+        given: Mapping[str, Any] = model.model_validate(raw).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise UserError(describe(error, raw, model)) from None
+    return given

@@ -1,0 +1,106 @@
+"""Decides whether a request may use a route."""
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from aiohttp import web
+
+from ekya.service.http.access import GUARD_HEADER, FailureLimit, Keys
+from ekya.service.http.routes import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Admits requests, by bearer header or by cookie.
+
+    Attributes:
+        keys: None where everyone on this machine is admitted.
+        metrics_open: whether everyone may read the metrics.
+        bearers, logins: wrong tokens in headers, and in the log-in form.
+    """
+
+    keys: Keys | None
+    metrics_open: bool = False
+    bearers: FailureLimit = field(default_factory=FailureLimit)
+    logins: FailureLimit = field(default_factory=FailureLimit)
+
+    def check(self, request: web.Request, access: Access) -> None:
+        """Returns if the request may use a route with this access.
+
+        Raises:
+            HTTPUnauthorized, HTTPForbidden, HTTPTooManyRequests: it may not.
+        """
+        if access is Access.OPEN or (access is Access.METRICS and self.metrics_open):
+            return
+        if self._has_bearer(request):
+            return
+        if not self.has_session(request):
+            raise web.HTTPUnauthorized(
+                text="log in, or send the service's token as 'Authorization: Bearer TOKEN'",
+                headers={"WWW-Authenticate": 'Bearer realm="ekya"'},
+            )
+        if access is Access.CHANGE and GUARD_HEADER not in request.headers:
+            raise web.HTTPForbidden(text=f"a change without a bearer token needs the header {GUARD_HEADER}")
+
+    def has_session(self, request: web.Request) -> bool:
+        """Returns whether the request comes from a browser that is logged in, or need not be."""
+        if self.keys is None:
+            _require_local_name(request)
+            return True
+        return self.keys.is_session(request.cookies.get(cookie_name(request), ""))
+
+    def log_in(self, request: web.Request, token: str) -> str | None:
+        """Returns the cookie of a new session; None for a wrong token.
+
+        Raises:
+            HTTPTooManyRequests: too many wrong tokens came from this address.
+        """
+        if self.keys is None:
+            return None
+        address = _limit(request, self.logins)
+        if self.keys.is_token(token):
+            return self.keys.new_session()
+        self.logins.failed(address)
+        return None
+
+    def _has_bearer(self, request: web.Request) -> bool:
+        header = request.headers.get("Authorization")
+        if header is None or self.keys is None:
+            return False
+        address = _limit(request, self.bearers)
+        if not self.keys.is_bearer(header):
+            self.bearers.failed(address)
+            return False
+        return True
+
+
+def cookie_name(request: web.Request) -> str:
+    """Returns the name of the session's cookie: browsers keep one jar for all ports of a host."""
+    transport = request.transport
+    name = None if transport is None else transport.get_extra_info("sockname")
+    return f"ekya_session_{name[1] if name else 0}"
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether a host's name or address is that of this machine for itself alone."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _limit(request: web.Request, failures: FailureLimit) -> str:
+    """Returns the address of the client, unless it has to wait."""
+    address = request.remote or ""
+    if wait_s := failures.wait_s(address):
+        raise web.HTTPTooManyRequests(
+            text=f"too many wrong tokens from this address; try again in {wait_s:.0f} s",
+            headers={"Retry-After": f"{wait_s:.0f}"},
+        )
+    return address
+
+
+def _require_local_name(request: web.Request) -> None:
+    """Refuses a host name of someone else's that leads here: its pages would read the service."""
+    if not is_loopback(request.url.host or ""):
+        raise web.HTTPForbidden(text="without a token, this service is called localhost or 127.0.0.1 only")

@@ -1,0 +1,128 @@
+"""OpenAPI description of the API, made from the declarations of its routes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from http import HTTPStatus
+from typing import Any, get_args, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter
+
+from ekya import __version__
+from ekya.config.descriptions import ATTRIBUTES, attribute_meanings
+from ekya.service.http.bodies import Problem
+from ekya.service.http.routes import JSON, ROUTES, Access, Route
+
+_REF = "#/components/schemas/{model}"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+@cache
+def description() -> Mapping[str, Any]:
+    """Returns the OpenAPI 3.1 document."""
+    schemas, components = _schemas()
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Ekya",
+            "version": __version__,
+            "description": "A service that keeps the models of a fleet of cameras accurate.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    refusals = [HTTPStatus.SERVICE_UNAVAILABLE] if route.call is None else []
+    if route.access is not Access.OPEN:
+        refusals += [HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS]
+    if route.access is Access.CHANGE:
+        refusals += [HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE]
+    if route.query is not None:
+        refusals.append(HTTPStatus.BAD_REQUEST)
+    if route.body is not None:
+        refusals += [HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNSUPPORTED_MEDIA_TYPE]
+    parameters = [_in_path(name) for name in _PARAMETER.findall(route.path)]
+    if parameters:
+        refusals.append(HTTPStatus.NOT_FOUND)
+    parameters += [] if route.query is None else list(_in_query(route.query))
+    refused = {"description": "", "content": {JSON: {"schema": schemas[Problem]}}}
+    told: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.about,
+        "parameters": parameters,
+        "responses": {
+            **_success(route, schemas),
+            **{str(int(one)): {**refused, "description": one.phrase} for one in sorted(refusals)},
+        },
+        "security": [] if route.access is Access.OPEN else [{"token": []}],
+    }
+    if route.body is not None:
+        told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[route.body]}}}
+    return told
+
+
+def _success(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    if not route.media:
+        return {"204": {"description": "Done."}}
+    schema = {} if route.answers is None else schemas[route.answers]
+    return {"200": {"description": route.about, "content": {route.media: {"schema": schema}}}}
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _in_query(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
+    meanings = attribute_meanings(query)
+    for name, schema in query.model_json_schema()["properties"].items():
+        told = {"description": _one_line(meanings.get(name, ""))}
+        yield {"name": name, "in": "query", "required": False, **told, "schema": schema}
+
+
+def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
+    """Returns the schema of each body and answer, and the components that they refer to."""
+    bodies = [route.body for route in ROUTES if route.body is not None]
+    answers = [route.answers for route in ROUTES if route.answers is not None]
+    asked = [(body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)]
+    told = [(answer, "serialization", TypeAdapter(answer)) for answer in dict.fromkeys([*answers, Problem])]
+    found, shared = TypeAdapter.json_schemas([*asked, *told], ref_template=_REF)  # type: ignore[arg-type]
+    components: dict[str, Any] = shared.get("$defs", {})
+    for model in _models([*bodies, *answers, Problem]):
+        if model.__name__ in components:
+            _describe(components[model.__name__], model)
+    return {kind: schema for (kind, _), schema in found.items()}, dict(sorted(components.items()))
+
+
+def _models(kinds: list[Any]) -> Iterator[type]:
+    """Yields the models and dataclasses that types mention, each once."""
+    seen: set[Any] = set()
+    while kinds:
+        kind = kinds.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        kinds = [*kinds, *get_args(kind)]
+        if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, BaseModel)):
+            yield kind
+            kinds += list(get_type_hints(kind).values())
+
+
+def _describe(schema: dict[str, Any], model: type) -> None:
+    """Adds the meanings of a model's docstring to its schema."""
+    schema["description"] = _one_line((model.__doc__ or "").partition(ATTRIBUTES)[0])
+    for name, meaning in attribute_meanings(model).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name].setdefault("description", _one_line(meaning))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`")

@@ -1,0 +1,275 @@
+"""The API's routes, each declared once: the server and its OpenAPI description are made from the same."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+
+from ekya.config.fleet_sections import StreamConfig
+from ekya.core.errors import UserError
+from ekya.service.http.backend import Backend
+from ekya.service.http.bodies import CameraTerms, FleetTerms, Model, SeriesQuery, last_hours, models_of
+from ekya.service.status import CameraStatus, RetrainingRow, Series, ServiceStatus
+
+API = "/api/v1"
+JSON = "application/json"
+JPEG = "image/jpeg"
+EVENTS = "text/event-stream"
+METRICS = "text/plain"
+
+
+class Access(Enum):
+    """Who may use a route."""
+
+    OPEN = "everyone"
+    READ = "token or session"
+    METRICS = "token or session, or everyone with `metrics_open`"
+    CHANGE = "token, or session and guard header"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request whose access and body were checked.
+
+    Attributes:
+        camera: named in the path; empty without one.
+        values: body or query: the keys that were given.
+    """
+
+    camera: str = ""
+    values: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of the API.
+
+    Attributes:
+        method, path: path with ``{camera}`` where a camera is named.
+        name: of the operation.
+        about: what it does, in a sentence.
+        call: what it asks of the backend; None for a route that the server answers itself.
+        answers: type of the JSON in the answer; None for another media type, or no content.
+        media: media type of the answer; empty for no content.
+        body: model of the JSON in the request.
+        query: model of the query.
+        access: who may use it.
+    """
+
+    method: str
+    path: str
+    name: str
+    about: str
+    call: Callable[[Backend, Call], object] | None
+    answers: Any = None
+    media: str = JSON
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    access: Access = Access.READ
+
+
+def _series(backend: Backend, call: Call) -> Series:
+    hours = call.values.get("hours")
+    return last_hours(backend.series(call.camera), hours, backend.status().now_unix_s)
+
+
+def _models(backend: Backend, call: Call) -> tuple[Model, ...]:
+    serving = backend.status().camera(call.camera).model_version
+    return models_of(backend.models(call.camera), serving)
+
+
+def _picture(backend: Backend, call: Call) -> bytes:
+    picture = backend.picture(call.camera)
+    if picture is None:
+        raise LookupError(f"camera {call.camera} has no picture yet")
+    return picture
+
+
+def _newest(backend: Backend, call: Call) -> dict[str, object]:
+    message = backend.newest(call.camera)
+    if message is None:
+        raise LookupError(f"camera {call.camera} has no answer yet")
+    return message
+
+
+def _add(backend: Backend, call: Call) -> None:
+    # Its keys are checked by the service, which knows the rest of the fleet; only the shape is checked here.
+    if not call.values:
+        raise UserError("the camera is missing; give it as a stream of the fleet file, with id and source")
+    backend.add_camera(call.values)
+
+
+def _read(path: str, name: str, about: str, call: Callable[[Backend, Call], object], answers: Any) -> Route:
+    return Route("GET", f"{API}/{path}", name, about, call, answers)
+
+
+def _change(
+    method: str,
+    path: str,
+    name: str,
+    about: str,
+    call: Callable[[Backend, Call], None],
+    body: type[BaseModel] | None = None,
+) -> Route:
+    return Route(method, f"{API}/{path}", name, about, call, None, "", body, access=Access.CHANGE)
+
+
+_CAMERA = "cameras/{camera}"
+
+ROUTES: tuple[Route, ...] = (
+    _read(
+        "status", "status", "State of the service and of its cameras.", lambda b, _: b.status(), ServiceStatus
+    ),
+    _read(
+        "cameras",
+        "cameras",
+        "All cameras, sorted by id.",
+        lambda b, _: b.status().cameras,
+        tuple[CameraStatus, ...],
+    ),
+    _read(_CAMERA, "camera", "One camera.", lambda b, call: b.status().camera(call.camera), CameraStatus),
+    Route(
+        "GET",
+        f"{API}/{_CAMERA}/series",
+        "series",
+        "A camera's accuracy and shares over time.",
+        _series,
+        Series,
+        query=SeriesQuery,
+    ),
+    _read(
+        f"{_CAMERA}/retrainings",
+        "retrainings",
+        "A camera's last retrainings, the oldest first.",
+        lambda b, call: b.retrainings(call.camera),
+        tuple[RetrainingRow, ...],
+    ),
+    _read(
+        f"{_CAMERA}/models",
+        "models",
+        "The models that served a camera, by version.",
+        _models,
+        tuple[Model, ...],
+    ),
+    Route(
+        "GET",
+        f"{API}/{_CAMERA}/picture.jpg",
+        "picture",
+        "A camera's newest frame with its boxes.",
+        _picture,
+        media=JPEG,
+    ),
+    _read(
+        f"{_CAMERA}/answer",
+        "answer",
+        "A camera's newest answer, as it is sent to sinks.",
+        _newest,
+        dict[str, object],
+    ),
+    Route(
+        "GET",
+        f"{API}/events",
+        "events",
+        "Server-sent events: `status`, once a second, and `answer`, the newest of each camera.",
+        None,
+        media=EVENTS,
+    ),
+    _change(
+        "POST",
+        "cameras",
+        "add_camera",
+        "Adds a camera, given as a stream of the fleet file; answers when it serves.",
+        _add,
+        StreamConfig,
+    ),
+    _change(
+        "DELETE",
+        _CAMERA,
+        "remove_camera",
+        "Removes a camera for good.",
+        lambda b, call: b.remove_camera(call.camera),
+    ),
+    _change(
+        "PATCH",
+        _CAMERA,
+        "change_camera",
+        "Changes terms of a camera.",
+        lambda b, call: b.change_camera(call.camera, call.values),
+        CameraTerms,
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/pause",
+        "pause",
+        "Stops analysing a camera until it is resumed.",
+        lambda b, call: b.pause_camera(call.camera),
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/resume",
+        "resume",
+        "Goes on with a paused camera.",
+        lambda b, call: b.resume_camera(call.camera),
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/freeze",
+        "freeze",
+        "Keeps a camera's model: no retraining.",
+        lambda b, call: b.freeze(call.camera, True),
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/unfreeze",
+        "unfreeze",
+        "Lets a camera's model be retrained again.",
+        lambda b, call: b.freeze(call.camera, False),
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/roll-back",
+        "roll_back",
+        "Serves the model before the one that serves now.",
+        lambda b, call: b.roll_back(call.camera),
+    ),
+    _change(
+        "POST",
+        f"{_CAMERA}/labels",
+        "ask_labels",
+        "Has the golden model label a camera now.",
+        lambda b, call: b.ask_labels(call.camera),
+    ),
+    _change(
+        "PATCH",
+        "fleet",
+        "change_fleet",
+        "Changes terms of the fleet.",
+        lambda b, call: b.change_fleet(call.values),
+        FleetTerms,
+    ),
+    Route(
+        "GET",
+        "/metrics",
+        "metrics",
+        "Metrics in Prometheus' text format.",
+        lambda b, _: b.metrics(),
+        media=METRICS,
+        access=Access.METRICS,
+    ),
+    Route(
+        "GET",
+        "/healthz",
+        "healthz",
+        "Whether the service answers: 200, or 503.",
+        None,
+        dict[str, bool],
+        access=Access.OPEN,
+    ),
+    Route(
+        "GET", "/openapi.json", "openapi", "This description.", None, dict[str, object], access=Access.OPEN
+    ),
+)
+"""All routes of the API, in the order of the documentation. The page's own are in ``page``."""

@@ -1,0 +1,144 @@
+"""The HTTP server, in a thread of the service's process."""
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+from aiohttp import web
+
+from ekya.core.errors import UserError
+from ekya.service.http.access import Keys
+from ekya.service.http.backend import Backend
+from ekya.service.http.endpoints import MOST_BYTES, Endpoints, errors_as_json
+from ekya.service.http.guard import Guard, is_loopback
+from ekya.service.http.page import Page, set_headers
+from ekya.service.http.place import Place
+
+LOOPBACK, PORT = "127.0.0.1", 8470
+
+STOP_S = 5.0
+"""Time that requests get to end when the server is closed, seconds."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def application(
+    backend: Backend, name: str, token: str | None, metrics_open: bool = False
+) -> web.Application:
+    """Builds API and page.
+
+    Args:
+        backend: the service behind them.
+        name: of the service, for the page.
+        token: that clients must show; None admits everyone who reaches it under a name of this machine.
+        metrics_open: whether everyone may read ``/metrics``.
+    """
+    guard = Guard(None if token is None else Keys(token), metrics_open)
+    app = web.Application(middlewares=[errors_as_json], client_max_size=MOST_BYTES)
+    Endpoints(backend, guard).add_to(app)
+    Page(name, guard).add_to(app)
+    app.on_response_prepare.append(set_headers)
+    return app
+
+
+class HttpServer:
+    """Serves API and page of a service, from ``start`` to ``close``.
+
+    Args:
+        backend: the service.
+        folder: its folder, which gets ``service.json``.
+        token: that clients must show, see ``access.token_of``; None admits everyone on this machine.
+        address: to listen on.
+        port: to listen on; 0 for any free one.
+        metrics_open: whether everyone may read ``/metrics``.
+
+    Raises:
+        UserError: an address that others can reach without a token.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        folder: Path,
+        token: str | None,
+        address: str = LOOPBACK,
+        port: int = PORT,
+        metrics_open: bool = False,
+    ) -> None:
+        if token is None and not is_loopback(address):
+            raise UserError(
+                f"--no-token: everyone who reaches {address} could change the fleet; listen on {LOOPBACK}, "
+                "or use the token"
+            )
+        self._backend, self._folder, self._token = backend, folder, token
+        self._address, self._port, self._metrics_open = address, port, metrics_open
+        self._place: Place | None = None
+        self._thread: threading.Thread | None = None
+        self._began = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """URL of the page, once started."""
+        if self._place is None:
+            raise ValueError("the server was not started")
+        return self._place.url
+
+    def start(self) -> None:
+        """Listens, writes ``service.json``, and returns; requests are answered from now on.
+
+        Raises:
+            UserError: the port is in use, or the address is not this machine's.
+        """
+        listening = _listen(self._address, self._port)
+        self._place = Place(self._address, listening.getsockname()[1], os.getpid())
+        app = application(self._backend, self._folder.name, self._token, self._metrics_open)
+        self._thread = threading.Thread(target=self._run, args=(app, listening), name="http", daemon=True)
+        self._thread.start()
+        self._began.wait()
+        self._place.write(self._folder)
+        if not is_loopback(self._address):
+            _LOG.warning("%s is reached by others without encryption; put a TLS proxy before it", self.url)
+
+    def close(self) -> None:
+        """Ends all requests and removes ``service.json``. May be called twice."""
+        if self._thread is None or self._place is None:
+            return
+        self._place.remove(self._folder)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(3 * STOP_S)
+        self._thread = None
+
+    def _run(self, app: web.Application, listening: socket.socket) -> None:
+        try:
+            asyncio.run(self._serve(app, listening))
+        except Exception:
+            _LOG.exception("the HTTP server failed")
+        finally:
+            self._began.set()
+
+    async def _serve(self, app: web.Application, listening: socket.socket) -> None:
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            self._loop = asyncio.get_running_loop()
+            self._began.set()
+            await self._stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=128)
+    except OSError as error:
+        raise UserError(
+            f"{address}:{port} cannot be listened on ({error.strerror}); choose another port"
+        ) from error

@@ -1,0 +1,122 @@
+"""`ekya ctl` against a real server in this process."""
+
+import json
+import os
+import threading
+
+import pytest
+from fake_service import CAMERAS, TOKEN, FakeService
+
+from ekya.cli import main
+from ekya.service.http.place import Place
+from ekya.service.http.server import HttpServer
+
+
+@pytest.fixture
+def service():
+    return FakeService()
+
+
+@pytest.fixture
+def runs(tmp_path, service):
+    """Folder of all runs, with one service."""
+    folder = tmp_path / "runs" / "city-east"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text(f"{TOKEN}\n")
+    server = HttpServer(service, folder, TOKEN, port=0)
+    server.start()
+    yield folder.parent
+    server.close()
+
+
+def ctl(runs, *arguments):
+    return main(["ctl", *arguments, "--runs", str(runs)])
+
+
+def test_ctl_status_is_a_table_or_json(runs, capfd):
+    assert ctl(runs, "status") == 0
+    printed = capfd.readouterr().out
+    assert all(camera.id in printed for camera in CAMERAS)
+    assert "93.4%" in printed
+    assert ctl(runs, "status", "--json", "-") == 0
+    assert len(json.loads(capfd.readouterr().out)["cameras"]) == len(CAMERAS)
+
+
+@pytest.mark.parametrize("what", ["pause", "resume", "freeze", "unfreeze", "roll-back", "labels", "remove"])
+def test_ctl_changes_a_camera(runs, service, capfd, what):
+    assert ctl(runs, what, "yard", "--json", "-") == 0
+    assert service.asked == [(what, "yard")]
+    assert json.loads(capfd.readouterr().out) == {"subject": "yard", "change": what}
+
+
+def test_ctl_set_changes_camera_or_fleet(runs, service):
+    assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
+    assert ctl(runs, "set", "--min-accuracy", "0.6", "--gpus", "1.5") == 0
+    assert service.asked == [
+        ("change", "yard", {"weight": 2.0, "max_age_s": None}),
+        ("fleet", {"min_accuracy": 0.6, "gpus": 1.5}),
+    ]
+
+
+def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attic.yaml").write_text("source: {kind: camera, url: /dev/video0}\nweight: 3\n")
+    assert ctl(runs, "add", "gate", "--url", "rtsp://10.0.0.5/live", "--weight", "2") == 0
+    assert ctl(runs, "add", "hall", "--video", "a.mp4,b.mp4") == 0
+    assert ctl(runs, "add", "attic", "--stream", "attic.yaml") == 0
+    assert [values for _, values in service.asked] == [
+        {"id": "gate", "source": {"kind": "camera", "url": "rtsp://10.0.0.5/live"}, "weight": 2.0},
+        {
+            "id": "hall",
+            "source": {"kind": "video", "files": [str(tmp_path / "a.mp4"), str(tmp_path / "b.mp4")]},
+        },
+        {"id": "attic", "source": {"kind": "camera", "url": "/dev/video0"}, "weight": 3},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["pause", "cellar"], "ekya: city-east: there is no camera 'cellar'"),
+        (["add", "yard", "--url", "/dev/video1"], "there is a camera yard already; choose another id"),
+        (["add", "gate"], "the source of the frames is missing: give one of --url, --video and --stream"),
+        (["add", "gate", "--url", "a", "--video", "b"], "--url and --video: give one of"),
+        (["add", "gate", "--stream", "missing.yaml"], "missing.yaml"),
+        (["set", "yard"], "nothing is to change"),
+        (["set", "--weight", "2"], "CAMERA is missing"),
+        (["set", "yard", "--gpus", "2"], "--min-accuracy and --gpus are of the fleet"),
+        (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
+    ],
+)
+def test_ctl_refusals_are_one_sentence(runs, service, capfd, arguments, sentence):
+    service.asked.clear()
+    assert ctl(runs, *arguments) == 2
+    told = capfd.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+    assert not [asked for asked in service.asked if asked[0] != "add"]
+
+
+def test_ctl_waits_for_a_change_that_takes_long(runs, service):
+    service.held = threading.Event()
+    threading.Timer(0.3, service.held.set).start()
+    assert ctl(runs, "pause", "yard") == 0
+    assert service.asked == [("pause", "yard")]
+
+
+def test_ctl_without_or_with_a_wrong_token_is_refused(runs, capfd):
+    (runs / "city-east" / "token").write_text(f"{TOKEN[::-1]}\n")
+    assert ctl(runs, "status") == 2
+    (runs / "city-east" / "token").unlink()
+    assert ctl(runs, "status") == 2
+    assert capfd.readouterr().err.count("send the service's token") == 2
+
+
+def test_ctl_says_that_a_service_does_not_answer(tmp_path, capfd):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    Place("127.0.0.1", 1, os.getpid()).write(folder)
+    assert ctl(tmp_path, "status") == 2
+    assert "gone: the service does not answer at http://127.0.0.1:1" in capfd.readouterr().err
+    assert ctl(tmp_path, "status", "--name", "other") == 2
+    assert "other: no service runs here" in capfd.readouterr().err

@@ -1,0 +1,277 @@
+"""A service that does not run: the backend of HTTP tests, with cameras in every state."""
+
+import math
+import threading
+from dataclasses import dataclass, field, replace
+
+import cv2
+import numpy as np
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.units import ModelVersion, StreamId
+from ekya.results.storage.run_state import ModelRow
+from ekya.service.status import (
+    CameraStatus,
+    RetrainingCounts,
+    RetrainingRow,
+    RetrainingStatus,
+    Series,
+    ServiceStatus,
+    StepTimes,
+    WarningCount,
+    WarningRow,
+)
+
+NOW_UNIX_S = 1_764_093_600.0
+GAMMA = RetrainConfig(20, 8, 0, 3, 1.0)
+TOKEN = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+
+RUNNING = RetrainingStatus(17, GAMMA.name, 12, 20, 0.874, 0.889)
+_CAMERA = CameraStatus(
+    id="",
+    state="serving",
+    reason="",
+    health="ok",
+    health_reason="",
+    accuracy=0.912,
+    model_version=4,
+    every=2,
+    resolution=352,
+    inference_share_milli=150,
+    retraining_share_milli=0,
+    retraining=None,
+    why="not retrained: the last labels show 91.2%, and the best γ would gain 0.4 points for 22 GPU-seconds",
+    frames_due=18_240,
+    frames_analysed=18_171,
+    weight=1.0,
+    frozen=False,
+    drifts=1,
+    labels=460,
+    labels_unix_s=NOW_UNIX_S - 312,
+    retrainings=RetrainingCounts(5, 2, 0),
+)
+CAMERAS = (
+    replace(_CAMERA, id="crossing", accuracy=0.934),
+    replace(
+        _CAMERA,
+        id="gate-north",
+        accuracy=0.861,
+        retraining=RUNNING,
+        retraining_share_milli=350,
+        why="20 epochs of 3 blocks gain 5.1 points until the window ends; parking-deck leaves 0.35 of a GPU",
+        drifts=3,
+    ),
+    replace(
+        _CAMERA,
+        id="loading-dock",
+        health="unlabelled",
+        health_reason="its labels came 40 s too late; use a longer window or a smaller golden model",
+        accuracy=0.724,
+        model_version=2,
+        every=5,
+    ),
+    replace(
+        _CAMERA,
+        id="parking-deck",
+        state="paused",
+        reason="paused by an operator",
+        accuracy=0.883,
+        every=None,
+        resolution=None,
+        inference_share_milli=0,
+    ),
+    replace(
+        _CAMERA,
+        id="station-hall",
+        state="lost",
+        reason="no frame for 12.4 s",
+        health="lost",
+        health_reason="the camera gives no frames; check its power, its network and its login",
+        accuracy=None,
+        frames_analysed=14_020,
+        inference_share_milli=50,
+    ),
+    replace(_CAMERA, id="yard", accuracy=0.957, frozen=True, model_version=7, weight=2.0),
+)
+
+
+def picture_of(camera, frame=0):
+    """A drawn street with boxes, as JPEG."""
+    rng = np.random.default_rng(sum(map(ord, camera)))
+    sky, road = rng.integers(90, 190, 3), rng.integers(60, 95)
+    image = np.empty((270, 480, 3), np.uint8)
+    image[:] = (sky * np.linspace(1.0, 0.7, 270)[:, None, None]).astype(np.uint8)
+    image[130:] = road
+    for left in range(0, 480, 60):
+        top = int(rng.integers(30, 110))
+        cv2.rectangle(image, (left, top), (left + 57, 130), rng.integers(50, 140, 3).tolist(), -1)
+    for lane in range(3):
+        x, y = int(rng.integers(0, 340) + 3 * frame) % 400, 140 + 38 * lane
+        w, h = 62 + 12 * lane, 28 + 6 * lane
+        cv2.rectangle(image, (x, y), (x + w, y + h), rng.integers(40, 220, 3).tolist(), -1)
+        cv2.rectangle(image, (x - 3, y - 3), (x + w + 3, y + h + 3), (155, 196, 95), 2)
+        cv2.putText(
+            image, f"car {rng.integers(70, 99)}%", (x - 3, y - 7), 0, 0.42, (155, 196, 95), 1, cv2.LINE_AA
+        )
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def series_of(camera, hours=26.0):
+    """A series with a drift, a recovery, and an hour in which the service was down."""
+    ages_s = [*np.arange(hours * 3600, 3600, -300.0), *np.arange(3600, 0, -10.0)]
+    ages_s = [age_s for age_s in ages_s if not 6.0 < age_s / 3600 < 7.0]
+    phase = sum(map(ord, camera))
+    wave = [(age_s / 900 + phase) % 4.0 for age_s in ages_s]
+    accuracy = [
+        0.93 - 0.035 * w + 0.012 * math.sin(age_s / 41 + phase) for w, age_s in zip(wave, ages_s, strict=True)
+    ]
+    return Series(
+        tuple(NOW_UNIX_S - age_s for age_s in ages_s),
+        tuple(
+            None if camera == "station-hall" and age_s < 700 else a
+            for a, age_s in zip(accuracy, ages_s, strict=True)
+        ),
+        tuple(150.0 if w < 3 else 100.0 for w in wave),
+        tuple(350.0 if w > 2.6 else 0.0 for w in wave),
+    )
+
+
+@dataclass(eq=False)
+class FakeService:
+    """Keeps what it was asked; changes show in its status."""
+
+    cameras: dict = field(default_factory=lambda: {camera.id: camera for camera in CAMERAS})
+    asked: list = field(default_factory=list)
+    frames: int = 0
+    broken: Exception | None = None
+    held: threading.Event | None = None
+    shift_s: float = 0.0
+
+    def status(self):
+        if self.broken is not None:
+            raise self.broken
+        return ServiceStatus(
+            name="city-east",
+            version="0.1",
+            scheduler="ekya",
+            started_unix_s=NOW_UNIX_S - 26 * 3600,
+            now_unix_s=NOW_UNIX_S,
+            window=468,
+            window_opened_us=93_600_000_000,
+            window_ends_us=93_800_000_000,
+            now_us=93_676_000_000,
+            capacity_milli=1200,
+            preparing=False,
+            cameras=tuple(sorted(self.cameras.values(), key=lambda camera: camera.id)),
+            warnings=(
+                WarningRow(NOW_UNIX_S - 4100, "inference/yard", "12 frames could not be decoded"),
+                WarningRow(NOW_UNIX_S - 95, "decoder/station-hall", "no frame for 5.0 s; trying again"),
+            ),
+            warning_counts=(WarningCount("decoder/station-hall", 1), WarningCount("inference/yard", 1)),
+            steps=StepTimes((4, 10, 0, 0, 0, 0, 0, 0, 0, 0), 0.03),
+        )
+
+    def series(self, camera):
+        return series_of(self._known(camera).id)
+
+    def retrainings(self, camera):
+        self._known(camera)
+        rows = (
+            (462, 0.842, 0.897, "served", ""),
+            (464, 0.888, 0.886, "kept", "its weights were no better on the newest labels"),
+            (465, 0.871, None, "failed", "out of GPU memory in the first epoch"),
+            (467, 0.823, 0.874, "served", ""),
+        )
+        return tuple(
+            RetrainingRow(
+                window - 450,
+                window,
+                GAMMA.name,
+                before,
+                after,
+                41.3 if after else 2.1,
+                outcome,
+                reason,
+                NOW_UNIX_S - (468 - window) * 200 - 120,
+                NOW_UNIX_S - (468 - window) * 200,
+            )
+            for window, before, after, outcome, reason in rows
+        )
+
+    def metrics(self):
+        return b"# TYPE ekya_up gauge\nekya_up 1\n"
+
+    def picture(self, camera):
+        self.frames += 1
+        return None if self._known(camera).id == "station-hall" else picture_of(camera, self.frames)
+
+    def newest(self, camera):
+        self.frames += 1
+        if self._known(camera).state != "serving":
+            return None
+        return {"id": f"{camera}/{self.frames}", "camera": camera, "frame": self.frames, "objects": []}
+
+    def models(self, camera):
+        serving = self._known(camera).model_version
+        return tuple(
+            ModelRow(
+                StreamId(camera),
+                ModelVersion(version),
+                400 + 9 * version,
+                f"models/{version}.safetensors",
+                GAMMA if version else None,
+                0.8 + 0.02 * version if version else None,
+                version * 10**6,
+            )
+            for version in range(serving + 1)
+        )
+
+    def add_camera(self, values):
+        self.asked.append(("add", dict(values)))
+        if "source" not in values:
+            raise UserError("source: this key is missing; add it")
+        if values["id"] in self.cameras:
+            raise UserError(f"there is a camera {values['id']} already; choose another id")
+        self.cameras[values["id"]] = replace(_CAMERA, id=values["id"], accuracy=None, model_version=0)
+
+    def remove_camera(self, camera):
+        self._known(camera)
+        self.asked.append(("remove", camera))
+        del self.cameras[camera]
+
+    def pause_camera(self, camera):
+        if self.held is not None:
+            self.held.wait(10)
+        self._change("pause", camera, state="paused", reason="paused by an operator")
+
+    def resume_camera(self, camera):
+        self._change("resume", camera, state="serving", reason="")
+
+    def change_camera(self, camera, values):
+        self._known(camera)
+        self.asked.append(("change", camera, dict(values)))
+
+    def change_fleet(self, values):
+        self.asked.append(("fleet", dict(values)))
+
+    def freeze(self, camera, frozen):
+        self._change("freeze" if frozen else "unfreeze", camera, frozen=frozen)
+
+    def roll_back(self, camera):
+        version = self._known(camera).model_version
+        if version == 0:
+            raise UserError(f"{camera} has no previous model; it serves its base model")
+        self._change("roll-back", camera, model_version=version - 1)
+
+    def ask_labels(self, camera):
+        self._change("labels", camera)
+
+    def _known(self, camera):
+        if camera not in self.cameras:
+            raise LookupError(f"there is no camera {camera!r}")
+        return self.cameras[camera]
+
+    def _change(self, what, camera, **changes):
+        self.cameras[camera] = replace(self._known(camera), **changes)
+        self.asked.append((what, camera))

@@ -1,0 +1,324 @@
+"""The REST API over real HTTP: what it answers, what it asks of the service, what it refuses."""
+
+import json
+import threading
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+from fake_service import CAMERAS, NOW_UNIX_S, TOKEN, FakeService
+from http_asking import BEARER, GUARD, serving
+
+from ekya.core.errors import UserError
+from ekya.service.http.access import FAILURES_ALLOWED
+from ekya.service.http.endpoints import CHANGERS, MOST_BYTES, MOST_CHANGES
+from ekya.service.http.events import MOST_LISTENERS
+from ekya.service.http.routes import ROUTES, Access
+
+
+@pytest.fixture
+def service():
+    return FakeService()
+
+
+@pytest.fixture
+def ask(service, tmp_path):
+    with serving(service, tmp_path) as asking:
+        yield asking
+
+
+def called(route):
+    return route.path.replace("{camera}", "yard")
+
+
+# What is read.
+
+
+def test_status_has_all_cameras(ask):
+    status = ask.get("/api/v1/status").json
+    assert (status["name"], status["window"], status["capacity_milli"]) == ("city-east", 468, 1200)
+    assert [camera["id"] for camera in status["cameras"]] == [camera.id for camera in CAMERAS]
+    assert ask.get("/api/v1/cameras").json == status["cameras"]
+    assert ask.get("/api/v1/cameras/yard").json == status["cameras"][-1]
+    assert status["cameras"][1]["retraining"]["epoch"] == 12
+
+
+def test_series_is_cut_to_the_hours_asked_for(ask):
+    whole = ask.get("/api/v1/cameras/yard/series").json
+    hour = ask.get("/api/v1/cameras/yard/series?hours=1").json
+    assert len(hour["unix_s"]) == 360 < len(whole["unix_s"])
+    assert min(hour["unix_s"]) == NOW_UNIX_S - 3600
+    assert {len(column) for column in hour.values()} == {360}
+    assert ask.get("/api/v1/cameras/yard/series?hours=0").error == "hours: '0' is too small; use more than 0"
+    assert "no such key" in ask.get("/api/v1/cameras/yard/series?days=1").error
+
+
+def test_models_say_which_one_serves(ask):
+    models = ask.get("/api/v1/cameras/crossing/models").json
+    assert [model["version"] for model in models if model["serving"]] == [4]
+    assert models[0] == {
+        "version": 0, "window": 400, "config": None, "validation_accuracy": None, "serving": False,
+    }  # fmt: skip
+    assert models[1]["config"] == "20 ep, 3 blocks, batch 8, 100% data"
+
+
+def test_retrainings_picture_answer_and_metrics_come_as_they_are(ask):
+    assert [row["outcome"] for row in ask.get("/api/v1/cameras/yard/retrainings").json] == [
+        "served", "kept", "failed", "served",
+    ]  # fmt: skip
+    picture = ask.get("/api/v1/cameras/yard/picture.jpg")
+    assert (picture.headers["Content-Type"], picture.content[:2]) == ("image/jpeg", b"\xff\xd8")
+    assert ask.get("/api/v1/cameras/yard/answer").json["camera"] == "yard"
+    metrics = ask.get("/metrics")
+    assert metrics.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert metrics.content.endswith(b"ekya_up 1\n")
+
+
+def test_what_is_not_there_yet_is_not_found(ask):
+    assert ask.get("/api/v1/cameras/station-hall/picture.jpg").status == 404
+    assert ask.get("/api/v1/cameras/parking-deck/answer").error == "camera parking-deck has no answer yet"
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if "{camera}" in route.path], ids=lambda r: r.name
+)
+def test_unknown_camera_is_not_found(ask, service, route):
+    body = {"weight": 2} if route.body else None
+    answer = ask(route.method, route.path.replace("{camera}", "attic%2F..%2Fyard"), body)
+    assert (answer.status, answer.error) == (404, "there is no camera 'attic/../yard'")
+    assert service.asked == []
+
+
+# What is changed.
+
+
+@pytest.mark.parametrize("what", ["pause", "resume", "freeze", "unfreeze", "roll-back", "labels"])
+def test_posts_reach_the_service(ask, service, what):
+    answer = ask("POST", f"/api/v1/cameras/yard/{what}")
+    assert (answer.status, answer.content) == (204, b"")
+    assert service.asked == [(what, "yard")]
+
+
+def test_camera_is_added_changed_and_removed(ask, service):
+    stream = {"id": "attic", "source": {"kind": "camera", "url": "rtsp://10.0.0.7/live"}}
+    assert ask("POST", "/api/v1/cameras", stream).status == 204
+    assert ask("PATCH", "/api/v1/cameras/attic", {"weight": 2, "max_age_s": None}).status == 204
+    assert ask("PATCH", "/api/v1/cameras/attic", {"max_age_s": 1.5}).status == 204
+    assert ask("PATCH", "/api/v1/fleet", {"min_accuracy": 0.5}).status == 204
+    assert ask("DELETE", "/api/v1/cameras/attic").status == 204
+    assert service.asked == [
+        ("add", stream),
+        ("change", "attic", {"weight": 2, "max_age_s": None}),
+        ("change", "attic", {"max_age_s": 1.5}),
+        ("fleet", {"min_accuracy": 0.5}),
+        ("remove", "attic"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("cameras/yard", {"weight": 0}, "weight: 0 is too small; use more than 0"),
+        ("cameras/yard", {"wieght": 2}, "wieght: there is no such key; did you mean weight?"),
+        ("cameras/yard", {}, "nothing is to change; name one of weight, max_age_s"),
+        ("cameras/yard", {"weight": float("inf")}, "weight: inf is not possible; write a number that"),
+        ("fleet", {"gpus": "many"}, "gpus: 'many' is not possible; write a number"),
+        ("fleet", {"min_accuracy": 1}, "min_accuracy: 1 is too large; use less than 1"),
+    ],
+)  # fmt: skip
+def test_terms_that_are_not_possible_are_refused(ask, service, path, body, sentence):
+    answer = ask("PATCH", f"/api/v1/{path}", body)
+    assert answer.status == 400
+    assert answer.error.startswith(sentence)
+    assert service.asked == []
+
+
+def test_sentence_of_the_service_is_passed_on_without_passwords(ask, service):
+    assert "choose another id" in ask("POST", "/api/v1/cameras", {"id": "yard", "source": {}}).error
+    service.broken = UserError("rtsp://me:secret@10.0.0.5/live: no answer; check it")
+    answer = ask.get("/api/v1/status")
+    assert (answer.status, answer.error) == (400, "rtsp://***@10.0.0.5/live: no answer; check it")
+
+
+@pytest.mark.parametrize(
+    ("body", "media", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b"[" * 40_000, "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (b"{}", "application/json", 400),
+        (b'{"id": "attic"}', "text/plain", 415),
+        (b" " * (MOST_BYTES + 1), "application/json", 413),
+    ],
+)
+def test_body_that_is_no_camera_is_refused(ask, service, body, media, status):
+    answer = ask("POST", "/api/v1/cameras", body, {**BEARER, "Content-Type": media})
+    assert answer.status == status
+    assert answer.error
+    assert service.asked == []
+
+
+def test_fault_of_the_service_is_logged_and_not_shown(ask, service, caplog):
+    service.broken = RuntimeError("the secret is 42")
+    answer = ask.get("/api/v1/status")
+    assert (answer.status, answer.error) == (500, "the service failed to answer; its log says why")
+    assert "the secret is 42" in caplog.text
+
+
+def test_unknown_routes_and_methods_are_refused_in_json(ask):
+    assert ask.get("/api/v2/status").status == 404
+    answer = ask("DELETE", "/api/v1/status")
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET,HEAD")
+    assert answer.error
+
+
+def test_changes_beyond_the_limit_are_refused_and_reading_goes_on(ask, service):
+    service.held = threading.Event()
+    statuses = []
+    pausing = [
+        threading.Thread(target=lambda: statuses.append(ask("POST", "/api/v1/cameras/yard/pause").status))
+        for _ in range(MOST_CHANGES + 2)
+    ]
+    for thread in pausing:
+        thread.start()
+    while len(statuses) < 2:
+        assert ask.get("/api/v1/status").status == 200
+    assert (statuses, service.asked) == ([503, 503], [])
+    service.held.set()
+    for thread in pausing:
+        thread.join()
+    assert sorted(statuses) == [204] * MOST_CHANGES + [503] * 2
+    assert CHANGERS < MOST_CHANGES
+
+
+# Who may.
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_every_route_asks_for_the_token_unless_it_is_open(ask, service, route):
+    expected = 200 if route.access is Access.OPEN else 401
+    for headers in ({}, {"Authorization": "Bearer x"}, {"Cookie": "ekya_session_1=x"}, GUARD):
+        answer = ask(route.method, called(route), {"weight": 2} if route.body else None, headers)
+        assert answer.status == expected
+        if expected == 401:
+            assert answer.headers["WWW-Authenticate"] == 'Bearer realm="ekya"'
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    "route", [r for r in ROUTES if r.access is Access.CHANGE], ids=lambda route: route.name
+)
+def test_change_with_a_cookie_alone_is_refused(ask, service, route):
+    cookie = ask.log_in().cookie
+    body = {"weight": 2} if route.body else None
+    assert ask(route.method, called(route), body, cookie).status == 403
+    assert service.asked == []
+    assert ask.get("/api/v1/status", cookie).status == 200
+    assert ask("POST", "/api/v1/cameras/yard/pause", headers={**cookie, **GUARD}).status == 204
+
+
+def test_wrong_bearers_are_limited_and_sessions_go_on(ask):
+    cookie = ask.log_in().cookie
+    wrong = {"Authorization": "Bearer wrong"}
+    assert [ask.get("/api/v1/status", wrong).status for _ in range(FAILURES_ALLOWED)] == [
+        401
+    ] * FAILURES_ALLOWED
+    answer = ask.get("/api/v1/status", wrong)
+    assert answer.status == 429
+    assert 0 < int(answer.headers["Retry-After"]) <= 60
+    assert ask.get("/api/v1/status").status == 429
+    assert ask.get("/api/v1/status", cookie).status == 200
+    assert ask.get("/healthz", {}).status == 200
+
+
+def test_metrics_are_open_if_wanted(service, tmp_path):
+    with serving(service, tmp_path, metrics_open=True) as ask:
+        assert ask.get("/metrics", {}).status == 200
+        assert ask.get("/api/v1/status", {}).status == 401
+
+
+def test_without_a_token_changes_need_the_guard_header_and_a_local_name(service, tmp_path):
+    with serving(service, tmp_path, token=None) as ask:
+        assert ask.get("/api/v1/status", {}).status == 200
+        assert ask("POST", "/api/v1/cameras/yard/pause", headers={}).status == 403
+        assert ask("POST", "/api/v1/cameras/yard/pause", headers=GUARD).status == 204
+        assert ask.get("/api/v1/status", {"Host": "localhost:1"}).status == 200
+        rebound = ask.get("/api/v1/status", {"Host": "evil.example"})
+        assert (rebound.status, rebound.error) == (
+            403, "without a token, this service is called localhost or 127.0.0.1 only",
+        )  # fmt: skip
+
+
+# Health.
+
+
+def test_health_is_that_of_the_status(ask, service):
+    assert ask.get("/healthz", {}).json == {"ok": True}
+    service.broken = RuntimeError("gone")
+    answer = ask.get("/healthz", {})
+    assert (answer.status, answer.json) == (503, {"ok": False})
+
+
+# Event streams.
+
+
+def events_of(ask, headers=BEARER):
+    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=10)
+    connection.request("GET", "/api/v1/events", headers=headers)
+    answer = connection.getresponse()
+    return connection, answer
+
+
+def next_event(answer):
+    kind = answer.readline().decode().partition(": ")[2].strip()
+    data = json.loads(answer.readline().decode().partition(": ")[2])
+    assert answer.readline() == b"\n"
+    return kind, data
+
+
+def test_events_tell_status_and_newest_answers(ask, service):
+    connection, answer = events_of(ask)
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    kind, status = next_event(answer)
+    assert (kind, len(status["cameras"])) == ("status", len(CAMERAS))
+    serving_now = [camera.id for camera in CAMERAS if camera.state == "serving"]
+    told = [next_event(answer) for _ in serving_now]
+    assert [(kind, message["camera"]) for kind, message in told] == [("answer", name) for name in serving_now]
+    service.cameras.pop("yard")
+    kind, status = next_event(answer)
+    assert (kind, len(status["cameras"])) == ("status", len(CAMERAS) - 1)
+    connection.close()
+
+
+def test_event_streams_are_limited_and_their_places_free_again(ask):
+    open_streams = [events_of(ask) for _ in range(MOST_LISTENERS)]
+    assert {answer.status for _, answer in open_streams} == {200}
+    refused = ask.get("/api/v1/events")
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "10")
+    for connection, answer in open_streams:
+        answer.close()
+        connection.close()
+    statuses = set()
+    while 200 not in statuses:
+        connection, answer = events_of(ask)
+        statuses.add(answer.status)
+        answer.close()
+        connection.close()
+
+
+def test_event_stream_survives_a_fault_of_the_service(ask, service):
+    connection, answer = events_of(ask)
+    next_event(answer)
+    for _ in range(4):
+        next_event(answer)
+    service.broken = RuntimeError("for a moment")
+    threading.Timer(0.5, lambda: setattr(service, "broken", None)).start()
+    assert next_event(answer)[0] == "status"
+    connection.close()
+
+
+def test_token_is_in_no_answer_and_no_log(ask, caplog):
+    pages = [ask.get(path).content for path in ("/", "/login", "/api/v1/status", "/metrics", "/openapi.json")]
+    assert not any(TOKEN.encode() in page for page in pages)
+    assert TOKEN not in caplog.text

@@ -1,0 +1,74 @@
+"""The OpenAPI description beside what the server really does."""
+
+import pytest
+from fake_service import FakeService
+from http_asking import serving
+from jsonschema import Draft202012Validator
+
+from ekya.service.http.openapi import description
+from ekya.service.http.routes import ROUTES
+from ekya.service.http.server import application
+
+PAGE_ROUTES = {"/", "/login", "/logout"}
+
+
+def test_openapi_describes_every_route_that_is_served_and_no_other():
+    app = application(FakeService(), "city-east", None)
+    served = {
+        (route.method, route.resource.canonical)
+        for route in app.router.routes()
+        if route.method != "HEAD" and not route.resource.canonical.startswith("/static/")
+    }
+    described = {
+        (method.upper(), path) for path, methods in description()["paths"].items() for method in methods
+    }
+    assert {(method, path) for method, path in served if path not in PAGE_ROUTES} == described
+    assert described == {(route.method, route.path) for route in ROUTES}
+
+
+def test_openapi_references_lead_to_components():
+    document = description()
+    names = set(document["components"]["schemas"])
+    assert {"ServiceStatus", "CameraStatus", "Series", "StreamConfig", "CameraTerms", "Problem"} <= names
+    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in names}
+    Draft202012Validator.check_schema({"$defs": document["components"]["schemas"]})
+
+
+def test_openapi_says_what_keys_mean():
+    schemas = description()["components"]["schemas"]
+    assert schemas["CameraStatus"]["properties"]["why"]["description"].startswith("what the last plan says")
+    assert schemas["CameraTerms"]["description"].startswith("Terms of a camera")
+    assert schemas["StreamConfig"]["properties"]["weight"]["description"]
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    with serving(FakeService(), tmp_path_factory.mktemp("service")) as asking:
+        yield asking
+
+
+@pytest.mark.parametrize(
+    "route", [r for r in ROUTES if r.method == "GET" and r.media == "application/json"], ids=lambda r: r.name
+)
+def test_openapi_schemas_hold_for_answers(ask, route):
+    document = description()
+    operation = document["paths"][route.path]["get"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    answer = ask.get(route.path.replace("{camera}", "gate-north"))
+    Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json)
+    refused = ask.get(route.path.replace("{camera}", "attic"), {})
+    if refused.status >= 400:
+        assert str(refused.status) in operation["responses"]
+
+
+def test_openapi_is_served_as_it_is_made(ask):
+    assert ask.get("/openapi.json", {}).json == description()
+
+
+def references(value):
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        yield from (found for one in value.values() for found in references(one))
+    elif isinstance(value, list | tuple):
+        yield from (found for one in value for found in references(one))

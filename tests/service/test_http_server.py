@@ -1,0 +1,179 @@
+"""The server's life, its page without a browser, and the file that says where it is."""
+
+import os
+import threading
+import time
+
+import pytest
+from fake_service import TOKEN, FakeService
+from http_asking import GUARD, Asking, serving
+
+from ekya.core.errors import UserError
+from ekya.service.http.access import FAILURES_ALLOWED
+from ekya.service.http.place import Place, find_service, read_place
+from ekya.service.http.server import HttpServer
+
+
+@pytest.fixture
+def ask(tmp_path):
+    with serving(FakeService(), tmp_path / "city<east>") as asking:
+        yield asking
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    (tmp_path / "city<east>").mkdir()
+    return tmp_path / "city<east>"
+
+
+def test_server_says_where_it_is_until_it_is_closed(folder):
+    server = HttpServer(FakeService(), folder, TOKEN, port=0)
+    server.start()
+    place = read_place(folder)
+    assert (place.address, place.pid, place.url) == ("127.0.0.1", os.getpid(), server.url)
+    assert Asking(server.url).get("/healthz", {}).status == 200
+    server.close()
+    server.close()
+    assert read_place(folder) is None
+    assert not [thread for thread in threading.enumerate() if thread.name == "http"]
+    with pytest.raises(ConnectionError):
+        Asking(server.url).get("/healthz", {})
+
+
+def test_server_closes_although_event_streams_are_open(folder):
+    with serving(FakeService(), folder) as ask:
+        streams = [threading.Thread(target=ask.get, args=("/api/v1/events",)) for _ in range(3)]
+        for stream in streams:
+            stream.start()
+        time.sleep(0.3)
+        began_s = time.monotonic()
+    for stream in streams:
+        stream.join(5)
+    assert time.monotonic() - began_s < 3
+
+
+def test_place_of_a_newer_process_is_left_alone(folder):
+    server = HttpServer(FakeService(), folder, TOKEN, port=0)
+    server.start()
+    newer = Place("127.0.0.1", 1, os.getpid())
+    newer.write(folder)
+    server.close()
+    assert read_place(folder) == newer
+
+
+def test_port_in_use_is_an_error_of_the_user(ask, tmp_path):
+    port = int(ask.url.rpartition(":")[2])
+    with pytest.raises(UserError, match=f"127.0.0.1:{port} cannot be listened on"):
+        HttpServer(FakeService(), tmp_path, TOKEN, port=port).start()
+    assert read_place(tmp_path) is None
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.4", "camera-server"])
+def test_no_token_is_for_loopback_only(tmp_path, address):
+    with pytest.raises(UserError, match="--no-token: everyone who reaches"):
+        HttpServer(FakeService(), tmp_path, None, address=address)
+
+
+def test_place_is_reached_from_its_own_machine():
+    assert Place("0.0.0.0", 80, 1).url == "http://127.0.0.1:80"
+    assert Place("::", 80, 1).url == "http://[::1]:80"
+
+
+def test_sole_service_that_runs_is_found(tmp_path):
+    runs = tmp_path / "runs"
+    for name, pid in (("dead", 2**22 - 1), ("alive", os.getpid())):
+        (runs / name).mkdir(parents=True)
+        Place("127.0.0.1", 1, pid).write(runs / name)
+    (runs / "an-old-run").mkdir()
+    assert find_service(runs, None)[0] == find_service(runs, "alive")[0] == runs / "alive"
+    for name in ("dead", "an-old-run", "unknown"):
+        with pytest.raises(UserError, match=f"{name}: no service runs here"):
+            find_service(runs, name)
+    Place("127.0.0.1", 1, os.getppid()).write(runs / "dead")
+    with pytest.raises(UserError, match="name one of alive, dead"):
+        find_service(runs, None)
+    (runs / "dead" / "service.json").write_text("{")
+    with pytest.raises(UserError, match="the file is damaged"):
+        find_service(runs, None)
+
+
+def test_no_service_at_all_is_told(tmp_path):
+    with pytest.raises(UserError, match="start one with ekya serve"):
+        find_service(tmp_path, None)
+
+
+# The page, without a browser.
+
+
+def test_page_leads_to_the_log_in_and_back(ask):
+    answer = ask.get("/", {})
+    assert (answer.status, answer.headers["Location"]) == (303, "login")
+    assert ask.get("/login", {}).status == 200
+    answer = ask.log_in()
+    assert (answer.status, answer.headers["Location"]) == (303, "./")
+    assert ask.get("/", answer.cookie).status == 200
+    assert ask.get("/login", answer.cookie).status == 303
+
+
+def test_cookie_is_kept_from_scripts_and_other_sites(ask):
+    cookie = ask.log_in().headers["Set-Cookie"]
+    port = ask.url.rpartition(":")[2]
+    assert cookie.startswith(f"ekya_session_{port}=")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    assert "Secure" not in cookie
+    form = {"Content-Type": "application/x-www-form-urlencoded", "X-Forwarded-Proto": "https"}
+    assert "Secure" in ask("POST", "/login", f"token={TOKEN}", form).headers["Set-Cookie"]
+
+
+def test_wrong_tokens_are_refused_and_limited(ask):
+    for _ in range(FAILURES_ALLOWED):
+        answer = ask.log_in("wrong")
+        assert (answer.status, "Set-Cookie" in answer.headers) == (401, False)
+        assert b"not the service&#39;s token" in answer.content
+    answer = ask.log_in()
+    assert answer.status == 429
+    assert b"try again in" in answer.content.lower()
+
+
+def test_log_out_needs_the_guard_header_and_ends_the_cookie(ask):
+    cookie = ask.log_in().cookie
+    assert ask("POST", "/logout", headers=cookie).status == 403
+    answer = ask("POST", "/logout", headers={**cookie, **GUARD})
+    assert answer.status == 204
+    assert "Max-Age=0" in answer.headers["Set-Cookie"]
+
+
+def test_every_answer_forbids_foreign_scripts_and_frames(ask):
+    cookie = ask.log_in().cookie
+    for path in ("/", "/login", "/static/page.js", "/api/v1/status", "/nothing"):
+        headers = ask.get(path, cookie).headers
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] in ("no-store", "no-cache")
+
+
+def test_page_has_no_inline_code_and_escapes_the_name(ask):
+    page = ask.get("/", ask.log_in().cookie).content.decode()
+    assert "city&lt;east&gt;" in page
+    assert "city<east>" not in page
+    assert "style=" not in page
+    assert "onclick" not in page
+    assert page.count("<script") == page.count('<script type="module" src="static/') == 1
+
+
+def test_files_of_the_page_are_open_and_not_sent_twice(ask):
+    answer = ask.get("/static/page.js", {})
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/javascript; charset=utf-8")
+    again = ask.get("/static/page.js", {"If-None-Match": answer.headers["ETag"]})
+    assert (again.status, again.content) == (304, b"")
+    assert ask.get("/static/../server.py", {}).status == 404
+    assert ask.get("/static/page.html.j2", {}).status == 404
+
+
+def test_page_without_a_token_has_no_log_in(folder):
+    with serving(FakeService(), folder, token=None) as ask:
+        page = ask.get("/", {}).content.decode()
+        assert "Log out" not in page
+        assert ask.get("/login", {}).status == 303
