@@ -248,8 +248,9 @@ def _mapping(path: Path) -> dict[str, object]:
 
 def _table(cameras: list[dict[str, Any]]) -> Table:
     table = Table()
-    for heading in ("camera", "state", "accuracy", "model", "inference", "retraining", "note"):
-        table.add_column(heading)
+    for heading in ("camera", "state", "accuracy", "model", "inference", "retraining"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("note", overflow="fold")
     for one in cameras:
         state = one["health"] if one["state"] == "serving" else one["state"]
         job = one["retraining"]
@@ -259,9 +260,7 @@ def _table(cameras: list[dict[str, Any]]) -> Table:
             "" if one["accuracy"] is None else f"{one['accuracy']:.1%}",
             f"{one['model_version']}{' frozen' if one['frozen'] else ''}",
             f"{one['inference_share_milli'] / 1000:.2f}",
-            f"{one['retraining_share_milli'] / 1000:.2f}, epoch {job['epoch']} of {job['epochs']}"
-            if job
-            else "",
+            f"{one['retraining_share_milli'] / 1000:.2f}, {job['epoch']}/{job['epochs']}" if job else "",
             one["reason"] or one["health_reason"],
         )
     return table

@@ -121,10 +121,11 @@ def series_of(camera, hours=26.0):
     """A series with a drift, a recovery, and an hour in which the service was down."""
     ages_s = [*np.arange(hours * 3600, 3600, -300.0), *np.arange(3600, 0, -10.0)]
     ages_s = [age_s for age_s in ages_s if not 6.0 < age_s / 3600 < 7.0]
-    phase = sum(map(ord, camera))
-    wave = [(age_s / 900 + phase) % 4.0 for age_s in ages_s]
+    phase = sum(map(ord, camera)) % 7
+    into = [(hours * 3600 - age_s) / 1500 + phase / 7 for age_s in ages_s]  # a scene changes every 25 minutes
     accuracy = [
-        0.93 - 0.035 * w + 0.012 * math.sin(age_s / 41 + phase) for w, age_s in zip(wave, ages_s, strict=True)
+        0.93 - 0.16 * math.exp(-((one % 1) * 5)) + 0.008 * math.sin(one * 90) + 0.006 * math.sin(one * 33)
+        for one in into
     ]
     return Series(
         tuple(NOW_UNIX_S - age_s for age_s in ages_s),
@@ -132,8 +133,8 @@ def series_of(camera, hours=26.0):
             None if camera == "station-hall" and age_s < 700 else a
             for a, age_s in zip(accuracy, ages_s, strict=True)
         ),
-        tuple(150.0 if w < 3 else 100.0 for w in wave),
-        tuple(350.0 if w > 2.6 else 0.0 for w in wave),
+        tuple(100.0 if 0.08 < one % 1 < 0.3 else 150.0 for one in into),
+        tuple(350.0 if 0.08 < one % 1 < 0.3 else 0.0 for one in into),
     )
 
 

@@ -1,7 +1,7 @@
 // One camera: what it sees, how it did, what was decided and why, and what can be done.
 
 import { timeline } from "./charts.js";
-import { $, act, all, api, clock, confirmed, el, gpus, path, percent, refresh, showState } from "./tools.js";
+import { $, act, all, api, confirmed, el, gpus, moment, path, percent, refresh, showState } from "./tools.js";
 
 const DONE = {
   pause: "is paused", resume: "goes on", freeze: "keeps its model", unfreeze: "is retrained again",
@@ -13,23 +13,24 @@ const ASKS = {
 };
 
 function fill(table, rows) {
-  const cell = ([text, kind = ""]) => el("td", { textContent: text, className: kind });
+  const cell = (parts) => el("td", { className: typeof parts.at(-1) === "string" && parts.length > 1 ? parts.pop() : "" }, ...parts);
   $("tbody", table).replaceChildren(...rows.map((row) => el("tr", {}, ...row.map(cell))));
   table.parentElement.hidden = !rows.length;
   table.parentElement.nextElementSibling.hidden = rows.length > 0;
 }
 
-const retrainingRow = (one) => [
-  [clock(one.ended_unix_s)], [one.config], [percent(one.before), "n"],
-  [percent(one.after), one.after > one.before ? "n up" : "n"], [one.gpu_s.toFixed(1), "n"],
-  [one.reason ? `${one.outcome}: ${one.reason}` : one.outcome, `outcome ${one.outcome}`],
+const retrainingRow = (one, nowS) => [
+  [moment(one.ended_unix_s, nowS), "when"],
+  [el("div", {}, one.config), el("div", { className: `outcome ${one.outcome}` }, one.reason ? `${one.outcome}: ${one.reason}` : one.outcome)],
+  [percent(one.before), "n"], [percent(one.after), one.after > one.before ? "n up" : "n"], [one.gpu_s.toFixed(1), "n"],
 ];
 const modelRow = (one) => [
-  [`${one.version}${one.serving ? " · serving" : ""}`, one.serving ? "serving" : ""], [one.window],
-  [one.config ?? (one.version ? "taken over" : "base model")], [percent(one.validation_accuracy), "n"],
+  [`${one.version}${one.serving ? " · serving" : ""}`, one.serving ? "serving" : ""],
+  [one.config ? `${one.config}, in window ${one.window}` : one.version ? `taken over in window ${one.window}` : "base model"],
+  [percent(one.validation_accuracy), "n"],
 ];
 
-function facts(camera) {
+function facts(camera, nowS) {
   const { served, kept, failed } = camera.retrainings;
   const by = camera.resolution ? `at ${camera.resolution} px` : "by the golden detector";
   const frames = camera.every === 1 ? "every frame" : `one frame of ${camera.every}`;
@@ -40,7 +41,7 @@ function facts(camera) {
     ["Inference", camera.every === null ? "none" : `${gpus(camera.inference_share_milli)} GPU, ${frames} ${by}`],
     ["Retraining", camera.retraining ? `${gpus(camera.retraining_share_milli)} GPU` : "none now"],
     ["Frames analysed", `${camera.frames_analysed} of ${camera.frames_due}${analysed}`],
-    ["Labels", camera.labels_unix_s === null ? "none yet" : `${camera.labels}, newest at ${clock(camera.labels_unix_s)}`],
+    ["Labels", camera.labels_unix_s === null ? "none yet" : `${camera.labels}, newest at ${moment(camera.labels_unix_s, nowS)}`],
     ["Scene changes", camera.drifts],
     ["Retrainings", `${served} served, ${kept} kept the model, ${failed} failed`],
   ];
@@ -65,7 +66,7 @@ export function openCamera(name, now) {
     toggle("freeze", "unfreeze", camera.frozen, camera.frozen ? "Unfreeze model" : "Freeze model");
     showState($(".heading .pill", page), camera);
     $(".reason", page).textContent = camera.reason || camera.health_reason;
-    const lines = facts(camera).flatMap(([term, text]) => [el("dt", {}, term), el("dd", {}, String(text))]);
+    const lines = facts(camera, now().now_unix_s).flatMap(([term, text]) => [el("dt", {}, term), el("dd", {}, String(text))]);
     $(".facts", page).replaceChildren(...lines);
     $("#why").textContent = camera.why || "No plan yet.";
     const job = camera.retraining;
@@ -86,7 +87,7 @@ export function openCamera(name, now) {
     if (!read || ends.signal.aborted || asked !== hours) return;
     series = read;
     if (!$("#chart").matches(":hover, :focus-within")) draw();
-    fill($("#retrainings"), retrainings.reverse().map(retrainingRow));
+    fill($("#retrainings"), retrainings.reverse().map((one) => retrainingRow(one, now().now_unix_s)));
     fill($("#models"), models.reverse().map(modelRow));
     $("[data-do=roll-back]", page).disabled = models.length < 2;
   }
@@ -119,7 +120,7 @@ export function openCamera(name, now) {
 
   $("#camera-name").textContent = name;
   picture.dataset.camera = name;
-  picture.replaceChildren(el("span", {}, "No picture yet"));
+  picture.replaceChildren(el("span", {}, "No picture"));
   $("#chart").replaceChildren();
   for (const table of all("table", page)) fill(table, []);
   terms.reset();

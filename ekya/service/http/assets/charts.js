@@ -1,6 +1,6 @@
 // Charts in SVG. Colours are classes, so that they follow the page's theme.
 
-import { clock, el, gpus, percent } from "./tools.js";
+import { clock, day, el, gpus, moment, percent } from "./tools.js";
 
 const STEPS_S = [300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
@@ -16,8 +16,8 @@ function runs(times, values) {
   const found = [];
   let run = null;
   for (let i = 0; i < times.length; i++) {
-    const far = times.at(-1) - times[i] > 3700 ? 1000 : 60;
-    if (values[i] === null || (run && times[i] - times[i - 1] > far)) run = null;
+    const far = times.at(-1) - times[i - 1] > 3500 ? 1000 : 60; // older points are five minutes apart
+    if (values[i] === null || times[i] - times[i - 1] > far) run = null;
     if (values[i] === null) continue;
     if (!run) found.push((run = []));
     run.push(i);
@@ -44,28 +44,33 @@ export function sparkline(host, { unix_s: times, accuracy }) {
   host.replaceChildren(picture);
 }
 
+const key = ([kind, text]) => el("span", {}, el("i", { className: kind }), text);
+
 // Accuracy above, stacked shares below, over one axis of time. A pointer or the arrow keys read single values.
 export function timeline(host, series, hours, nowS, capacityMilli) {
   const { unix_s: times, accuracy, inference_milli: inference, retraining_milli: retraining } = series;
   const width = Math.max(280, host.clientWidth), left = 44, right = width - 8, fromS = nowS - hours * 3600;
   const x = (s) => left + ((s - fromS) / (nowS - fromS)) * (right - left);
-  const high = (value) => 10 + (1 - value) * 170;
-  const low = (milli) => 208 + (1 - Math.min(1, milli / capacityMilli)) * 84;
+  const least = Math.min(...accuracy.filter((value) => value !== null), 0.95);
+  const grid = least > 0.82 ? 0.05 : least > 0.52 ? 0.1 : 0.25, floor = Math.floor(least / grid + 1e-6) * grid;
+  const [above, gap, below] = width > 480 ? [235, 30, 105] : [150, 28, 80], base = 10 + above + gap + below;
+  const high = (value) => 10 + ((1 - value) / (1 - floor)) * above;
+  const low = (milli) => base - Math.min(1, milli / capacityMilli) * below;
   const at = (i) => x(times[i]);
   const about = `Accuracy and shares of the last ${hours} hours; the arrow keys read single values`;
-  const picture = svg("svg", { viewBox: `0 0 ${width} 316`, width, height: 316, role: "img", tabindex: 0, "aria-label": about });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${base + 24}`, width, height: base + 24, role: "img", tabindex: 0, "aria-label": about });
   const rule = (y, text) => {
     picture.append(svg("line", { class: "grid", x1: left, x2: right, y1: y, y2: y }));
     picture.append(svg("text", { class: "end", x: left - 8, y: y + 4 }, text));
   };
-  for (const value of [0, 0.25, 0.5, 0.75, 1]) rule(high(value), `${value * 100}%`);
+  for (let value = 1; value > floor - 1e-6; value -= grid) rule(high(value), `${Math.round(value * 100)}%`);
   for (const milli of [0, capacityMilli / 2, capacityMilli]) rule(low(milli), gpus(milli));
   const step = STEPS_S.find((s) => (nowS - fromS) / s <= width / 85) ?? 86400;
   const zoneS = new Date(nowS * 1000).getTimezoneOffset() * 60;
   for (let s = Math.ceil((fromS - zoneS) / step) * step + zoneS; s < nowS; s += step) {
     if (x(s) < left + 16 || x(s) > right - 16) continue;
-    picture.append(svg("line", { class: "grid faint", x1: x(s), x2: x(s), y1: 10, y2: 292 }));
-    picture.append(svg("text", { class: "middle", x: x(s), y: 311 }, step === 86400 ? day(s) : clock(s)));
+    picture.append(svg("line", { class: "grid faint", x1: x(s), x2: x(s), y1: 10, y2: base }));
+    picture.append(svg("text", { class: "middle", x: x(s), y: base + 19 }, step === 86400 ? day(s) : clock(s)));
   }
   for (const run of runs(times, inference)) {
     const both = (i) => low(inference[i] + retraining[i]);
@@ -75,12 +80,11 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
   for (const run of runs(times, accuracy)) {
     picture.append(svg("path", { class: "accuracy", d: line(run, at, (i) => high(accuracy[i])) }));
   }
-  const key = (kind, text) => [el("i", { className: kind }), text];
-  const keys = [...key("accuracy", "Accuracy"), ...key("inference", "Inference, GPUs"), ...key("training", "Retraining, GPUs")];
-  const cursor = svg("line", { class: "cursor", y1: 10, y2: 292, visibility: "hidden" });
+  const keys = [["accuracy", "Accuracy"], ["inference", "Inference, GPUs"], ["training", "Retraining, GPUs"]];
+  const cursor = svg("line", { class: "cursor", y1: 10, y2: base, visibility: "hidden" });
   const tip = el("output", { className: "tip", hidden: true });
   picture.append(cursor);
-  host.replaceChildren(picture, el("p", { className: "legend" }, ...keys), tip);
+  host.replaceChildren(picture, el("p", { className: "legend" }, ...keys.map(key)), tip);
 
   let shown = null;
   function show(i) {
@@ -90,8 +94,7 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
     if (i === null) return;
     cursor.setAttribute("x1", at(i));
     cursor.setAttribute("x2", at(i));
-    const when = hours > 24 ? `${day(times[i])} ${clock(times[i])}` : clock(times[i]);
-    tip.textContent = `${when} · accuracy ${percent(accuracy[i])} · inference ${gpus(inference[i])} · retraining ${gpus(retraining[i])}`;
+    tip.textContent = `${moment(times[i], nowS)} · accuracy ${percent(accuracy[i])} · inference ${gpus(inference[i])} · retraining ${gpus(retraining[i])}`;
   }
   picture.onpointermove = (event) => {
     const s = fromS + ((event.clientX - picture.getBoundingClientRect().left - left) / (right - left)) * (nowS - fromS);
@@ -106,5 +109,3 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
     show(Math.min(times.length - 1, Math.max(0, (shown ?? times.length) + move)));
   };
 }
-
-const day = (unixS) => new Date(unixS * 1000).toLocaleDateString([], { weekday: "short", day: "numeric" });

@@ -2,7 +2,7 @@
 
 import { openCamera } from "./camera.js";
 import { sparkline } from "./charts.js";
-import { $, act, all, api, el, gpus, guard, kindOf, path, percent, refresh, showShares, showState } from "./tools.js";
+import { $, act, all, api, el, gpus, guard, kindOf, moment, path, percent, refresh, showShares, showState } from "./tools.js";
 
 let status = null; // the newest
 let detail = null; // the camera that is shown alone
@@ -58,8 +58,9 @@ function showStats() {
   $("#mean").textContent = percent(weight ? sum((camera) => camera.weight * camera.accuracy, known) / weight : null);
   $("#healthy").textContent = `${on.length - ill.length} of ${on.length}`;
   $("#unhealthy").textContent = ill.map((camera) => camera.id).join(", ") || "all well";
-  $("#retraining").textContent = cameras.filter((camera) => camera.retraining).length;
-  $("#preparing").textContent = status.preparing ? "making labels and profiles" : "of all cameras";
+  const retrained = cameras.filter((camera) => camera.retraining).map((camera) => camera.id);
+  $("#retraining").textContent = retrained.length;
+  $("#preparing").textContent = status.preparing ? "labels are being made" : retrained.join(", ") || "no camera";
   $("#analysed").textContent = percent(due ? sum((camera) => camera.frames_analysed) / due : null);
   $("#gpus").textContent = `${gpus(inference + retraining)} of ${gpus(capacity)}`;
   showShares($(".stats .shares"), inference, retraining, capacity);
@@ -75,7 +76,7 @@ function showWindow() {
 }
 
 function warningRow({ unix_s: unixS, source, text }) {
-  return el("li", {}, el("time", {}, new Date(unixS * 1000).toLocaleTimeString()), el("b", {}, source), text);
+  return el("li", {}, el("time", {}, moment(unixS, status.now_unix_s)), el("b", {}, source), text);
 }
 
 function show() {

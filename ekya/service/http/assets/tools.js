@@ -4,7 +4,9 @@ export const $ = (selector, root = document) => root.querySelector(selector);
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 export const percent = (value) => (value === null ? "–" : `${(100 * value).toFixed(1)}%`);
 export const gpus = (milli) => (milli / 1000).toFixed(2);
-export const clock = (unixS) => new Date(unixS * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+export const clock = (unixS) => new Date(unixS * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+export const day = (unixS) => new Date(unixS * 1000).toLocaleDateString([], { weekday: "short", day: "numeric" });
+export const moment = (unixS, nowS) => (nowS - unixS < 72000 ? clock(unixS) : `${day(unixS)} ${clock(unixS)}`);
 export const path = (camera, rest = "") => `cameras/${encodeURIComponent(camera)}${rest}`;
 export const guard = { [document.body.dataset.guard]: "1" };
 
