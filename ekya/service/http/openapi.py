@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from http import HTTPStatus
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -90,11 +90,13 @@ def _in_query(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
 
 def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
     """Returns the schema of each body and answer, and the components that they refer to."""
-    bodies = [route.body for route in ROUTES if route.body is not None]
-    answers = [route.answers for route in ROUTES if route.answers is not None]
-    asked = [(body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)]
-    told = [(answer, "serialization", TypeAdapter(answer)) for answer in dict.fromkeys([*answers, Problem])]
-    found, shared = TypeAdapter.json_schemas([*asked, *told], ref_template=_REF)  # type: ignore[arg-type]
+    bodies = list(dict.fromkeys(route.body for route in ROUTES if route.body is not None))
+    answers = list(dict.fromkeys(route.answers for route in ROUTES if route.answers is not None))
+    kinds: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
+        *((body, "validation", TypeAdapter(body)) for body in bodies),
+        *((answer, "serialization", TypeAdapter(answer)) for answer in [*answers, Problem]),
+    ]
+    found, shared = TypeAdapter.json_schemas(kinds, ref_template=_REF)
     components: dict[str, Any] = shared.get("$defs", {})
     for model in _models([*bodies, *answers, Problem]):
         if model.__name__ in components:

@@ -8,8 +8,8 @@ const DONE = {
   labels: "will be labelled", "roll-back": "serves its previous model", remove: "is removed",
 };
 const ASKS = {
-  remove: (name) => `Remove ${name} for good?`,
-  "roll-back": (name) => `Serve the previous model of ${name} again?`,
+  remove: (name) => [`Remove ${name} for good?`, "Remove"],
+  "roll-back": (name) => [`Serve the previous model of ${name} again?`, "Roll back"],
 };
 
 function fill(table, rows) {

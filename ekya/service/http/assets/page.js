@@ -63,6 +63,8 @@ function showStats() {
   $("#preparing").textContent = status.preparing ? "labels are being made" : retrained.join(", ") || "no camera";
   $("#analysed").textContent = percent(due ? sum((camera) => camera.frames_analysed) / due : null);
   $("#gpus").textContent = `${gpus(inference + retraining)} of ${gpus(capacity)}`;
+  $("#inference").textContent = gpus(inference);
+  $("#training").textContent = gpus(retraining);
   showShares($(".stats .shares"), inference, retraining, capacity);
 }
 

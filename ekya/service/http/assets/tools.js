@@ -49,9 +49,10 @@ export async function act(button, done, work) {
   }
 }
 
-export function confirmed(question) {
+export function confirmed([question, yes]) {
   const dialog = $("#confirm");
   $("#confirm-text").textContent = question;
+  $("[value=yes]", dialog).textContent = yes;
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((choose) => {
