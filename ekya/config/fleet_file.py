@@ -23,6 +23,7 @@ from ekya.config.fleet_sections import (
     NO_DRIFT,
     DriftConfig,
     FleetSection,
+    HttpConfig,
     InferencesConfig,
     PreparationConfig,
     RetentionConfig,
@@ -100,7 +101,8 @@ class FleetConfig(FleetSection):
         placement: how shares are packed on GPUs; ``pool`` is for cores, which jobs may change freely.
         processes: which streams share a process of a live run; the other worlds use one process.
         hand_over: how retrained weights reach inference; ``cuda-ipc`` is for a live run on GPUs.
-        preparation, golden, edge, retraining, inference, shadow_gate, drift, retention: see the types.
+        preparation, golden, edge, retraining, inference, shadow_gate, drift, retention, http: see the
+            types.
         zoo: the retrained models that are kept; ``false`` in the file for none. None: kept where the fleet
             reacts to drift.
         answers: where ``ekya serve`` sends what it sees; other commands send nothing.
@@ -131,6 +133,7 @@ class FleetConfig(FleetSection):
     zoo: ZooConfig | None = None
     retention: RetentionConfig = RetentionConfig()
     answers: tuple[AnySink, ...] = ()
+    http: HttpConfig = HttpConfig()
     streams: tuple[StreamConfig, ...] = Field(min_length=1)
 
     def is_set(self, key: str) -> bool:

@@ -164,6 +164,20 @@ class RetentionConfig(FleetSection):
     models: int = Field(default=5, ge=2)
 
 
+class HttpConfig(FleetSection):
+    """Where a service answers: its REST API, its page and its metrics.
+
+    Attributes:
+        address: to listen on; the default is reached from the machine itself only.
+        port: of TCP; 0 for any free one.
+        metrics_open: whether everyone may read the metrics, without the service's token.
+    """
+
+    address: str = "127.0.0.1"
+    port: int = Field(default=8470, ge=0, le=65535)
+    metrics_open: bool = False
+
+
 class RetrainingConfig(FleetSection):
     """Γ without ∅: all combinations of these lists. For detectors the defaults in brackets hold.
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from fake_service import CAMERAS, TOKEN, FakeService
+from http_asking import FREE_PORT
 
 from ekya.cli import main
 from ekya.service.http.place import Place
@@ -23,7 +24,7 @@ def runs(tmp_path, service):
     folder = tmp_path / "runs" / "city-east"
     folder.mkdir(parents=True)
     (folder / "token").write_text(f"{TOKEN}\n")
-    server = HttpServer(service, folder, TOKEN, port=0)
+    server = HttpServer(service, folder, TOKEN, FREE_PORT)
     server.start()
     yield folder.parent
     server.close()

@@ -8,8 +8,10 @@ from urllib.parse import urlsplit
 
 from fake_service import TOKEN
 
+from ekya.config.fleet_sections import HttpConfig
 from ekya.service.http.server import HttpServer
 
+FREE_PORT = HttpConfig(port=0)
 GUARD = {"X-Ekya-Request": "1"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -66,7 +68,7 @@ class Asking:
 @contextmanager
 def serving(service, folder, token=TOKEN, **options):
     """Runs the server on a free port, and yields what asks it."""
-    server = HttpServer(service, folder, token, port=0, **options)
+    server = HttpServer(service, folder, token, FREE_PORT.model_copy(update=options))
     server.start()
     try:
         yield Asking(server.url)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 from fake_service import CAMERAS, TOKEN, FakeService
-from http_asking import serving
+from http_asking import FREE_PORT, serving
 
+from ekya.config.fleet_sections import HttpConfig
 from ekya.service.http.server import HttpServer
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is missing; pip install selenium")
@@ -285,14 +286,14 @@ def test_log_out_and_ended_session_lead_to_the_log_in(browser, chromium):
 
 def test_page_goes_on_after_a_restart_of_the_service(chromium, service, tmp_path):
     appearance(chromium)
-    server = HttpServer(service, tmp_path, TOKEN, port=0)
+    server = HttpServer(service, tmp_path, TOKEN, FREE_PORT)
     server.start()
     chromium.get(server.url)
     browser = Browser(chromium, server.url).log_in()
     assert browser.text("#link") == "Live"
     server.close()
     browser.until(lambda: browser.text("#link") == "Reconnecting")
-    again = HttpServer(service, tmp_path, TOKEN, port=int(server.url.rpartition(":")[2]))
+    again = HttpServer(service, tmp_path, TOKEN, HttpConfig(port=int(server.url.rpartition(":")[2])))
     again.start()
     browser.until(lambda: browser.text("#link") == "Live")
     chromium.get("about:blank")

@@ -6,8 +6,9 @@ import time
 
 import pytest
 from fake_service import TOKEN, FakeService
-from http_asking import GUARD, Asking, serving
+from http_asking import FREE_PORT, GUARD, Asking, serving
 
+from ekya.config.fleet_sections import HttpConfig
 from ekya.core.errors import UserError
 from ekya.service.http.access import FAILURES_ALLOWED
 from ekya.service.http.place import Place, find_service, read_place
@@ -27,7 +28,7 @@ def folder(tmp_path):
 
 
 def test_server_says_where_it_is_until_it_is_closed(folder):
-    server = HttpServer(FakeService(), folder, TOKEN, port=0)
+    server = HttpServer(FakeService(), folder, TOKEN, FREE_PORT)
     server.start()
     place = read_place(folder)
     assert (place.address, place.pid, place.url) == ("127.0.0.1", os.getpid(), server.url)
@@ -53,7 +54,7 @@ def test_server_closes_although_event_streams_are_open(folder):
 
 
 def test_place_of_a_newer_process_is_left_alone(folder):
-    server = HttpServer(FakeService(), folder, TOKEN, port=0)
+    server = HttpServer(FakeService(), folder, TOKEN, FREE_PORT)
     server.start()
     newer = Place("127.0.0.1", 1, os.getpid())
     newer.write(folder)
@@ -64,14 +65,14 @@ def test_place_of_a_newer_process_is_left_alone(folder):
 def test_port_in_use_is_an_error_of_the_user(ask, tmp_path):
     port = int(ask.url.rpartition(":")[2])
     with pytest.raises(UserError, match=f"127.0.0.1:{port} cannot be listened on"):
-        HttpServer(FakeService(), tmp_path, TOKEN, port=port).start()
+        HttpServer(FakeService(), tmp_path, TOKEN, HttpConfig(port=port)).start()
     assert read_place(tmp_path) is None
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.4", "camera-server"])
 def test_no_token_is_for_loopback_only(tmp_path, address):
     with pytest.raises(UserError, match="--no-token: everyone who reaches"):
-        HttpServer(FakeService(), tmp_path, None, address=address)
+        HttpServer(FakeService(), tmp_path, None, HttpConfig(address=address))
 
 
 def test_place_is_reached_from_its_own_machine():

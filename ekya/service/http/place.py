@@ -1,5 +1,6 @@
 """Where a service answers: the file ``service.json`` in its folder, for ``ekya ctl`` and scripts."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -46,8 +47,9 @@ class Place:
 
     def remove(self, folder: Path) -> None:
         """Removes it from the service's folder, unless another process has written its own since."""
-        if read_place(folder) == self:
-            (folder / PLACE_FILE).unlink(missing_ok=True)
+        with contextlib.suppress(UserError):  # a damaged file is no reason not to stop
+            if read_place(folder) == self:
+                (folder / PLACE_FILE).unlink(missing_ok=True)
 
 
 def read_place(folder: Path) -> Place | None:

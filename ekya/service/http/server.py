@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from ekya.config.fleet_sections import HttpConfig
 from ekya.core.errors import UserError
 from ekya.service.http.access import Keys
 from ekya.service.http.backend import Backend
@@ -17,7 +18,8 @@ from ekya.service.http.guard import Guard, is_loopback
 from ekya.service.http.page import Page, set_headers
 from ekya.service.http.place import Place
 
-LOOPBACK, PORT = "127.0.0.1", 8470
+DEFAULT = HttpConfig()
+"""This machine alone."""
 
 STOP_S = 5.0
 """Time that requests get to end when the server is closed, seconds."""
@@ -51,30 +53,21 @@ class HttpServer:
         backend: the service.
         folder: its folder, which gets ``service.json``.
         token: that clients must show, see ``access.token_of``; None admits everyone on this machine.
-        address: to listen on.
-        port: to listen on; 0 for any free one.
-        metrics_open: whether everyone may read ``/metrics``.
+        config: where to listen.
 
     Raises:
         UserError: an address that others can reach without a token.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        folder: Path,
-        token: str | None,
-        address: str = LOOPBACK,
-        port: int = PORT,
-        metrics_open: bool = False,
+        self, backend: Backend, folder: Path, token: str | None, config: HttpConfig = DEFAULT
     ) -> None:
-        if token is None and not is_loopback(address):
+        if token is None and not is_loopback(config.address):
             raise UserError(
-                f"--no-token: everyone who reaches {address} could change the fleet; listen on {LOOPBACK}, "
-                "or use the token"
+                f"--no-token: everyone who reaches {config.address} could change the fleet; use http.address "
+                f"{DEFAULT.address}, or the token"
             )
-        self._backend, self._folder, self._token = backend, folder, token
-        self._address, self._port, self._metrics_open = address, port, metrics_open
+        self._backend, self._folder, self._token, self._config = backend, folder, token, config
         self._place: Place | None = None
         self._thread: threading.Thread | None = None
         self._began = threading.Event()
@@ -94,14 +87,17 @@ class HttpServer:
         Raises:
             UserError: the port is in use, or the address is not this machine's.
         """
-        listening = _listen(self._address, self._port)
-        self._place = Place(self._address, listening.getsockname()[1], os.getpid())
-        app = application(self._backend, self._folder.name, self._token, self._metrics_open)
+        config = self._config
+        listening = _listen(config.address, config.port)
+        self._place = Place(config.address, listening.getsockname()[1], os.getpid())
+        app = application(self._backend, self._folder.name, self._token, config.metrics_open)
         self._thread = threading.Thread(target=self._run, args=(app, listening), name="http", daemon=True)
         self._thread.start()
         self._began.wait()
+        if self._loop is None:
+            raise RuntimeError("the HTTP server did not start; its log says why")
         self._place.write(self._folder)
-        if not is_loopback(self._address):
+        if not is_loopback(config.address):
             _LOG.warning("%s is reached by others without encryption; put a TLS proxy before it", self.url)
 
     def close(self) -> None:
@@ -140,5 +136,5 @@ def _listen(address: str, port: int) -> socket.socket:
         return socket.create_server((address, port), family=family, backlog=128)
     except OSError as error:
         raise UserError(
-            f"{address}:{port} cannot be listened on ({error.strerror}); choose another port"
+            f"{address}:{port} cannot be listened on ({error.strerror}); choose another http.port"
         ) from error

@@ -76,12 +76,12 @@ export function showShares(bar, inferenceMilli, retrainingMilli, capacityMilli) 
   bar.children[1].style.width = `${(100 * retrainingMilli) / capacityMilli}%`;
 }
 
-// Loads the newest picture beside the one that is shown, lest it flicker: at most one a second, and only in view.
+// Loads the newest picture beside the one that is shown, lest it flicker; only in view, and not too often.
 export function refresh(frame, camera) {
   const box = frame.getBoundingClientRect();
   if (frame.dataset.busy || document.hidden || !box.width || box.bottom < 0 || box.top > innerHeight) return;
   frame.dataset.busy = "1";
-  setTimeout(() => delete frame.dataset.busy, 1000);
+  setTimeout(() => delete frame.dataset.busy, frame.closest(".tile") ? 2000 : 1000);
   const next = el("img", { alt: `Newest frame of ${camera} with its boxes` });
   next.onload = () => frame.dataset.camera === camera && frame.replaceChildren(next);
   next.src = `api/v1/${path(camera, "/picture.jpg")}?${Date.now()}`;
