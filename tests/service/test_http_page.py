@@ -246,8 +246,7 @@ def test_text_of_a_service_is_never_markup(browser, service):
     assert not browser.all("img[src=x]")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 768, 1360])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 360), ("light", 768), ("dark", 1360)])
 def test_page_fits_and_is_readable(browser, chromium, scheme, width):
     appearance(chromium, scheme, width)
     assert browser.overflow() <= 0

@@ -51,7 +51,7 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
   const { unix_s: times, accuracy, inference_milli: inference, retraining_milli: retraining } = series;
   const width = Math.max(280, host.clientWidth), left = 44, right = width - 8, fromS = nowS - hours * 3600;
   const x = (s) => left + ((s - fromS) / (nowS - fromS)) * (right - left);
-  const least = Math.min(...accuracy.filter((value) => value !== null), 0.95);
+  const known = accuracy.filter((value) => value !== null), least = known.length ? Math.min(...known, 0.95) : 0;
   const grid = least > 0.82 ? 0.05 : least > 0.52 ? 0.1 : 0.25, floor = Math.floor(least / grid + 1e-6) * grid;
   const [above, gap, below] = width > 480 ? [235, 30, 105] : [150, 28, 80], base = 10 + above + gap + below;
   const high = (value) => 10 + ((1 - value) / (1 - floor)) * above;
@@ -65,7 +65,7 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
   };
   for (let value = 1; value > floor - 1e-6; value -= grid) rule(high(value), `${Math.round(value * 100)}%`);
   for (const milli of [0, capacityMilli / 2, capacityMilli]) rule(low(milli), gpus(milli));
-  const step = STEPS_S.find((s) => (nowS - fromS) / s <= width / 85) ?? 86400;
+  const step = STEPS_S.find((s) => (nowS - fromS) / s <= width / 62) ?? 86400;
   const zoneS = new Date(nowS * 1000).getTimezoneOffset() * 60;
   for (let s = Math.ceil((fromS - zoneS) / step) * step + zoneS; s < nowS; s += step) {
     if (x(s) < left + 16 || x(s) > right - 16) continue;

@@ -48,6 +48,11 @@ async function fill(tile) {
   if (series) sparkline($(".spark", tile), series);
 }
 
+const someOf = (cameras, none) => {
+  const more = cameras.length > 2 ? ` and ${cameras.length - 2} more` : "";
+  return cameras.slice(0, 2).map((camera) => camera.id).join(", ") + more || none;
+};
+
 function showStats() {
   const { cameras, capacity_milli: capacity } = status;
   const sum = (of, among = cameras) => among.reduce((total, camera) => total + of(camera), 0);
@@ -57,10 +62,10 @@ function showStats() {
   const inference = sum((camera) => camera.inference_share_milli), retraining = sum((camera) => camera.retraining_share_milli);
   $("#mean").textContent = percent(weight ? sum((camera) => camera.weight * camera.accuracy, known) / weight : null);
   $("#healthy").textContent = `${on.length - ill.length} of ${on.length}`;
-  $("#unhealthy").textContent = ill.map((camera) => camera.id).join(", ") || "all well";
-  const retrained = cameras.filter((camera) => camera.retraining).map((camera) => camera.id);
+  $("#unhealthy").textContent = someOf(ill, "all well");
+  const retrained = cameras.filter((camera) => camera.retraining);
   $("#retraining").textContent = retrained.length;
-  $("#preparing").textContent = status.preparing ? "labels are being made" : retrained.join(", ") || "no camera";
+  $("#preparing").textContent = status.preparing ? "labels are being made" : someOf(retrained, "no camera");
   $("#analysed").textContent = percent(due ? sum((camera) => camera.frames_analysed) / due : null);
   $("#gpus").textContent = `${gpus(inference + retraining)} of ${gpus(capacity)}`;
   $("#inference").textContent = gpus(inference);

@@ -1,0 +1,109 @@
+"""Clients and services that are slow: what waits is limited, and places become free again."""
+
+import time
+from dataclasses import replace
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+from fake_service import NOW_UNIX_S, FakeService
+from http_asking import BEARER, serving
+
+from ekya.service.http import endpoints, events
+from ekya.service.http.events import MOST_LISTENERS, Events, Moment, _Listener
+from ekya.service.status import WarningRow
+
+
+class SlowService(FakeService):
+    """Tells its status late, or tells very much."""
+
+    delay_s = 0.0
+    told = ""
+
+    def status(self):
+        time.sleep(self.delay_s)
+        row = WarningRow(NOW_UNIX_S, "test", self.told)
+        return replace(super().status(), warnings=(row,))
+
+
+@pytest.fixture
+def service():
+    return SlowService()
+
+
+@pytest.fixture
+def ask(service, tmp_path):
+    with serving(service, tmp_path) as asking:
+        yield asking
+
+
+def opened(ask, method, path, headers=BEARER):
+    connection = HTTPConnection(urlsplit(ask.url).netloc, timeout=10)
+    connection.putrequest(method, path)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    return connection
+
+
+def test_service_that_tells_its_status_late_is_unhealthy(ask, service, monkeypatch):
+    monkeypatch.setattr(endpoints, "HEALTH_S", 0.1)
+    assert ask.get("/healthz", {}).status == 200
+    service.delay_s = 0.5
+    assert ask.get("/healthz", {}).status == 503
+    service.delay_s = 0.0
+    time.sleep(0.5)
+    assert ask.get("/healthz", {}).status == 200
+
+
+def test_body_that_does_not_come_is_given_up(ask, service, monkeypatch):
+    monkeypatch.setattr(endpoints, "BODY_S", 0.1)
+    headers = {**BEARER, "Content-Type": "application/json", "Content-Length": "20"}
+    connection = opened(ask, "POST", "/api/v1/cameras", headers)
+    connection.sock.sendall(b'{"id"')
+    assert connection.sock.recv(100).startswith(b"HTTP/1.1 408 ")
+    connection.close()
+    assert service.asked == []
+
+
+def test_event_stream_ends_after_its_time(ask, monkeypatch):
+    monkeypatch.setattr(events, "LONGEST_S", 0.1)
+    connection = opened(ask, "GET", "/api/v1/events")
+    answer = connection.response_class(connection.sock, method="GET")
+    answer.begin()
+    assert answer.read().count(b"event: status") <= 2
+    connection.close()
+
+
+def test_clients_that_do_not_read_lose_their_event_streams(ask, service, monkeypatch):
+    monkeypatch.setattr(events, "SLOWEST_S", 0.2)
+    monkeypatch.setattr(events, "EVERY_S", 0.02)
+    service.told = "x" * 500_000
+    stuck = [opened(ask, "GET", "/api/v1/events") for _ in range(MOST_LISTENERS)]
+    ends_s = time.monotonic() + 10
+    statuses = []
+    while 200 not in statuses and time.monotonic() < ends_s:
+        time.sleep(0.05)
+        connection = opened(ask, "GET", "/api/v1/events")
+        statuses.append(int(connection.sock.recv(12).split()[1]))
+        connection.close()
+    assert (statuses[0], statuses[-1]) == (503, 200)
+    for connection in stuck:
+        connection.close()
+
+
+def test_what_waits_for_a_slow_client_is_the_newest_of_each_camera():
+    async def never():
+        raise AssertionError
+
+    slow, whole = _Listener(), Events(never)
+    whole._listeners.add(slow)
+    for frame in range(1000):
+        newest = {camera: {"id": f"{camera}/{frame}", "camera": camera} for camera in ("gate", "yard")}
+        whole._tell(Moment(f'{{"now": {frame}}}'.encode(), newest))
+    assert list(slow.waiting) == ["status", "answer gate", "answer yard"]
+    assert slow.waiting["status"] == b'event: status\ndata: {"now": 999}\n\n'
+    assert b'"gate/999"' in slow.waiting["answer gate"]
+    slow.waiting.clear()
+    whole._tell(Moment(b"{}", newest))
+    assert list(slow.waiting) == ["status"]
