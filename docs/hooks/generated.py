@@ -19,8 +19,8 @@ from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.servers_file import ServersSpec
 from ekya.runtime.observers import RunMetrics
 from ekya.service.alerts import ALERTS
-from ekya.service.metrics import METRICS
 from ekya.service.http.routes import ROUTES
+from ekya.service.metrics import METRICS
 
 PLACE = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 

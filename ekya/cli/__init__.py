@@ -31,6 +31,7 @@ from ekya.cli import (
     restore,
     run,
     schema,
+    serve,
     simulate,
     speeds,
     status,
@@ -74,7 +75,7 @@ def _add(group: typer.Typer, *commands: Command[Any]) -> None:
 
 
 # In the order of ``ekya --help``.
-_add(app, run.run, replay.replay, compare.compare, profile.profile, simulate.simulate)
+_add(app, run.run, serve.serve, replay.replay, compare.compare, profile.profile, simulate.simulate)
 _add(app, record.record, prepare.prepare, check.check, schema.schema)
 _add(_golden, golden.label)
 app.add_typer(_golden)

@@ -16,7 +16,7 @@ from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.streams.ingest.camera import CameraSpec
-from ekya.streams.ingest.credentials import masked, without_passwords
+from ekya.streams.ingest.credentials import has_password, masked, require_set, without_passwords
 
 
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
@@ -59,6 +59,27 @@ def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
         for known, stream in zip(fleet.streams, raw["streams"], strict=True)
     ]
     return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
+
+
+def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> FleetConfig:
+    """Returns the fleet with one more stream, given as in a fleet file.
+
+    A password must be a variable that is set here: it would neither reach the processes that run already nor
+    be there after a restart.
+
+    Raises:
+        UserError: see ``load_fleet``; or the stream has a password.
+    """
+    raw = _written(fleet)
+    source = values.get("source")
+    url = source.get("url") if isinstance(source, Mapping) else None
+    if isinstance(url, str) and has_password(url):
+        raise UserError(
+            "key 'source.url': it has a password; put that into a variable of the service's environment, say "
+            "CAM_PASSWORD, and write ${CAM_PASSWORD} in its place"
+        )
+    require_set(str(url))
+    return parse_fleet({**raw, "streams": [*raw["streams"], dict(values)]}, "the request", (Path(),))
 
 
 def _written(fleet: FleetConfig) -> dict[str, Any]:

@@ -161,7 +161,9 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
     stream may still join. A lost camera may come back, so the run waits for it.
     """
     if state.window < 0:
-        return (ev.WindowOpened(0, 0, options.window_us),)
+        # Only a service that has lost its state begins later than in window 0.
+        first = now_us // options.window_us
+        return (ev.WindowOpened(first * options.window_us, first, (first + 1) * options.window_us),)
     if now_us >= state.window_end_us:
         closed = ev.WindowClosed(state.window_end_us, state.window)
         following = state.window + 1

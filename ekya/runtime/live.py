@@ -33,7 +33,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
             held.enter_context(hold_folder(options.resume))
         # The machine is measured while Ray starts.
         with start_probe(fleet, options, chosen) as probe:
-            dashboard = _start_ray(options.dashboard, chosen)
+            dashboard = start_ray(options.dashboard, chosen)
             with console.status("measuring this machine"):
                 run = open_run(fleet, options, chosen, probe.result())
         if options.resume is None:
@@ -45,7 +45,7 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
     return path
 
 
-def _start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
+def start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
     """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
     set_ray_environment()
     context = ray.init(

@@ -93,7 +93,7 @@ class LiveControl:
                 serves.set_exception(UserError(f"{stream.id}: it cannot be added ({in_words(error)})"))
                 return
             record = ModelRecord(self._folder, self._store, stream.id)
-            record.add_model(BASE_VERSION, None, -1, None, None, self._now_us())
+            record.add_model(BASE_VERSION, None, -1, None, None, self.now_us())
             self._keep(fleet)
             self._emit_terms(stream)
             serves.set_result(None)
@@ -108,7 +108,7 @@ class LiveControl:
             LookupError: there is no such camera.
             UserError: it is the last one.
         """
-        self._require(stream)
+        self.require(stream)
         others = [one for one in self._fleet.streams if one.id != stream]
         if not others:
             raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
@@ -125,7 +125,7 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream)
+        self.require(stream)
         self._in_loop(lambda: self._executor.changes.pause(stream, paused))
 
     def freeze(self, stream: StreamId, frozen: bool) -> None:
@@ -134,7 +134,7 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream)
+        self.require(stream)
         self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
 
     def change_terms(self, stream: StreamConfig) -> None:
@@ -143,7 +143,7 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream.id)
+        self.require(stream.id)
         known = self._fleet.stream(stream.id)
         update = {"weight": stream.weight, "max_age_s": stream.max_age_s}
         changed = known.model_copy(update=update)
@@ -166,7 +166,7 @@ class LiveControl:
 
         def change() -> None:
             self._keep(self._fleet.model_copy(update={"min_accuracy": min_accuracy}))
-            self._executor.emit(rq.MinAccuracyChanged(self._now_us(), min_accuracy))
+            self._executor.emit(rq.MinAccuracyChanged(self.now_us(), min_accuracy))
 
         self._in_loop(change)
 
@@ -176,7 +176,7 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream)
+        self.require(stream)
         self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
 
     def roll_back(self, stream: StreamId, version: ModelVersion | None = None) -> None:
@@ -190,9 +190,8 @@ class LiveControl:
             LookupError: there is no such camera.
             UserError: there are no such weights.
         """
-        self._require(stream)
-        rows = self._in_loop(lambda: kept_models(self._folder, self._store, stream))
-        kept = [row.version for row in rows]
+        self.require(stream)
+        kept = [row.version for row in self.models(stream)]
         serving = self._actors.streams[stream].version
         earlier = [one for one in kept if one < serving]
         wanted = max(earlier, default=None) if version is None else version
@@ -202,13 +201,13 @@ class LiveControl:
         self._emit(lambda now_us: rq.RollBackRequested(now_us, stream, wanted))
 
     def models(self, stream: StreamId) -> tuple[ModelRow, ...]:
-        """Returns the models that have served a camera, by version.
+        """Returns the models that have served a camera and are kept, by version.
 
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream)
-        return self._in_loop(lambda: tuple(self._store.models(stream)))
+        self.require(stream)
+        return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)))
 
     def picture(self, stream: StreamId) -> bytes | None:
         """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
@@ -216,7 +215,7 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self._require(stream)
+        self.require(stream)
         try:
             drawn: bytes | None = ray.get(
                 self._actors.streams[stream].inference.picture.remote(stream), timeout=_PICTURE_S
@@ -244,22 +243,24 @@ class LiveControl:
 
     def _emit_terms(self, stream: StreamConfig) -> None:
         limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
-        self._executor.emit(rq.TermsChanged(self._now_us(), stream.id, stream.weight, limit_us))
+        self._executor.emit(rq.TermsChanged(self.now_us(), stream.id, stream.weight, limit_us))
 
     def _keep(self, fleet: FleetConfig) -> None:
         """Writes the changed fleet into the folder."""
         write_text_atomic(self._folder.fleet, dump_fleet(fleet))
         self._fleet = fleet
 
-    def _require(self, stream: StreamId) -> None:
+    def require(self, stream: StreamId) -> None:
+        """Raises LookupError if there is no such camera."""
         if stream not in [one.id for one in self._fleet.streams]:
             raise LookupError(f"there is no camera {stream}")
 
-    def _now_us(self) -> int:
+    def now_us(self) -> int:
+        """Returns run time, 0 before the run begins."""
         return max(self._clock.now_us(), 0)
 
     def _emit(self, event: Callable[[int], ev.Event]) -> None:
-        self._in_loop(lambda: self._executor.emit(event(self._now_us())))
+        self._in_loop(lambda: self._executor.emit(event(self.now_us())))
 
     def _in_loop(self, change: Callable[[], _T]) -> _T:
         """Returns the result of a call that the thread of the loop makes; raises as the call."""

@@ -18,6 +18,7 @@ from ekya.pipeline.setup import loop_options
 from ekya.pipeline.speeds import inference_speed, kept_speeds, training_speed
 from ekya.planning.placement.homes import Processes, deal, guests_gpu
 from ekya.planning.profiling.sizes import Machine
+from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.resuming import Resumed, resume, resume_service
 from ekya.system.files import write_text_atomic
@@ -53,6 +54,19 @@ class OpenRun:
     resumed: Resumed | None
     host: ProbedHost
     gave_up: tuple[str, ...] = ()
+
+    @property
+    def continue_us(self) -> int:
+        """Run time at which it begins or continues.
+
+        A run that ends is repeated from the begin of its last window, with frames that were answered in it. A
+        service goes on where it was: frames of a camera come once, and their times must not go back.
+        """
+        if self.resumed is None:
+            return _newest_us(self.folder, self.fleet) if self.options.endless else 0
+        if not self.options.endless:
+            return self.resumed.from_us
+        return max(self.resumed.reached_us, _newest_us(self.folder, self.fleet))
 
     @property
     def gpus(self) -> int:
@@ -93,6 +107,12 @@ class OpenRun:
         return self.chosen.backend.open(self.gpus)
 
 
+def _newest_us(folder: RunFolder, fleet: FleetConfig) -> int:
+    """Returns the run time after the newest frames that are on disk of a service; 0 without any."""
+    newest = (next(newest_rows(folder.hours(stream.id)), None) for stream in fleet.streams)
+    return max((int(rows.t_us[-1]) + 1 for rows in newest if rows is not None and len(rows.t_us)), default=0)
+
+
 def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
     """Begins to measure this machine, where the run will be, in the background."""
     return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
@@ -118,7 +138,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         machine = Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
         fleet, gave_up = fitted(fleet, host.costs, machine, overload=options.overload)
         fleet = fleet.model_copy(update={"classes": host.classes})
-        folder = RunFolder.create(options.runs, options.name or fleet.name)
+        make = RunFolder.make if options.endless else RunFolder.create
+        folder = make(options.runs, options.name or fleet.name)
         write_text_atomic(folder.fleet, dump_fleet(fleet))
     else:
         folder = RunFolder.open(options.resume)

@@ -43,16 +43,18 @@ class Resumed:
         scheduler: its name.
         options: constants of the loop as the run began.
         events: effects of the interruption, to be sent to the loop.
+        reached_us: last run time before the interruption that the journal knows.
     """
 
     state: LoopState
     scheduler: str
     options: LoopOptions
     events: tuple[ev.Event, ...]
+    reached_us: int
 
     @property
     def from_us(self) -> int:
-        """Run time at which it continues."""
+        """Run time at which the window opens in which it continues."""
         return self.state.fleet.window_end_us
 
 
@@ -79,7 +81,7 @@ def resume(folder: RunFolder) -> Resumed:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
     _remove_report(folder)
     cut_journal(folder.journal, len(kept))
-    return Resumed(state, scheduler, options, tuple(_interruption(state.fleet)))
+    return Resumed(state, scheduler, options, tuple(_interruption(state.fleet)), steps[-1].now_us)
 
 
 def resume_service(folder: RunFolder) -> Resumed | None:
@@ -103,10 +105,13 @@ def resume_service(folder: RunFolder) -> Resumed | None:
 def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot) -> Resumed:
     journal = folder.journal_segment(snapshot.segment)
     scheduler, options = read_header(journal)
-    _require_incomplete(folder, read_steps(journal, snapshot.at_byte))
+    steps = read_steps(journal, snapshot.at_byte)
+    _require_incomplete(folder, steps)
     _remove_report(folder)
     cut_to(folder, snapshot)
-    return Resumed(snapshot.state, scheduler, options, tuple(_interruption(snapshot.state.fleet)))
+    fleet = snapshot.state.fleet
+    reached_us = steps[-1].now_us if steps else fleet.window_end_us
+    return Resumed(snapshot.state, scheduler, options, tuple(_interruption(fleet)), reached_us)
 
 
 def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:

@@ -149,7 +149,7 @@ class RunSession:
         """
         opened, began_s = self.opened, time.monotonic()
         fleet, constants, resumed = opened.fleet, opened.constants, opened.resumed
-        from_us = 0 if resumed is None else resumed.from_us
+        from_us = opened.continue_us
         scheduler = make_scheduler(opened.options.scheduler)
         facts = LoopFacts()
         with ExitStack() as stack:
@@ -226,6 +226,7 @@ class RunSession:
             opened.host.costs.streams,
             opened.processes,
             opened.constants.family_costs,
+            keeps_hours=opened.options.endless,
         )
 
     def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:

@@ -218,11 +218,9 @@ class StreamInference:
         return self._steps.collector.material(window, since_us, dose)
 
     def pause(self, paused: bool) -> None:
-        """Closes the camera and shows no frames, or opens it again; the loop does so within a second."""
+        """Closes the camera, or opens it again; the loop does so within a second."""
         with self._control.lock:
             self._control.paused = paused
-            if paused:
-                self._control.shown = None
 
     def picture(self) -> bytes | None:
         """Returns the newest frame with boxes of its own as a JPEG with these drawn; None without one."""
@@ -342,7 +340,7 @@ class StreamInference:
                 control.lock.notify_all()
         if frame is not None and row is not None:
             with control.lock:
-                control.shown = None if control.paused else (frame, row)
+                control.shown = frame, row
         row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._version)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])

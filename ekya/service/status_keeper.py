@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from ekya import __version__
 from ekya.control.loop import first_state
+from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult
+from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.step_record import StepRecord

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult
+from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.state import FleetState, StreamState

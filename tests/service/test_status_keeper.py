@@ -13,8 +13,9 @@ import pytest
 from kept_status import BEGAN_UNIX_S, CAMERAS, Clock, make_keeper, scripted_run
 from script import CAM_1, CAM_2, CAM_3, S
 
+from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
-from ekya.control.step import LoopState, StepResult
+from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig

@@ -31,6 +31,19 @@ class RunFolder:
         return RunFolder(make_folder(root, name))._with_folders()
 
     @staticmethod
+    def make(root: Path, name: str) -> "RunFolder":
+        """Creates ``root/name``, or completes it if it is there.
+
+        Raises:
+            UserError: see ``make_folder``.
+        """
+        require_run_name(name)
+        path = root / name
+        with user_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return RunFolder(path)._with_folders()
+
+    @staticmethod
     def open(path: Path) -> "RunFolder":
         """Opens the folder of an existing run.
 

@@ -1,0 +1,145 @@
+"""``ekya serve``: runs a fleet until stopped, and survives what may happen meanwhile."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ekya.cli import options as opt
+from ekya.cli.command import command
+from ekya.cli.options import Clock
+from ekya.cli.output import Output
+from ekya.core.errors import UserError
+
+if TYPE_CHECKING:
+    from ekya.config.fleet_file import FleetConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Options of ``ekya serve``."""
+
+    fleet: opt.FleetFile = None
+    video: opt.Videos = None
+    camera: opt.Cameras = None
+    golden: opt.Golden = None
+    student: opt.Student = None
+    task: opt.EdgeTask = None
+    classes: opt.Classes = None
+    scheduler: opt.Scheduler = None
+    seed: opt.Seed = 0
+    gpus: opt.Gpus = None
+    window: opt.Window = None
+    speed: opt.Speed = None
+    loop: opt.Loop = None
+    name: Annotated[
+        str | None, typer.Option(help="Name of the service, and of its folder; default: the fleet's.")
+    ] = None
+    runs: opt.Runs = Path("runs")
+    shares: opt.Shares = "auto"
+    dashboard: opt.Dashboard = False
+    overload: opt.Overload = False
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of page and API; default: http.port.")
+    ] = None
+    token: Annotated[
+        bool, typer.Option(help="Admit only clients that show the token in the service's folder.")
+    ] = True
+    stop_timeout: Annotated[
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Time to end in order when it is stopped.")
+    ] = 30.0
+    unit: Annotated[bool, typer.Option("--unit", help="Print a systemd unit that runs this, and end.")] = (
+        False
+    )
+
+
+@command(
+    ServeConfig,
+    "ekya serve my-fleet.yaml",
+    "ekya serve --camera 'rtsp://admin:${CAM_PASSWORD}@10.0.0.5/live' --golden yolo11x.onnx --name yard",
+    "ekya serve --name yard",
+    "ekya serve my-fleet.yaml --unit | sudo tee /etc/systemd/system/ekya-yard.service",
+)
+def serve(config: ServeConfig, output: Output) -> None:
+    """Serve a fleet of cameras until stopped: with a page, an API, metrics and answers to brokers.
+
+    Its folder in --runs is used again when it is started again, with the fleet as it was changed since; a
+    supervisor starts the service again when it dies.
+    """
+    from ekya.service.supervised import SUPERVISOR_PID
+
+    fleet, folder = _fleet_and_folder(config)
+    if SUPERVISOR_PID in os.environ:
+        _serve(config, fleet, folder, output)
+    elif config.unit:
+        _print_unit(config, folder)
+    else:
+        _supervise(config, folder, output)
+
+
+def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
+    """Returns the fleet to serve, as it was changed if its folder is there, and the folder."""
+    from ekya.cli.fleet_from_options import read_fleet
+    from ekya.config.fleet_reading import load_fleet
+    from ekya.results.storage.run_folder import RunFolder, require_run_name
+
+    named = any((config.fleet, config.video, config.camera))
+    if config.name is not None:
+        require_run_name(config.name)
+        known = RunFolder(config.runs / config.name).fleet
+        if not named and known.is_file():
+            return load_fleet(known), known.parent
+    # Also of a service that goes on: passwords that the file holds are needed again.
+    fleet = read_fleet(config)
+    known = RunFolder(config.runs / (config.name or fleet.name)).fleet
+    return (load_fleet(known) if known.is_file() else fleet), known.parent
+
+
+def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
+    from ekya.service.supervisor import Patience, supervise
+
+    if (folder / "fleet.yaml").is_file():
+        output.say(f"Goes on with {folder}, and with the fleet as it is there.")
+    output.say(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")
+    code = supervise(_argv(), folder, Patience(stop_s=config.stop_timeout))
+    raise typer.Exit(code)
+
+
+def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Output) -> None:
+    """Is the service process."""
+    from ekya.cli.fleet_from_options import run_options
+    from ekya.cli.run import ready
+    from ekya.service.process import serve_fleet
+
+    goes_on = folder if (folder / "fleet.yaml").is_file() else None
+    options = replace(run_options(config, fleet, goes_on), name=folder.name, endless=True)
+    fleet = ready(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
+    if config.port is not None:
+        fleet = fleet.model_copy(update={"http": fleet.http.model_copy(update={"port": config.port})})
+    serve_fleet(fleet, options, config.token, output.console)
+
+
+def _print_unit(config: ServeConfig, folder: Path) -> None:
+    import getpass
+
+    from ekya.service.unit import ServiceUnit
+
+    argv = [argument for argument in _argv() if argument != "--unit"]
+    unit = ServiceUnit(
+        folder.name, argv, getpass.getuser(), Path.cwd(), config.runs.resolve(), config.stop_timeout
+    )
+    typer.echo(unit.text(), nl=False)
+
+
+def _argv() -> list[str]:
+    """Returns the command line of this process.
+
+    Raises:
+        UserError: it is not that of ``ekya serve``.
+    """
+    if "serve" not in sys.argv[1:2]:
+        raise UserError("ekya serve: start it as a command of its own")
+    return [sys.executable, "-m", "ekya", *sys.argv[1:]]

@@ -1,0 +1,113 @@
+"""What the HTTP server asks of a running service: facts, and changes of the fleet."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from ekya.config.fleet_reading import with_stream
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import ModelRow
+from ekya.runtime.live_control import LiveControl
+from ekya.service.answers.messages import newest
+from ekya.service.exposition import Exposition
+from ekya.service.status import RetrainingRow, Series, ServiceStatus
+from ekya.service.status_keeper import StatusKeeper
+
+
+class ServiceBackend:
+    """``Backend`` of a service.
+
+    Args:
+        control: of its run.
+        keeper: of its status.
+        metrics: of both.
+        folder: of the service.
+        classes: names of the fleet's classes.
+    """
+
+    def __init__(
+        self,
+        control: LiveControl,
+        keeper: StatusKeeper,
+        metrics: Exposition,
+        folder: RunFolder,
+        classes: tuple[str, ...],
+    ) -> None:
+        self._control, self._keeper, self._metrics = control, keeper, metrics
+        self._folder, self._classes = folder, classes
+
+    def status(self) -> ServiceStatus:
+        """Returns the state of the service and of its cameras."""
+        return self._keeper.status()
+
+    def series(self, camera: str) -> Series:
+        """Returns a camera's accuracy and shares over time."""
+        return self._keeper.series(camera)
+
+    def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
+        """Returns a camera's last retrainings, the oldest first."""
+        return self._keeper.retrainings(camera)
+
+    def metrics(self) -> bytes:
+        """Returns the metrics in Prometheus' text format."""
+        return self._metrics.text()
+
+    def picture(self, camera: str) -> bytes | None:
+        """Returns the newest frame with its boxes as JPEG; None before the first."""
+        return self._control.picture(StreamId(camera))
+
+    def newest(self, camera: str) -> dict[str, object] | None:
+        """Returns the newest answer as it is sent to sinks; None before the first."""
+        self._control.require(StreamId(camera))
+        message = newest(self._folder, StreamId(camera), self._classes)
+        return None if message is None else cast(dict[str, object], message)
+
+    def models(self, camera: str) -> tuple[ModelRow, ...]:
+        """Returns the models that served a camera and are kept, by version."""
+        return self._control.models(StreamId(camera))
+
+    def add_camera(self, values: Mapping[str, object]) -> None:
+        """Adds a camera, given as a stream of the fleet file; returns when it serves."""
+        fleet = with_stream(self._control.fleet, values)
+        known = {stream.id for stream in self._control.fleet.streams}
+        self._control.add(next(stream for stream in fleet.streams if stream.id not in known))
+
+    def remove_camera(self, camera: str) -> None:
+        """Removes a camera for good."""
+        self._control.remove(StreamId(camera))
+
+    def pause_camera(self, camera: str) -> None:
+        """Stops analysing a camera until it is resumed."""
+        self._control.pause(StreamId(camera), True)
+
+    def resume_camera(self, camera: str) -> None:
+        """Goes on with a paused camera."""
+        self._control.pause(StreamId(camera), False)
+
+    def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
+        """Changes ``weight`` or ``max_age_s`` of a camera."""
+        self._control.require(StreamId(camera))
+        known = self._control.fleet.stream(StreamId(camera))
+        self._control.change_terms(known.model_copy(update=dict(values)))
+
+    def change_fleet(self, values: Mapping[str, object]) -> None:
+        """Changes ``min_accuracy`` of the fleet."""
+        if "gpus" in values:
+            raise UserError(
+                f"gpus: it cannot be changed while the service runs; stop it, change {self._folder.fleet} "
+                "and start it again"
+            )
+        self._control.change_min_accuracy(float(cast(Any, values["min_accuracy"])))
+
+    def freeze(self, camera: str, frozen: bool) -> None:
+        """Keeps a camera's model without retraining, or lets it be retrained again."""
+        self._control.freeze(StreamId(camera), frozen)
+
+    def roll_back(self, camera: str) -> None:
+        """Serves the model before the one that serves now."""
+        self._control.roll_back(StreamId(camera))
+
+    def ask_labels(self, camera: str) -> None:
+        """Has the golden model label a camera now."""
+        self._control.ask_labels(StreamId(camera))

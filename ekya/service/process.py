@@ -1,0 +1,210 @@
+"""The service process: a fleet on Ray actors that runs until stopped, with what shows and changes it."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import ray
+from rich.console import Console
+
+from ekya.config.fleet_file import FleetConfig
+from ekya.config.run_options import RunOptions
+from ekya.control.loop_state import LoopState
+from ekya.control.protocols import Batch, Executor, Planner
+from ekya.control.step import StepResult
+from ekya.core import events as ev
+from ekya.core.units import StreamId
+from ekya.gpu.backends.registry import choose_backend
+from ekya.pipeline.classes import fleet_classes
+from ekya.results.storage.hour_tables import newest_rows
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.wall_clock import WallClock, record_start
+from ekya.runtime.live import start_ray
+from ekya.runtime.live_control import LiveControl
+from ekya.runtime.mailbox import RunClock
+from ekya.runtime.open_run import OpenRun, open_run, start_probe
+from ekya.runtime.remote_retrainings import RemoteRetrainings
+from ekya.runtime.run_session import LEAD_NS, RunSession
+from ekya.service.answers.publisher import Publisher
+from ekya.service.backend import ServiceBackend
+from ekya.service.exposition import Exposition
+from ekya.service.host_facts import HostMeter
+from ekya.service.http.access import token_of
+from ekya.service.http.server import HttpServer
+from ekya.service.logs import logged
+from ekya.service.restarts import read_restarts
+from ekya.service.retention import collect_or_warn
+from ekya.service.status_keeper import CameraTerms, FleetTerms, StatusKeeper
+from ekya.service.supervised import Heartbeat, die_with_parent
+
+_LOG = logging.getLogger(__name__)
+
+
+def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> None:
+    """Serves a fleet until SIGTERM or SIGINT; goes on with what ``options.resume`` holds.
+
+    Args:
+        fleet: to serve.
+        options: of the run, which is endless.
+        with_token: whether clients must show the token.
+        console: for messages while it starts.
+
+    Raises:
+        UserError: the fleet does not fit this machine, or a part of the set-up fails.
+    """
+    die_with_parent()
+    alive, stop = Heartbeat(), threading.Event()
+    with _stopped_by_signals(stop):
+        chosen = choose_backend(options.shares)
+        try:
+            # The machine is measured while Ray starts.
+            with start_probe(fleet, options, chosen) as probe:
+                start_ray(options.dashboard, chosen)
+                with console.status("measuring this machine"):
+                    run = open_run(fleet, options, chosen, probe.result())
+            for sentence in run.gave_up:
+                console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
+            with run.open_shares() as shares, ExitStack() as stack:
+                service = FleetService(run, with_token, stack)
+                session = RunSession(
+                    run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
+                )
+                session.play(Console(quiet=True))
+        finally:
+            ray.shutdown()
+
+
+class FleetService:
+    """``Coordinator`` of a run that opens what is around it, when its loop begins.
+
+    Args:
+        run: not begun.
+        with_token: whether clients must show the token.
+        stack: closes what was opened.
+    """
+
+    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack) -> None:
+        self._run, self._with_token, self._stack = run, with_token, stack
+        self._classes = fleet_classes(run.fleet)
+        self._control: LiveControl | None = None
+        self._keeper: StatusKeeper | None = None
+        self._window_over = threading.Event()
+        self._stopping = False
+
+    def begin_ns(self) -> int:
+        """Returns the start of the run, and records it for the wall clock."""
+        began_ns = time.monotonic_ns() + LEAD_NS
+        record_start(self._run.folder, self._run.continue_us, (time.time_ns() + LEAD_NS) // 1000)
+        return began_ns
+
+    def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
+        """Returns ``inner`` unchanged."""
+        return inner
+
+    def planner(self, plan: Planner) -> Planner:
+        """Returns ``plan`` unchanged."""
+        return plan
+
+    def observe(self, batch: Batch, result: StepResult) -> None:
+        """Follows a step of the loop; what is old is removed when a window is over."""
+        if self._keeper is not None:
+            self._keeper(batch, result)
+        if any(isinstance(event, ev.WindowClosed) for event in batch.events):
+            self._window_over.set()
+
+    def attach(self, control: LiveControl) -> None:
+        """Opens log, metrics, answers and HTTP server of the run."""
+        folder, stack = self._run.folder, self._stack
+        self._control = control
+        clock = WallClock.read(folder)
+        keeper = StatusKeeper(
+            folder.name, self._run.options.scheduler, control.now_us, clock.unix_us, self._terms
+        )
+        self._keeper = keeper
+        stack.enter_context(logged(folder.path, self._cameras, self._secrets))
+        publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
+        meter = HostMeter(
+            folder.path,
+            lambda: read_restarts(folder.path).count,
+            publisher.state,
+            lambda: self._answered_unix_s(clock),
+        )
+        backend = ServiceBackend(
+            control, keeper, Exposition(keeper.status, meter.measure), folder, self._classes
+        )
+        token = token_of(folder.path) if self._with_token else None
+        server = HttpServer(backend, folder.path, token, self._run.fleet.http)
+        publisher.start()
+        stack.callback(publisher.close)
+        server.start()
+        stack.callback(server.close)
+        _LOG.info("serves at %s", server.url)
+        collecting = threading.Thread(target=self._collect, args=(clock,), name="retention", daemon=True)
+        collecting.start()
+        stack.callback(self._end_collecting, collecting)
+
+    def _terms(self, state: LoopState) -> FleetTerms:
+        weights = {} if self._control is None else {one.id: one.weight for one in self._control.fleet.streams}
+        cameras = {
+            stream.stream: CameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
+            for stream in state.fleet.streams
+        }
+        return FleetTerms(self._run.constants.capacity_milli, cameras)
+
+    def _cameras(self) -> tuple[str, ...]:
+        return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)
+
+    def _secrets(self) -> str:
+        """Returns texts that name the variables with secrets."""
+        fleet = self._run.fleet if self._control is None else self._control.fleet
+        cameras = (stream.source.model_dump_json() for stream in fleet.streams)
+        return " ".join((*cameras, *(sink.model_dump_json() for sink in fleet.answers)))
+
+    def _answered_unix_s(self, clock: WallClock) -> dict[str, float]:
+        """Returns the time of the newest frame on disk of each camera."""
+        newest = {}
+        for camera in self._cameras():
+            rows = next(newest_rows(self._run.folder.hours(StreamId(camera))), None)
+            if rows is not None and len(rows.t_us):
+                newest[camera] = clock.unix_us(int(rows.t_us[-1])) / 1e6
+        return newest
+
+    def _collect(self, clock: WallClock) -> None:
+        while True:
+            self._window_over.wait()
+            self._window_over.clear()
+            if self._stopping:
+                return
+            streams = tuple(StreamId(camera) for camera in self._cameras())
+            collect_or_warn(self._run.folder, self._run.fleet.retention, clock.unix_us, streams)
+
+    def _end_collecting(self, thread: threading.Thread) -> None:
+        self._stopping = True
+        self._window_over.set()
+        thread.join()
+
+
+def folder_of(runs: Path, name: str) -> Path | None:
+    """Returns the folder of a service that was started before; None for a new one."""
+    path = runs / name
+    return path if RunFolder(path).fleet.is_file() else None
+
+
+@contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Sets an event at SIGTERM and SIGINT, in place of what these do otherwise."""
+
+    def set_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, set_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
