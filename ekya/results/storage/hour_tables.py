@@ -8,9 +8,9 @@ has read, whatever is folded, merged or removed meanwhile.
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,7 +78,8 @@ class HourWriter:
         # What was written since the last fold.
         self._recent: list[FramePrediction] = []
         self._parts: list[Path] = []
-        self._merging: threading.Thread | None = None
+        # Beside inference, which must not wait for it.
+        self._merging = ThreadPoolExecutor(1, thread_name_prefix="merge-hours")
         self._failing = False
 
     def next_frame(self) -> int:
@@ -108,10 +109,9 @@ class HourWriter:
             self._failing = False
 
     def close(self) -> None:
-        """Writes everything to disk."""
+        """Writes everything to disk; nothing can be added any more."""
         self.flush()
-        if self._merging is not None:
-            self._merging.join()
+        self._merging.shutdown()
 
     def _hour_now(self) -> int:
         """Returns the hour by the clock, which may have been set back.
@@ -126,10 +126,7 @@ class HourWriter:
     def _begin(self, hour: int) -> None:
         self._hour, self._opened_s = hour, self._monotonic_s()
         self._recent, self._parts = [], []
-        if self._merging is None or not self._merging.is_alive():
-            # Beside inference, which must not wait for it. A daemon: a merge that is cut off is repeated.
-            self._merging = threading.Thread(target=_merge_before, args=(self._folder, hour), daemon=True)
-            self._merging.start()
+        self._merging.submit(_merge_before, self._folder, hour)
 
     def _write(self) -> None:
         folder = parts_folder(self._folder / f"{_name(self._hour)}.parquet")
@@ -268,7 +265,7 @@ def _merge_before(folder: Path, hour: int) -> None:
                     merge_parts(path, PREDICTIONS, _ROWS_A_GROUP)
                 # Is still there if it holds temporary files of a writer that was killed.
                 rmtree(parts, ignore_errors=True)
-            except (UserError, OSError) as error:
+            except (UserError, OSError, pa.ArrowException) as error:
                 _LOG.warning("%s: its parts stay, since they cannot be merged: %s", path, error)
 
 
