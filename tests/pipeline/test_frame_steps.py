@@ -127,6 +127,14 @@ def test_base_answers_are_of_a_part_of_the_sampled_frames(steps):
     assert all(row.model_version == 0 for row in rows)
 
 
+def test_service_keeps_no_sampled_frames_to_measure_the_base_model_on():
+    steps = FrameSteps(GivenBoxes(), WindowCollector(settings(0), WINDOW_US), measures_base=False)
+    for index in range(100):
+        frame = Frame(index, t_us(index), IMAGE, np.array([[0, 0, 10, 10]], np.float32))
+        steps.collect(frame, Proposals(frame.boxes))
+    assert steps.base_answers(Painted(), EVERY) == []
+
+
 def test_base_answers_without_frames_are_none(steps):
     assert steps.base_answers(Painted(), EVERY) == []
 
