@@ -210,7 +210,8 @@ def show_and_wait(stream, index):
     """Gives a frame to a stream, and returns when it has been answered."""
     polls = FEEDS[stream].polls
     show(stream, index)
-    wait_for(lambda: FEEDS[stream].polls > polls + 1)
+    # A poll that has just found nothing may be counted after this one was shown.
+    wait_for(lambda: FEEDS[stream].polls > polls + 2)
 
 
 class Raising:

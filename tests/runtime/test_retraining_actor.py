@@ -61,6 +61,8 @@ def trainers(monkeypatch):
 class NamedMemory:
     """Exemplar memory that remembers only whose exemplars it has."""
 
+    kept = None
+
     def __init__(self, of=""):
         self.of = of
 
