@@ -7,9 +7,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -19,11 +20,14 @@ from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import dump_fleet
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.errors import UserError
-from ekya.core.host import HostCosts
+from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family
+from ekya.core.units import StreamId
 from ekya.models.edge.forward import SelfTest
+from ekya.pipeline.classes import fleet_classes
 from ekya.streams.ingest.credentials import masked
-from ekya.system.host import instruction_set, processor_name
+from ekya.system.files import write_text_atomic
+from ekya.system.host import cpu_limit, instruction_set, processor_name
 
 _ERROR_CHARACTERS = 300
 
@@ -86,6 +90,49 @@ def _forward(test: SelfTest) -> dict[str, object]:
 
 
 _PROBED = TypeAdapter(ProbedHost)
+
+_LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
+
+
+def keep_host(path: Path, host: ProbedHost) -> None:
+    """Writes a measurement, for a service that starts again on this machine.
+
+    Raises:
+        UserError: full disk, no permission and the like.
+    """
+    content = {"machine": _machine(), "host": _PROBED.dump_python(host, mode="json")}
+    write_text_atomic(path, json.dumps(content) + "\n")
+
+
+def kept_host(path: Path, fleet: FleetConfig) -> ProbedHost | None:
+    """Returns a kept measurement of this machine; None without one.
+
+    A camera that was added since is taken to cost as much as the dearest that was measured: a run measures
+    the costs of its frames anyway, within seconds.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["machine"] != _machine():
+            return None
+        host = _PROBED.validate_python(content["host"])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        return None
+    known = host.costs.streams
+    if host.classes != fleet_classes(fleet) or not known:
+        return None
+    usual = dearest(known)
+    streams = {stream.id: known.get(stream.id, usual) for stream in fleet.streams}
+    return replace(host, costs=replace(host.costs, streams=streams))
+
+
+def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:
+    """Returns the highest costs of a frame among cameras, at least one."""
+    return max(costs.values(), key=lambda one: max(one.frame_gpu_s.values()))
+
+
+def _machine() -> list[object]:
+    """Returns what a measurement depends on."""
+    return [processor_name(), instruction_set(), cpu_limit(), *map(version, _LIBRARIES)]
 
 
 class Probe:

@@ -16,6 +16,7 @@ from ekya.core import requests as rq
 from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
+from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
@@ -98,7 +99,7 @@ class LiveControl:
             self._emit_terms(stream)
             serves.set_result(None)
 
-        self._in_loop(lambda: self._executor.changes.add(fleet, stream.id, self._usual_costs(), added))
+        self._in_loop(lambda: self._executor.changes.add(fleet, stream.id, dearest(self._costs), added))
         self._wait(serves, _ADDED_S)
 
     def remove(self, stream: StreamId) -> None:
@@ -236,10 +237,6 @@ class LiveControl:
             raise UserError(f"{twice}: there is a camera of this name; give it another id")
         in_order = tuple(sorted(streams, key=lambda stream: stream.id))
         return self._fleet.model_copy(update={"streams": in_order})
-
-    def _usual_costs(self) -> StreamCosts:
-        """Returns the highest costs of a camera so far: a new one is analysed before they are measured."""
-        return max(self._costs.values(), key=lambda costs: max(costs.frame_gpu_s.values()))
 
     def _emit_terms(self, stream: StreamConfig) -> None:
         limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)

@@ -243,8 +243,8 @@ class RunSession:
         ready = unwrapping_user_error(actors.wait_ready)
         if self.opened.fleet.hand_over == "cuda-ipc":
             actors.try_hand_over()
-        if self.opened.resumed is not None:
-            # A resumed run prepares a window immediately.
+        if self.opened.resumed is not None and not self.opened.options.endless:
+            # A resumed run prepares a window immediately. A service answers first.
             actors.load_serving(ready)
         return ready
 

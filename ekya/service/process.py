@@ -19,8 +19,9 @@ from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.units import StreamId
-from ekya.gpu.backends.registry import choose_backend
+from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.probe import keep_host, kept_host
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.wall_clock import WallClock, record_start
@@ -62,11 +63,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
     with _stopped_by_signals(stop):
         chosen = choose_backend(options.shares)
         try:
-            # The machine is measured while Ray starts.
-            with start_probe(fleet, options, chosen) as probe:
-                start_ray(options.dashboard, chosen)
-                with console.status("measuring this machine"):
-                    run = open_run(fleet, options, chosen, probe.result())
+            run = _open(fleet, options, chosen, console)
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
             with run.open_shares() as shares, ExitStack() as stack:
@@ -77,6 +74,22 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                 session.play(Console(quiet=True))
         finally:
             ray.shutdown()
+
+
+def _open(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, console: Console) -> OpenRun:
+    """Starts Ray and opens the run; a service that starts again was measured before."""
+    known = None if options.resume is None else kept_host(RunFolder(options.resume).host, fleet)
+    if known is not None:
+        start_ray(options.dashboard, chosen)
+        return open_run(fleet, options, chosen, known)
+    # The machine is measured while Ray starts.
+    with start_probe(fleet, options, chosen) as probe:
+        start_ray(options.dashboard, chosen)
+        with console.status("measuring this machine"):
+            host = probe.result()
+    run = open_run(fleet, options, chosen, host)
+    keep_host(run.folder.host, host)
+    return run
 
 
 class FleetService:

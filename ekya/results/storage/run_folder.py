@@ -80,6 +80,11 @@ class RunFolder:
         return self.path / "snapshot.json"
 
     @property
+    def host(self) -> Path:
+        """Costs of a service's work on its machine."""
+        return self.path / "host.json"
+
+    @property
     def state(self) -> Path:
         """Streams, windows, models and labels; see ``run_state``."""
         return self.path / "state.sqlite"
