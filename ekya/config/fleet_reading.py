@@ -15,6 +15,7 @@ from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
+from ekya.core.units import StreamId
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, masked, require_set, without_passwords
 
@@ -61,8 +62,8 @@ def with_play(fleet: FleetConfig, changes: Mapping[str, object]) -> FleetConfig:
     return parse_fleet({**raw, "streams": streams}, "command line", (Path(),), changed=changes)
 
 
-def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> FleetConfig:
-    """Returns the fleet with one more stream, given as in a fleet file.
+def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> StreamConfig:
+    """Returns one more stream of a fleet, given as in its file.
 
     A password must be a variable that is set here: it would neither reach the processes that run already nor
     be there after a restart.
@@ -79,7 +80,8 @@ def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> FleetConfig
             "CAM_PASSWORD, and write ${CAM_PASSWORD} in its place"
         )
     require_set(str(url))
-    return parse_fleet({**raw, "streams": [*raw["streams"], dict(values)]}, "the request", (Path(),))
+    larger = parse_fleet({**raw, "streams": [*raw["streams"], dict(values)]}, "the request", (Path(),))
+    return larger.stream(StreamId(str(values["id"])))
 
 
 def _written(fleet: FleetConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ekya.core import requests as rq
 from ekya.core.faults import OVER, Status
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import StreamId
-from ekya.core.weights import KeptModel
+from ekya.core.weights import Compared, KeptModel
 from ekya.planning.profiling.gate import why_back, why_not
 from ekya.planning.profiling.zoo import superseded, why_offered
 from ekya.planning.schedulers.scheduler import Needs
@@ -42,9 +42,7 @@ def answers(
             usable = min(event.training_crops, event.validation_crops) > 0
             if event.of_new_scene and usable:
                 yield from _stopping(stream)
-            reason = None if event.compared is None else why_back(event.compared, options.roll_back_margin)
-            if reason is not None and after.fleet.stream(event.stream).status not in OVER:
-                yield cmd.RollBack(event.stream, reason)
+            yield from _rolling_back(after.fleet.stream(event.stream), event.compared, options)
         case ev.ModelOffered() if event.window == before.window:
             yield from _adopting(after.fleet, event)
         case ev.ModelSwapped() if options.zoo:
@@ -94,6 +92,15 @@ def _stopping(stream: StreamState) -> Iterator[cmd.StopRetraining]:
     """Yields a command to end the retraining of a stream, if one is running."""
     if stream.job is not None:
         yield cmd.StopRetraining(stream.stream, stream.job.job)
+
+
+def _rolling_back(
+    stream: StreamState, compared: Compared | None, options: LoopOptions
+) -> Iterator[cmd.RollBack]:
+    """Yields a command to serve the weights before again, if new labels say that these do better."""
+    reason = None if compared is None else why_back(compared, options.roll_back_margin)
+    if reason is not None and stream.status not in OVER and not stream.frozen:
+        yield cmd.RollBack(stream.stream, reason)
 
 
 def _is_untouched(stream: StreamState) -> bool:

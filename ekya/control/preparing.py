@@ -128,8 +128,8 @@ def reaction(
     new_scenes = [
         stream
         for stream in serving
-        if stream.drifted_us is not None
-        and (stream.requested or (options.reacts_to_drift and stream.reactions < MOST_REACTIONS))
+        if stream.requested
+        or (options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS)
     ]
     # A new scene that is to be labelled again soon needs no dose before that.
     same_scenes = [
@@ -147,7 +147,7 @@ def reaction(
             stream.stream,
             (),
             _families(fleet, histories, stream.stream, options, needs),
-            stream.drifted_us if stream in new_scenes else _labelled_until_us(fleet, stream),
+            _since_us(fleet, stream, stream in new_scenes),
             candidates(fleet.zoo, stream.picture, stream.kept),
             stream.kept,
             _scenes(fleet, stream, options, needs),
@@ -170,6 +170,13 @@ def reaction(
 def _may_learn(stream: StreamState) -> bool:
     """Returns whether new weights may serve a stream."""
     return stream.status is Status.SERVING and not stream.frozen
+
+
+def _since_us(fleet: FleetState, stream: StreamState, is_new_scene: bool) -> int:
+    """Returns the stream time since which frames are labelled inside a window."""
+    if is_new_scene and stream.drifted_us is not None:
+        return stream.drifted_us
+    return _labelled_until_us(fleet, stream)
 
 
 def _labelled_until_us(fleet: FleetState, stream: StreamState) -> int:
@@ -195,9 +202,6 @@ def _invested(
         return most, everything
     view = window_view(fleet, now_us, options, needs, histories)
     most = _left_milli(view, fleet, options)
-    requested = frozenset(stream.stream for stream in wanting if stream.requested)
-    if requested:
-        return most, requested
     if not needs.micro_profile or needs.true_profile or view.objective is not Objective.MEAN:
         return most, everything
     accuracies = {stream.stream: stream.accuracy for stream in view.streams}
@@ -228,8 +232,10 @@ def _invested(
         )
         prospects.append(prospect)
     best = best_investment(view, prospects, most, lambda milli: time_limit_us(milli, options))
+    share_milli = best.share_milli if best.streams else most
     groups = options.training_groups
-    return groups.down(best.share_milli) if groups else best.share_milli, best.streams
+    requested = (stream.stream for stream in wanting if stream.requested)
+    return groups.down(share_milli) if groups else share_milli, {*best.streams, *requested}
 
 
 def _retrain_gpu_s(history: ProfileHistory, usual_gpu_s: float) -> float:

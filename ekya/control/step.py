@@ -207,6 +207,9 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
     match event:
         case ev.LabelsReady() if event.window == state.fleet.window and event.since_us is None:
             return _remember_labels(learnt, state.fleet.stream(event.stream).accuracy, event)
+        case ev.StreamAdded() if event.stream in state.histories:
+            others = {one: its for one, its in state.histories.items() if one != event.stream}
+            return replace(learnt, histories=others)
         case ev.PreparationEnded() if needs.micro_profile:
             return _remember_profiles(learnt, options, needs)
         case ev.RetrainFinished():

@@ -260,7 +260,8 @@ def still_partner(state: FleetState, partner: Partner) -> bool:
     """Returns whether a stream has the scene and the labels that it had when a joint retraining began."""
     stream = state.stream(partner.stream)
     same = (stream.scene_us, stream.labels.until_us) == (partner.scene_us, partner.labelled_us)
-    return same and not stream.relabelling and stream.status is Status.SERVING and stream.job is None
+    may_learn = not stream.frozen and stream.status is Status.SERVING and stream.job is None
+    return same and may_learn and not stream.relabelling
 
 
 def _served_by(jobs: Iterable[RetrainJob | None], stream: StreamState, state: FleetState) -> bool:

@@ -36,7 +36,6 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                         relabelling=False,
                         reactions=0,
                         more_labels_us=None,
-                        requested=False,
                     )
                     for stream in state.streams
                     if not stream.removed
@@ -124,7 +123,12 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             is_news = event.validation_crops and not (later_dose and stream.job is not None)
             accuracy = event.serving_accuracy if is_news else stream.accuracy
             labelled = replace(
-                stream, labels=labels, accuracy=accuracy, adopting_over=None, prepared_gpu_s=event.gpu_s
+                stream,
+                labels=labels,
+                accuracy=accuracy,
+                adopting_over=None,
+                prepared_gpu_s=event.gpu_s,
+                requested=False,
             )
             if event.picture:
                 labelled = _showing(labelled, event)
@@ -265,7 +269,6 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         scene_us=max(stream.scene_us or 0, since_us),
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
-        requested=False,
         more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
     )
 

@@ -114,20 +114,11 @@ class RayExecutor:
         self._started: dict[JobId, cmd.StartRetraining] = {}
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.changes = StreamChanges(
-            actors,
-            ready,
-            self._weights,
-            clock,
-            self._calls,
-            self._emit,
-            self._serves,
-            self._end_stream,
-            self._shares.release_inference,
-        )
+        self.changes = StreamChanges(actors, ready, self._weights, self._late, clock, self._calls, self)
         self._follow(actors.preparation)
         for stream in actors.streams:
-            self._serves(stream)
+            self.follow(stream)
+            self.make_known(stream)
 
     def post(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
@@ -200,11 +191,11 @@ class RayExecutor:
             case cmd.RollBack():
                 if self._roll_back(command):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-                    self._make_known(command.stream)
+                    self.make_known(command.stream)
             case cmd.AdoptModel():
                 if self._adopt(command):
                     _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
-                    self._make_known(command.stream)
+                    self.make_known(command.stream)
                 else:
                     self._emit(ev.AdoptionFailed(self._now_us(), command.stream))
             case cmd.KeepModel():
@@ -239,6 +230,9 @@ class RayExecutor:
         preparation = self._actors.preparation
         begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
         for asked in command.streams:
+            if asked.stream not in self._ready:  # removed while the preparation waited for its share
+                preparation.hand_in_failed.remote(command.window, asked.stream, round=command.round)
+                continue
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
             settings = self._ready[asked.stream].settings
@@ -318,7 +312,7 @@ class RayExecutor:
         else:
             after = self.remote.send(stream, job)
         self._weights.send(stream, job, after)
-        self._make_known(stream)
+        self.make_known(stream)
 
     def _bring_to_partner(self, started: cmd.StartRetraining, epoch: int, partner: StreamId) -> Any:
         """Brings the weights of a joint retraining to a partner's trainer; returns the reference."""
@@ -330,7 +324,7 @@ class RayExecutor:
         self._calls.add(came, partial(log_failure, "receive"))
         return came
 
-    def _make_known(self, stream: StreamId) -> Any:
+    def make_known(self, stream: StreamId) -> Any:
         """Has the micro-profiler load the newest weights while it is idle."""
         own, settings = self._actors.streams[stream], self._ready[stream].settings
         known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
@@ -353,6 +347,8 @@ class RayExecutor:
             if isinstance(error, RayActorError):
                 self._actors.has_died(actor)
             self._emit(ev.WorkerDied(now_us, stream, role, in_words(error)))
+        elif stream in self._set_aside or stream not in self._ready:
+            actor.leave.remote(stream)  # removed while it was started again
         elif actor in self._polled:
             self._polled[actor].add((stream, role))
             self._emit(ev.WorkerBack(now_us, stream, role))
@@ -360,12 +356,24 @@ class RayExecutor:
         else:
             self._emit(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
-    def _serves(self, stream: StreamId) -> None:
-        """Follows the workers of a stream that runs from now on."""
+    def follow(self, stream: StreamId) -> None:
+        """Receives the events of a stream's workers from now on."""
         self._set_aside.discard(stream)
         for role in ev.Role:
             self._follow(self._actors.streams[stream].worker(role), (stream, role))
-        self._make_known(stream)
+
+    def followed(self, stream: StreamId) -> frozenset[ev.Role]:
+        """Returns the workers of a stream that have not ended."""
+        workers = (worker for workers in self._polled.values() for worker in workers)
+        return frozenset(role for one, role in workers if one == stream)
+
+    def release(self, stream: StreamId) -> None:
+        """Releases the share of a stream's inference."""
+        self._shares.release_inference(stream)
+
+    def end(self, stream: StreamId) -> None:
+        """Ends the workers of a stream; each is reported to ``changes`` when it has ended."""
+        self._end_stream(stream)
 
     def _end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; afterwards their events are ignored, except for their end."""
@@ -414,7 +422,7 @@ class RayExecutor:
         self._actors.preparation = self._actors.make_preparation()
         begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
         self._follow(self._actors.preparation)
-        self._profiler_starts = {begun, *(self._make_known(stream) for stream in self._actors.streams)}
+        self._profiler_starts = {begun, *(self.make_known(stream) for stream in self._ready)}
         for start in self._profiler_starts:
             self._calls.add(start, partial(self._profiler_started, start))
         if self._preparing is not None:

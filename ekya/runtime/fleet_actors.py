@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -104,13 +105,13 @@ class FleetActors:
 
     Args:
         config: common to all actors.
-        weights: bytes and version of the weights that serve first, by stream; None for the base model.
+        weights: bytes and version of the weights that serve first, by stream; others serve the base model.
     """
 
     def __init__(
         self,
         config: ActorConfig,
-        weights: Mapping[StreamId, tuple[bytes, ModelVersion]] | None = None,
+        weights: Mapping[StreamId, tuple[bytes, ModelVersion]] = MappingProxyType({}),
     ) -> None:
         self._config = config
         self._names: Counter[str] = Counter()
@@ -119,11 +120,10 @@ class FleetActors:
         self._alone: set[tuple[Role, StreamId]] = set()
         # By GPU: a spare inference process, and the reference of its warm-up.
         self._spares: dict[int, tuple[Any, Any]] = {}
-        self._has_weights = weights is not None
         self.preparation: Any = None
         self.streams: dict[StreamId, StreamActors] = {}
         for place, stream in enumerate(config.fleet.streams):
-            served, version = (weights or {}).get(stream.id, (None, BASE_VERSION))
+            served, version = weights.get(stream.id, (None, BASE_VERSION))
             reference = None if served is None else ray.put(served)
             own = StreamActorConfig(config, place, version)
             self.streams[stream.id] = StreamActors(own, None, None, reference, reference, version)
@@ -142,7 +142,7 @@ class FleetActors:
                 the decoders of all streams have died.
         """
         deaths: Counter[str] = Counter()
-        if not self._has_weights:
+        if any(own.weights is None for own in self.streams.values()):
             self._load_base(deaths)
         loading = {self._load(actor): actor for actor in self.workers(Role.INFERENCE)}
         known: dict[StreamId, Ready] = {}
@@ -177,7 +177,7 @@ class FleetActors:
             self._make_process(role, streams, low_priority=low_priority)
 
     def _load_base(self, deaths: Counter[str]) -> None:
-        """Has an inference process make the base model of all streams."""
+        """Has an inference process make the base model of all streams without weights."""
         actor = self.workers(Role.INFERENCE)[0]
         while True:
             weights, made = actor.base_weights.options(num_returns=2).remote()
@@ -187,7 +187,8 @@ class FleetActors:
             except RayActorError as error:
                 actor = self._replace(actor, error, deaths)
         for own in self.streams.values():
-            own.weights = own.newest_weights = weights
+            if own.weights is None:
+                own.weights = own.newest_weights = weights
 
     def _load(self, actor: Any) -> Any:
         """Has an inference process load its models; returns the reference of its reply."""
@@ -300,7 +301,9 @@ class FleetActors:
         own.paused = paused
         own.inference.pause.remote(stream, paused)
 
-    def add(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int) -> Any:
+    def add(
+        self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int
+    ) -> tuple[Any, Any]:
         """Adds a stream, which serves the base model, to the processes of the GPU with the fewest.
 
         Args:
@@ -310,7 +313,8 @@ class FleetActors:
             started_monotonic_ns: start of the run.
 
         Returns:
-            Reference of its ``Ready``, which comes when it has begun.
+            References of its ``Ready``, which comes when its inference has begun, and of the reply of its
+            trainer.
         """
         beside = Counter(own.config.gpu for own in self.streams.values())
         gpu = min(beside, key=lambda one: (beside[one], one), default=PREPARATION_GPU)
@@ -324,11 +328,11 @@ class FleetActors:
         self.streams[stream] = own
         for role in Role:
             self._join_process(stream, role)
-        own.weights, _ = own.inference.base_weights.options(num_returns=2).remote()
+        own.weights, _ = own.inference.base_weights.options(num_returns=2).remote(stream)
         own.newest_weights = own.weights
         self.preparation.admit.remote(stream, costs)
-        own.retraining.admit.remote(config, started_monotonic_ns)
-        return own.inference.admit.remote(config, own.weights, started_monotonic_ns)
+        admitted = own.retraining.admit.remote(config, started_monotonic_ns)
+        return own.inference.admit.remote(config, own.weights, started_monotonic_ns), admitted
 
     def _join_process(self, stream: StreamId, role: Role) -> None:
         """Puts a worker into the process that streams of its GPU share, or makes a process for it."""

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -60,16 +61,19 @@ class InferenceActor:
         self._attaching = threading.Lock()
         self._savers: list[threading.Thread] = []
 
-    def base_weights(self) -> tuple[bytes, None]:
+    def base_weights(self, stream: StreamId | None = None) -> tuple[bytes, None]:
         """Makes the base model of every stream; its files are written in the background.
 
-        The second return value lets a caller wait for the model without fetching it.
+        Given a stream, only its file is written. The second return value lets a caller wait for the model
+        without fetching it.
 
         Raises:
             UserError: as ``base_model``.
         """
         model = base_model(self._common.fleet, self._common.seed)
-        saver = threading.Thread(target=self._save_base, args=(to_bytes(model, half=True),), name="saver")
+        known = [one.id for one in self._common.fleet.streams]
+        streams, weights = known if stream is None else [stream], to_bytes(model, half=True)
+        saver = threading.Thread(target=self._save_base, args=(weights, streams), name="saver")
         saver.start()
         self._savers.append(saver)
         return to_bytes(model), None
@@ -113,8 +117,15 @@ class InferenceActor:
 
     def admit(self, config: StreamActorConfig, weights: bytes, started_monotonic_ns: int) -> Ready:
         """Makes the inference of a stream that is added to the run, and begins it; returns its settings."""
-        self.join(config, weights, started_monotonic_ns)
-        return self.streams[config.stream].ready()
+        self.leave(config.stream)
+        made = StreamInference(config, _feed_of(config), self._attached(), from_bytes(weights))
+        ready = made.ready()
+        if ready.died is None:
+            made.begin(started_monotonic_ns, from_now=True)
+            self.streams[config.stream] = made
+        else:
+            made.leave()
+        return ready
 
     def leave(self, stream: StreamId) -> None:
         """Ends a stream's inference; the others' go on."""
@@ -151,9 +162,9 @@ class InferenceActor:
                     _LOG.exception("an inference could not end in order")
         return rows
 
-    def _save_base(self, weights: bytes) -> None:
-        for stream in self._common.fleet.streams:
-            write_bytes_atomic(self._common.folder.model(stream.id, BASE_VERSION), weights)
+    def _save_base(self, weights: bytes, streams: Sequence[StreamId]) -> None:
+        for stream in streams:
+            write_bytes_atomic(self._common.folder.model(stream, BASE_VERSION), weights)
 
     def _attached(self) -> InferenceProcess:
         """Returns the process's share and models, attached on first use: a spare process holds no share."""

@@ -29,10 +29,21 @@ class LateStreams:
         """Returns the due StreamAdded events, each followed by the events held back for its stream."""
         events: list[ev.Event] = []
         while self._added and self._added[0].t_us <= now_us:
-            added = self._added.popleft()
-            held = self._held.pop(added.stream)
-            events += [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
+            events += self.joined(self._added.popleft())
         return events
+
+    def expect(self, stream: StreamId) -> None:
+        """Holds back the events of a stream that is about to be added."""
+        self._held[stream] = []
+
+    def joined(self, added: ev.StreamAdded) -> list[ev.Event]:
+        """Returns the addition of an expected stream, followed by the events held back for it."""
+        held = self._held.pop(added.stream, [])
+        return [added, *(replace(event, t_us=max(event.t_us, added.t_us)) for event in held)]
+
+    def drop(self, stream: StreamId) -> None:
+        """Forgets an expected stream that is not added after all."""
+        self._held.pop(stream, None)
 
     def let_through(self, event: ev.Event) -> list[ev.Event]:
         """Returns the event, unless its stream has not joined: then holds it back, or drops a measurement."""

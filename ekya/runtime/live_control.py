@@ -1,8 +1,10 @@
 """Control of a live run: what an operator asks becomes an event of the loop."""
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from pathlib import PurePath
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -18,9 +20,9 @@ from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
-from ekya.runtime.actor_errors import in_words
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.mailbox import RunClock
@@ -37,6 +39,8 @@ _PICTURE_S = 3.0
 
 LABELLED_US = 10 * US_PER_S
 """Newest frames of a stream that are labelled when an operator asks for it."""
+
+_OVER = "the service is stopping"
 
 _T = TypeVar("_T")
 
@@ -69,6 +73,10 @@ class LiveControl:
         self._folder, self._store, self._costs = folder, store, costs
         self._has_homes = bool(constants.homes)
         self._fleet = actors.fleet
+        # Cameras that are being added; of the loop's thread.
+        self._adding: dict[StreamId, StreamConfig] = {}
+        self._open: set[Future[Any]] = set()
+        self._is_over = False
 
     @property
     def fleet(self) -> FleetConfig:
@@ -76,7 +84,7 @@ class LiveControl:
         return self._fleet
 
     def add(self, stream: StreamConfig) -> None:
-        """Adds a camera; returns when it is analysed.
+        """Adds a camera; returns when its frames are analysed, or it is tried to be reached.
 
         Raises:
             UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
@@ -86,21 +94,45 @@ class LiveControl:
                 f"{stream.id}: cameras cannot be added while several GPUs are used; stop the service, add it "
                 f"to {self._folder.fleet} and start the service again"
             )
-        fleet = self._with(*self._fleet.streams, stream)
         serves: Future[None] = Future()
 
-        def added(error: RayError | None) -> None:
-            if error is not None:
-                serves.set_exception(UserError(f"{stream.id}: it cannot be added ({in_words(error)})"))
+        def added(failed: str | None) -> None:
+            del self._adding[stream.id]
+            if failed is not None:
+                serves.set_exception(UserError(f"{stream.id}: it cannot be added ({failed})"))
                 return
-            record = ModelRecord(self._folder, self._store, stream.id)
-            record.add_model(BASE_VERSION, None, -1, None, None, self.now_us())
-            self._keep(fleet)
+            try:
+                record = ModelRecord(self._folder, self._store, stream.id)
+                record.add_model(BASE_VERSION, None, -1, None, None, self.now_us())
+                self._keep(_with(self._fleet, [*self._fleet.streams, stream]))
+            except UserError as error:  # a full disk
+                self._executor.changes.remove(stream.id)
+                serves.set_exception(error)
+                return
             self._emit_terms(stream)
             serves.set_result(None)
 
-        self._in_loop(lambda: self._executor.changes.add(fleet, stream.id, dearest(self._costs), added))
-        self._wait(serves, _ADDED_S)
+        def change() -> None:
+            coming = list(self._adding.values())
+            fleet = _with(self._fleet, [*self._fleet.streams, *coming, stream])
+            if self._executor.changes.is_leaving(stream.id):
+                raise UserError(f"{stream.id}: the camera of this name is still ending; try again")
+            # What an earlier camera of this name has learnt is not this one's.
+            remove_all(self._folder, self._store, stream.id)
+            self._folder.exemplars(stream.id).unlink(missing_ok=True)
+            self._adding[stream.id] = stream
+            self._executor.changes.add(fleet, stream.id, dearest(self._costs), added)
+
+        self._in_loop(change)
+        self._open.add(serves)
+        try:
+            serves.result(_ADDED_S)
+        except TimeoutError:
+            raise UserError(
+                f"{stream.id}: it is still being added after {_ADDED_S:g} s; see its state"
+            ) from None
+        finally:
+            self._open.discard(serves)
 
     def remove(self, stream: StreamId) -> None:
         """Removes a camera; its records stay in the folder.
@@ -109,14 +141,14 @@ class LiveControl:
             LookupError: there is no such camera.
             UserError: it is the last one.
         """
-        self.require(stream)
-        others = [one for one in self._fleet.streams if one.id != stream]
-        if not others:
-            raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
 
         def change() -> None:
+            self.require(stream)
+            others = [one for one in self._fleet.streams if one.id != stream]
+            if not others:
+                raise UserError(f"{stream}: it is the last camera; pause it, or stop the service")
+            self._keep(_with(self._fleet, others))
             self._executor.changes.remove(stream)
-            self._keep(self._with(*others))
 
         self._in_loop(change)
 
@@ -126,8 +158,12 @@ class LiveControl:
         Raises:
             LookupError: there is no such camera.
         """
-        self.require(stream)
-        self._in_loop(lambda: self._executor.changes.pause(stream, paused))
+
+        def change() -> None:
+            self.require(stream)
+            self._executor.changes.pause(stream, paused)
+
+        self._in_loop(change)
 
     def freeze(self, stream: StreamId, frozen: bool) -> None:
         """Has a camera keep the model that serves, or lets it be retrained again.
@@ -138,20 +174,18 @@ class LiveControl:
         self.require(stream)
         self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
 
-    def change_terms(self, stream: StreamConfig) -> None:
-        """Sets weight and latency limit of a camera to those of ``stream``.
+    def change_terms(self, stream: StreamId, terms: Mapping[str, object]) -> None:
+        """Sets terms of a camera: ``weight`` and ``max_age_s``, of which valid values are given.
 
         Raises:
             LookupError: there is no such camera.
         """
-        self.require(stream.id)
-        known = self._fleet.stream(stream.id)
-        update = {"weight": stream.weight, "max_age_s": stream.max_age_s}
-        changed = known.model_copy(update=update)
-        streams = (changed if one.id == stream.id else one for one in self._fleet.streams)
 
         def change() -> None:
-            self._keep(self._with(*streams))
+            self.require(stream)
+            changed = self._fleet.stream(stream).model_copy(update=dict(terms))
+            others = (one for one in self._fleet.streams if one.id != stream)
+            self._keep(_with(self._fleet, [*others, changed]))
             self._emit_terms(changed)
 
         self._in_loop(change)
@@ -192,11 +226,13 @@ class LiveControl:
             UserError: there are no such weights.
         """
         self.require(stream)
-        kept = [row.version for row in self.models(stream)]
-        serving = self._actors.streams[stream].version
-        earlier = [one for one in kept if one < serving]
+        rows = {row.version: row for row in self.models(stream)}
+        serving = rows.get(self._actors.streams[stream].version)
+        # A roll-back gives earlier weights a new version; another one must not bring the later ones back.
+        now = None if serving is None else _trained_as(serving)
+        earlier = [one for one, row in rows.items() if now is None or _trained_as(row) < now]
         wanted = max(earlier, default=None) if version is None else version
-        if wanted is None or wanted not in kept or wanted == serving:
+        if wanted is None or wanted not in rows or rows[wanted] == serving:
             there = ", ".join(str(one) for one in earlier) or "none"
             raise UserError(f"{stream}: earlier versions that are kept: {there}")
         self._emit(lambda now_us: rq.RollBackRequested(now_us, stream, wanted))
@@ -225,19 +261,6 @@ class LiveControl:
             return None
         return drawn
 
-    def _with(self, *streams: StreamConfig) -> FleetConfig:
-        """Returns the fleet with these streams.
-
-        Raises:
-            UserError: they do not fit together.
-        """
-        ids = [stream.id for stream in streams]
-        twice = next((one for one in ids if ids.count(one) > 1), None)
-        if twice is not None:
-            raise UserError(f"{twice}: there is a camera of this name; give it another id")
-        in_order = tuple(sorted(streams, key=lambda stream: stream.id))
-        return self._fleet.model_copy(update={"streams": in_order})
-
     def _emit_terms(self, stream: StreamConfig) -> None:
         limit_us = None if stream.max_age_s is None else seconds_to_us(stream.max_age_s)
         self._executor.emit(rq.TermsChanged(self.now_us(), stream.id, stream.weight, limit_us))
@@ -259,21 +282,56 @@ class LiveControl:
     def _emit(self, event: Callable[[int], ev.Event]) -> None:
         self._in_loop(lambda: self._executor.emit(event(self.now_us())))
 
+    def close(self) -> None:
+        """Ends what waits for the loop, which has ended."""
+        self._is_over = True
+        for waiting in tuple(self._open):
+            with suppress(InvalidStateError):
+                waiting.set_exception(UserError(_OVER))
+
     def _in_loop(self, change: Callable[[], _T]) -> _T:
-        """Returns the result of a call that the thread of the loop makes; raises as the call."""
+        """Returns the result of a call that the thread of the loop makes; raises as the call.
+
+        Raises:
+            UserError: the loop does not answer; the call is not made any more then.
+        """
         done: Future[_T] = Future()
 
         def call() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
             try:
                 done.set_result(change())
             except Exception as error:
                 done.set_exception(error)
 
+        if self._is_over:
+            raise UserError(_OVER)
+        self._open.add(done)
         self._executor.post(call)
-        return self._wait(done, _ANSWER_S)
-
-    def _wait(self, done: "Future[_T]", limit_s: float) -> _T:
         try:
-            return done.result(limit_s)
+            return done.result(_ANSWER_S)
         except TimeoutError:
-            raise UserError(f"the service has not answered within {limit_s:g} s; try again") from None
+            if done.cancel():
+                raise UserError(f"the service has not answered within {_ANSWER_S:g} s; try again") from None
+            return done.result()
+        finally:
+            self._open.discard(done)
+
+
+def _trained_as(row: ModelRow) -> int:
+    """Returns the version under which weights served first: it names their file."""
+    return int(PurePath(row.path).stem)
+
+
+def _with(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> FleetConfig:
+    """Returns the fleet with these streams.
+
+    Raises:
+        UserError: two have the same id.
+    """
+    ids = [stream.id for stream in streams]
+    twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice is not None:
+        raise UserError(f"{twice}: there is a camera of this name; give it another id")
+    return fleet.model_copy(update={"streams": tuple(sorted(streams, key=lambda stream: stream.id))})

@@ -143,7 +143,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         write_text_atomic(folder.fleet, dump_fleet(fleet))
     else:
         folder = RunFolder.open(options.resume)
-        resumed = resume_service(folder) if options.endless else resume(folder)
+        streams = tuple(stream.id for stream in fleet.streams)
+        resumed = (resume_service if options.endless else resume)(folder, streams)
     if resumed is not None:
         fleet = _as_begun(fleet, resumed.options)
         options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)

@@ -7,8 +7,8 @@ in memory is lost: retrainings in progress, exemplars, and the frames kept for l
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.control.journal_replay import replay
@@ -17,11 +17,12 @@ from ekya.control.loop_state import LoopState
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.errors import UserError
 from ekya.core.faults import OVER
 from ekya.core.state import FleetState
 from ekya.core.step_record import StepRecord
-from ekya.core.units import ModelVersion, StreamId
+from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import cut_journal, read_header, read_journal, read_steps
 from ekya.results.storage.run_folder import RunFolder, remove_later_weights
@@ -53,20 +54,45 @@ class Resumed:
     reached_us: int
 
     @property
+    def paused(self) -> tuple[StreamId, ...]:
+        """Streams that are paused."""
+        paused = {one.stream for one in self.state.fleet.streams if one.faults.paused}
+        for event in self.events:
+            if isinstance(event, rq.StreamPaused):
+                (paused.add if event.paused else paused.discard)(event.stream)
+            elif isinstance(event, rq.StreamRemoved):
+                paused.discard(event.stream)
+        return tuple(sorted(paused))
+
+    @property
     def from_us(self) -> int:
         """Run time at which the window opens in which it continues."""
         return self.state.fleet.window_end_us
 
 
-def resume(folder: RunFolder) -> Resumed:
+_KEPT_REQUESTS = (
+    rq.StreamPaused,
+    rq.StreamRemoved,
+    rq.ModelFrozen,
+    rq.TermsChanged,
+    rq.MinAccuracyChanged,
+)
+"""Requests that hold until they are taken back, so those of the interrupted window hold as well."""
+
+
+def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
     """Cuts the journal at the start of the last window, removes a report, and returns the state there.
+
+    Args:
+        folder: of the run.
+        streams: of its fleet file; others are removed from the run.
 
     Raises:
         UserError: the run is complete, or was interrupted before its second window.
     """
     snapshot = read_snapshot(folder)
     if snapshot is not None:
-        return _from_snapshot(folder, snapshot)
+        return _from_snapshot(folder, snapshot, streams)
     scheduler, options, steps = read_journal(folder.journal)
     _require_incomplete(folder, steps)
     opened = [at for at, step in enumerate(steps) if _opens_window(step)]
@@ -81,10 +107,11 @@ def resume(folder: RunFolder) -> Resumed:
         raise UserError(f"{folder.path}: the journal does not fit this version of Ekya; start the run anew.")
     _remove_report(folder)
     cut_journal(folder.journal, len(kept))
-    return Resumed(state, scheduler, options, tuple(_interruption(state.fleet)), steps[-1].now_us)
+    events = tuple(_interruption(state.fleet, streams))
+    return Resumed(state, scheduler, options, events, steps[-1].now_us)
 
 
-def resume_service(folder: RunFolder) -> Resumed | None:
+def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed | None:
     """Returns the state in which a service goes on, as ``resume``; None where its folder has none.
 
     Then it begins its journal anew. That is so when it was killed in its first window, and when its snapshot
@@ -92,7 +119,10 @@ def resume_service(folder: RunFolder) -> Resumed | None:
     """
     snapshot = read_snapshot(folder)
     if snapshot is not None:
-        return _from_snapshot(folder, snapshot)
+        try:
+            return _from_snapshot(folder, snapshot, streams)
+        except UserError as error:
+            _LOG.warning("%s", error)
     if folder.snapshot.is_file():
         _LOG.warning("%s: what is known of past windows is lost; the models that served go on", folder.path)
     with user_errors(folder.path):
@@ -102,7 +132,7 @@ def resume_service(folder: RunFolder) -> Resumed | None:
     return None
 
 
-def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot) -> Resumed:
+def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collection[StreamId]) -> Resumed:
     journal = folder.journal_segment(snapshot.segment)
     scheduler, options = read_header(journal)
     steps = read_steps(journal, snapshot.at_byte)
@@ -111,7 +141,15 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot) -> Resumed:
     cut_to(folder, snapshot)
     fleet = snapshot.state.fleet
     reached_us = steps[-1].now_us if steps else fleet.window_end_us
-    return Resumed(snapshot.state, scheduler, options, tuple(_interruption(fleet)), reached_us)
+    asked = (event for step in steps for event in step.events if isinstance(event, _KEPT_REQUESTS))
+    # They come before the window opens.
+    requests = tuple(
+        replace(event, t_us=fleet.window_end_us - 1)
+        for event in asked
+        if isinstance(event, rq.MinAccuracyChanged) or event.stream in streams
+    )
+    events = (*_interruption(fleet, streams), *requests)
+    return Resumed(snapshot.state, scheduler, options, events, reached_us)
 
 
 def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:
@@ -130,15 +168,20 @@ def is_complete(steps: Sequence[StepRecord]) -> bool:
     return bool(steps) and closes_run(Batch(steps[-1].now_us, steps[-1].events))
 
 
-def _interruption(fleet: FleetState) -> Iterator[ev.Event]:
-    """Returns the interruption as events: all streams lost and back, retrainings failed, no guests."""
+def _interruption(fleet: FleetState, streams: Collection[StreamId]) -> Iterator[ev.Event]:
+    """Returns the interruption as events: streams lost and back, retrainings failed, no guests.
+
+    A stream that is not in the fleet any more is removed.
+    """
     from_us = fleet.window_end_us
     if fleet.lent_milli:
         yield ev.CapacityLent(from_us - 1, 0)
     for stream in fleet.streams:
         if stream.job is not None:
             yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)
-        if stream.status not in OVER:
+        if stream.stream not in streams:
+            yield rq.StreamRemoved(from_us - 1, stream.stream)
+        elif stream.status not in OVER:
             yield ev.StreamLost(from_us - 1, stream.stream, _REASON)
             yield ev.StreamBack(from_us, stream.stream)
             yield ev.WorkerBack(from_us, stream.stream, ev.Role.INFERENCE)
@@ -150,13 +193,18 @@ def kept_models(folder: RunFolder, store: StateStore, stream: StreamId) -> list[
 
 
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
-    """Returns bytes and version of the weights that served last, by stream. Later ones are removed."""
+    """Returns bytes and version of the weights that served last, by stream. Later ones are removed.
+
+    A stream without any is left out; it begins with the base model.
+    """
     newest = {}
     with StateStore(folder.state) as store:
         for stream in fleet.streams:
             rows = kept_models(folder, store, stream.id)
             if not rows:
-                raise UserError(f"{folder.path}: no weights of {stream.id} are left; start the run anew.")
+                if any(row.version > BASE_VERSION for row in store.models(stream.id)):
+                    _LOG.warning("%s: its weights are gone; it begins with the base model", stream.id)
+                continue
             path = folder.path / rows[-1].path
             newest[stream.id] = (path.read_bytes(), rows[-1].version)
             remove_later_weights(folder.models(stream.id), rows[-1].version)

@@ -48,7 +48,7 @@ from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
-from ekya.runtime.resuming import is_complete, kept_models, newest_weights
+from ekya.runtime.resuming import is_complete, newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.zoo_keeper import ZooKeeper
 from ekya.system.memory import loaded_frozen
@@ -172,6 +172,8 @@ class RunSession:
             stack.enter_context(loaded_frozen())
             clock = RunClock(self.coordinator.begin_ns() - from_us * 1000)
             _begin(actors, clock)
+            for stream in () if resumed is None else resumed.paused:
+                actors.pause(stream, True)
             on_ray = RayExecutor(
                 actors,
                 ready,
@@ -185,7 +187,9 @@ class RunSession:
                 self.alive,
             )
             costs = dict(opened.host.costs.streams)
-            self.attach(LiveControl(on_ray, actors, clock, opened.folder, store, constants, costs))
+            control = LiveControl(on_ray, actors, clock, opened.folder, store, constants, costs)
+            stack.callback(control.close)
+            self.attach(control)
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
             with open_screen(console) as show:
@@ -229,15 +233,17 @@ class RunSession:
             keeps_hours=opened.options.endless,
         )
 
-    def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]] | None:
-        """Returns the first weights of a resumed run; None for the base model, which only workers load."""
+    def _first_weights(self, store: StateStore) -> dict[StreamId, tuple[bytes, ModelVersion]]:
+        """Returns the weights that streams have served; the others begin with the base model.
+
+        Only workers load that.
+        """
         opened = self.opened
-        served = [kept_models(opened.folder, store, stream.id) for stream in opened.fleet.streams]
-        if opened.resumed is not None or all(served):
-            return newest_weights(opened.folder, opened.fleet)
+        served = newest_weights(opened.folder, opened.fleet)
         for stream in opened.fleet.streams:
-            ModelRecord(opened.folder, store, stream.id).add_model(BASE_VERSION, None, -1, None, None, 0)
-        return None
+            if stream.id not in served:
+                ModelRecord(opened.folder, store, stream.id).add_model(BASE_VERSION, None, -1, None, None, 0)
+        return served
 
     def _wait_ready(self, actors: FleetActors) -> dict[StreamId, Ready]:
         ready = unwrapping_user_error(actors.wait_ready)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from ray.exceptions import RayError
 
@@ -11,14 +12,38 @@ from ekya.core import requests as rq
 from ekya.core.host import StreamCosts
 from ekya.core.units import StreamId
 from ekya.pipeline.setup import first_inference_options
+from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
-from ekya.runtime.remote_calls import RemoteCalls
+from ekya.runtime.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.weight_transfer import WeightTransfer
 
-Added = Callable[[RayError | None], None]
-"""Callback when a stream serves, or with the reason why it does not."""
+Added = Callable[[str | None], None]
+"""Callback when a stream is analysed, or with the reason why it is not added, in words."""
+
+
+class WorkerTable(Protocol):
+    """The workers whose events are received, and the shares that they hold."""
+
+    def follow(self, stream: StreamId) -> None:
+        """Receives the events of a stream's workers from now on."""
+
+    def followed(self, stream: StreamId) -> frozenset[ev.Role]:
+        """Returns the workers of a stream that have not ended."""
+
+    def end(self, stream: StreamId) -> None:
+        """Ends the workers of a stream; each is reported to ``StreamChanges.ended``."""
+
+    def release(self, stream: StreamId) -> None:
+        """Releases the share of a stream's inference."""
+
+    def make_known(self, stream: StreamId) -> None:
+        """Has the micro-profiler load the stream's weights."""
+
+    def emit(self, event: ev.Event) -> None:
+        """Adds an event to the next batch."""
 
 
 class StreamChanges:
@@ -28,12 +53,10 @@ class StreamChanges:
         actors: of the run.
         ready: settings of their streams.
         weights: of their streams.
+        late: holds back the events of a stream that is being added.
         clock: run time.
         calls: calls in flight.
-        emit: callback for events.
-        serves: callback when both workers of a new stream run.
-        end: callback that ends the workers of a stream; ``ended`` is called for each.
-        release: callback that releases the share of a stream's inference.
+        workers: the executor's.
     """
 
     def __init__(
@@ -41,16 +64,13 @@ class StreamChanges:
         actors: FleetActors,
         ready: dict[StreamId, Ready],
         weights: WeightTransfer,
+        late: LateStreams,
         clock: RunClock,
         calls: RemoteCalls,
-        emit: Callable[[ev.Event], None],
-        serves: Callable[[StreamId], None],
-        end: Callable[[StreamId], None],
-        release: Callable[[StreamId], None],
+        workers: WorkerTable,
     ) -> None:
-        self._actors, self._ready, self._weights = actors, ready, weights
-        self._clock, self._calls, self._emit = clock, calls, emit
-        self._serves, self._end, self._release = serves, end, release
+        self._actors, self._ready, self._weights, self._late = actors, ready, weights, late
+        self._clock, self._calls, self._workers = clock, calls, workers
         # Workers that a removed stream still has.
         self._leaving: dict[StreamId, set[ev.Role]] = {}
 
@@ -59,56 +79,71 @@ class StreamChanges:
 
         Args:
             fleet: with the stream.
-            stream: the new one.
+            stream: the new one, which is not leaving.
             costs: of its frames, until they are measured.
             added: callback.
         """
-        begun = self._actors.add(fleet, stream, costs, self._clock.started_monotonic_ns)
+        self._late.expect(stream)
+        begun, admitted = self._actors.add(fleet, stream, costs, self._clock.started_monotonic_ns)
+        self._workers.follow(stream)
+        self._calls.add(admitted, partial(log_failure, "the start of its retraining"))
         self._calls.add(begun, partial(self._begun, stream, costs, added))
 
     def _begun(
-        self, stream: StreamId, costs: StreamCosts, added: Added, ready: Ready, error: RayError | None
+        self, stream: StreamId, costs: StreamCosts, added: Added, ready: Ready | None, error: RayError | None
     ) -> None:
-        if error is not None:
-            self._leaving[stream] = set(ev.Role)
-            self._end(stream)
-            added(error)
+        failed = in_words(error) if error is not None else None if ready is None else ready.died
+        if ready is None or failed is not None:
+            self._late.drop(stream)
+            self._leave(stream)
+            added(failed or "its process has ended")
             return
         self._ready[stream] = ready
         self._weights.add(stream)
-        self._serves(stream)
-        settings, fleet = ready.settings, self._actors.fleet
+        self._workers.make_known(stream)
+        settings = ready.settings
         options = first_inference_options(
-            fleet,
+            self._actors.fleet,
             stream,
             settings.fps,
             costs.frame_gpu_s,
             settings.inference_speed,
             costs.following_gpu_s,
         )
-        self._emit(ev.StreamAdded(self._clock.now_us(), stream, options))
+        for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options)):
+            self._workers.emit(event)
         added(None)
 
     def pause(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream and gives its share to the others, or opens it again."""
         self._actors.pause(stream, paused)
         if paused:
-            self._release(stream)
-        self._emit(rq.StreamPaused(self._clock.now_us(), stream, paused))
+            self._workers.release(stream)
+        self._workers.emit(rq.StreamPaused(self._clock.now_us(), stream, paused))
 
     def remove(self, stream: StreamId) -> None:
         """Removes a stream; its workers end when their batches in flight are over."""
-        self._emit(rq.StreamRemoved(self._clock.now_us(), stream))
-        self._leaving[stream] = set(ev.Role)
-        self._end(stream)
+        self._workers.emit(rq.StreamRemoved(self._clock.now_us(), stream))
+        self._leave(stream)
+
+    def is_leaving(self, stream: StreamId) -> bool:
+        """Returns whether a removed stream still has workers."""
+        return stream in self._leaving
 
     def ended(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""
         left = self._leaving.get(stream)
-        if left is None:
-            return
-        left.discard(role)
-        if not left:
+        if left is not None:
+            left.discard(role)
+            self._forget_if_gone(stream)
+
+    def _leave(self, stream: StreamId) -> None:
+        self._leaving[stream] = set(self._workers.followed(stream))
+        self._workers.end(stream)
+        self._forget_if_gone(stream)
+
+    def _forget_if_gone(self, stream: StreamId) -> None:
+        if not self._leaving.get(stream, True):
             del self._leaving[stream]
             self._weights.remove(stream)
             self._actors.remove(stream)

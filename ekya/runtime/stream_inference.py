@@ -13,7 +13,7 @@ from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
 from ekya.core.host import StreamCosts
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import FramePrediction
-from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.units import JobId, ModelVersion, StreamId, us_to_seconds
 from ekya.core.weights import Dose
 from ekya.gpu.backends.backend import Resized, ShareHandle
 from ekya.gpu.cuda_ipc import CudaIpc
@@ -143,10 +143,17 @@ class StreamInference:
             self._process.golden.warm_up()
         return Ready(self._settings, self._feed.died)
 
-    def begin(self, started_monotonic_ns: int) -> None:
-        """Starts the stream. A replacement of a dead worker resumes where its record of answers ends."""
+    def begin(self, started_monotonic_ns: int, from_now: bool = False) -> None:
+        """Starts the stream. A replacement of a dead worker resumes where its record of answers ends.
+
+        With ``from_now`` a recording shows nothing of the time before it was added.
+        """
+        clock = RunClock(started_monotonic_ns)
         self._arrived = self._record.next_frame()
-        self._reports.begin(RunClock(started_monotonic_ns))
+        if from_now and not self._stream.source.live:
+            now = round(us_to_seconds(clock.now_us()) * self._settings.fps)
+            self._arrived = max(self._arrived, now)
+        self._reports.begin(clock)
         self._feed.begin(started_monotonic_ns, self._arrived)
         self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
         self._thread.start()

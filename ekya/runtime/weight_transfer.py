@@ -232,7 +232,7 @@ class WeightTransfer:
 
         A stream's events keep their order, so that the last one emitted is what serves.
         """
-        if not isinstance(event, ev.Swapped):
+        if not isinstance(event, ev.Swapped) or event.stream not in self._transfers:
             return (event,)
         line = self._transfers[event.stream]
         line[:] = [one for one in line if one.event is not None or one.version >= event.version]
@@ -248,7 +248,7 @@ class WeightTransfer:
 
     def _served(self, stream: StreamId) -> Sequence[ev.Event]:
         """Ends the transfers that are served or rejected; returns the events of those that are served."""
-        line = self._transfers[stream]
+        line = self._transfers.get(stream, [])  # it may have been removed
         events: list[ev.Event] = []
         while line and line[0].event is not None and (line[0].is_stored or line[0].is_lost):
             first = line.pop(0)

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
+from ekya.core.faults import Status
 from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
@@ -69,9 +70,7 @@ class ServiceBackend:
 
     def add_camera(self, values: Mapping[str, object]) -> None:
         """Adds a camera, given as a stream of the fleet file; returns when it serves."""
-        fleet = with_stream(self._control.fleet, values)
-        known = {stream.id for stream in self._control.fleet.streams}
-        self._control.add(next(stream for stream in fleet.streams if stream.id not in known))
+        self._control.add(with_stream(self._control.fleet, values))
 
     def remove_camera(self, camera: str) -> None:
         """Removes a camera for good."""
@@ -87,9 +86,7 @@ class ServiceBackend:
 
     def change_camera(self, camera: str, values: Mapping[str, object]) -> None:
         """Changes ``weight`` or ``max_age_s`` of a camera."""
-        self._control.require(StreamId(camera))
-        known = self._control.fleet.stream(StreamId(camera))
-        self._control.change_terms(known.model_copy(update=dict(values)))
+        self._control.change_terms(StreamId(camera), values)
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
         """Changes ``min_accuracy`` of the fleet."""
@@ -110,4 +107,9 @@ class ServiceBackend:
 
     def ask_labels(self, camera: str) -> None:
         """Has the golden model label a camera now."""
+        now = self._keeper.status().camera(camera)
+        if now.frozen:
+            raise UserError(f"{camera}: it keeps its model, so it is not labelled; unfreeze it first")
+        if now.state != Status.SERVING:
+            raise UserError(f"{camera}: it is {now.state}, so it shows nothing to label")
         self._control.ask_labels(StreamId(camera))

@@ -154,7 +154,7 @@ def test_resuming_removes_the_report_of_the_part_before(folder):
     """As of a run that was ended early; it would be taken for that of the whole run."""
     for path in (folder.summary, folder.report):
         path.write_text("older")
-    resume(folder)
+    resume(folder, [CAM])
     assert not folder.summary.exists()
     assert not folder.report.exists()
 
@@ -165,7 +165,7 @@ def test_resumed_incomplete_run_is_not_reported(folder):
 
 
 def test_resumed_server_keeps_loans_and_drops_guests(folder):
-    resumed = resume(folder)
+    resumed = resume(folder, [CAM])
     (stream,) = resumed.state.fleet.streams
     assert resumed.from_us == 200 * S
     assert (stream.job.config, stream.job.elsewhere) == (GAMMA, Elsewhere(199 * S))

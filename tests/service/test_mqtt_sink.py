@@ -108,7 +108,7 @@ def test_every_id_arrives_though_the_publisher_is_killed(folder, broker, subscri
     last.close(within_s=30)
     wait_for(lambda: set(ids_of(subscriber)) >= set(ids), "all messages arrive")
     assert set(ids_of(subscriber)) == set(ids)
-    assert subscriber.of("ekya/status") == ["online", "offline"] * 3
+    wait_for(lambda: subscriber.of("ekya/status") == ["online", "offline"] * 3, "it says good-bye")
 
 
 def test_states_and_discovery_are_retained_and_follow_the_cameras(broker):

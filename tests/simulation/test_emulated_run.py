@@ -116,6 +116,7 @@ def test_emulate_preparation_pushes_no_inference_below_minimum(alone):
     assert pushed == []
 
 
+@pytest.mark.long
 def test_emulate_preparation_in_a_burst_pushes_inference_below_minimum(fleet, tmp_path):
     burst = fleet.preparation.model_copy(update={"burst": True})
     folder = RunFolder.create(tmp_path, "run")
@@ -198,6 +199,7 @@ def test_compare_runs_a_preset_in_the_windows_of_the_fleet(fleet, tmp_path):
     assert any(isinstance(command, StartRetraining) for step in steps for command in step.commands)
 
 
+@pytest.mark.long
 def test_record_fleet_trace_equals_events_of_a_run(fleet_file, alone, tmp_path, capsys):
     """Every label count, micro-profile and epoch of the run is in the trace, with the same figures."""
     file = tmp_path / "profiles.parquet"
@@ -318,6 +320,7 @@ def test_emulate_moved_camera_is_noticed_within_three_seconds(tmp_path):
     assert with_ == without
 
 
+@pytest.mark.long
 def test_emulate_cameras_moved_together_learn_from_each_others_labels(tmp_path):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
     raw |= {"name": "two", "window_s": 17, "windows": 1, "streams": raw["streams"][:2]}

@@ -31,6 +31,7 @@ def until(feed, condition, seconds):
     return arrived
 
 
+@pytest.mark.long
 def test_feed_killed_rtsp_camera_is_back_within_ten_seconds(camera, monkeypatch, decoders):
     monkeypatch.setenv("CAM_LOGIN", LOGIN)
     feed = Feed(CameraSpec(url=camera.url.replace("//", "//${CAM_LOGIN}@")), ())

@@ -68,6 +68,7 @@ def test_without_stress_ng_it_says_which_package_is_missing(monkeypatch, tmp_pat
 
 
 @pytest.mark.live
+@pytest.mark.long
 @needs_stress
 def test_stress_is_seen_in_the_state_and_ends_with_its_block() -> None:
     with stressed(StressPoint(mem=0.2)), watched(0.1) as loaded:

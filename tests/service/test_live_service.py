@@ -1,0 +1,169 @@
+"""A service as a user has it: a process that is started, asked, changed, killed and stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import psutil
+import pytest
+import yaml
+
+from ekya.config.shipped import shipped_path
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).resolve().parents[2]
+EKYA = (sys.executable, "-m", "ekya")
+START_S = 90
+BACK_S = 60
+"""Patience: on two cores without other work a service starts in 14 s, and is back in 11 s."""
+
+
+class Service:
+    """A service in a folder of its own, from ``start`` until ``stop``."""
+
+    def __init__(self, folder, streams):
+        self.folder = folder
+        self.runs = folder / "runs" / "yard"
+        shipped = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+        self.cameras = {stream["id"]: stream for stream in shipped["streams"]}
+        fleet = {key: value for key, value in shipped.items() if key not in ("name", "windows")}
+        fleet |= {
+            "gpus": 1.0,
+            "window_s": 12.0,
+            "http": {"port": 0},
+            "answers": [{"kind": "jsonl", "name": "file", "folder": str(folder)}],
+            "streams": [self.cameras[stream] for stream in streams],
+        }
+        (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+        self.process = None
+
+    def start(self):
+        """Starts it, and returns when it answers."""
+        log = (self.folder / "said.log").open("a")
+        words = [*EKYA, "serve", "fleet.yaml", "--name", "yard"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
+        self.until(self.healthy, START_S)
+
+    def ctl(self, *words):
+        """Runs ``ekya ctl``; returns its exit code and what it says."""
+        done = subprocess.run(
+            [*EKYA, "ctl", *words, "--name", "yard"],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def ask(self, path):
+        place = json.loads((self.runs / "service.json").read_text())
+        token = (self.runs / "token").read_text().strip()
+        url = f"http://127.0.0.1:{place['port']}{path}"
+        with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=20) as answer:
+            return answer.read()
+
+    def healthy(self):
+        try:
+            return self.ask("/healthz") is not None
+        except (OSError, URLError, ValueError):
+            return False
+
+    def camera(self, name):
+        """Returns the status of a camera; None where there is none."""
+        told = json.loads(self.ask("/api/v1/status"))
+        return next((camera for camera in told["cameras"] if camera["id"] == name), None)
+
+    def until(self, condition, within_s):
+        """Waits for a condition and returns what it gave."""
+        give_up_s = time.monotonic() + within_s
+        while not (told := condition()):
+            assert time.monotonic() < give_up_s, (self.folder / "said.log").read_text()[-4000:]
+            assert self.process.poll() is None, (self.folder / "said.log").read_text()[-4000:]
+            time.sleep(0.1)
+        return told
+
+    def ids(self, camera):
+        """Returns the numbers of a camera's frames whose answers have arrived, in order of arrival."""
+        path = self.folder / "file.jsonl"
+        lines = path.read_text().splitlines() if path.is_file() else []
+        ids = [json.loads(line)["id"].split("/") for line in lines]
+        return [int(frame) for name, frame in ids if name == camera]
+
+    def process_of_service(self):
+        return json.loads((self.runs / "service.json").read_text())["pid"]
+
+    def stop(self):
+        """Stops it, and returns its exit code and the processes that are left."""
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        _, left = psutil.wait_procs(family, timeout=5)
+        return code, left
+
+    def kill(self):
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(40)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+
+@pytest.fixture
+def service(tmp_path):
+    made = Service(tmp_path, ["cam-1", "cam-2"])
+    yield made
+    made.kill()
+
+
+def test_service_is_changed_killed_and_goes_on(service) -> None:
+    service.start()
+    service.until(lambda: service.ids("cam-1"), 20)
+    assert service.ask("/api/v1/cameras/cam-1/picture.jpg")[:2] == b"\xff\xd8"
+
+    (service.folder / "third.yaml").write_text(yaml.safe_dump({"source": service.cameras["cam-3"]["source"]}))
+    asked_s = time.monotonic()
+    code, said = service.ctl("add", "third", "--stream", "third.yaml")
+    assert code == 0, said
+    service.until(lambda: service.ids("third"), 20)
+    assert time.monotonic() - asked_s < 15, "5 s without other work on the machine"
+    assert service.ctl("add", "third", "--stream", "third.yaml")[0] == 2, "it is there"
+    assert service.ctl("pause", "cam-2")[0] == 0
+    assert service.ctl("freeze", "cam-1")[0] == 0
+    service.until(lambda: service.camera("cam-2")["state"] == "paused", 5)
+    service.until(lambda: json.loads(service.ask("/api/v1/status"))["window"] >= 1, 30)
+    time.sleep(2)
+
+    before = service.ids("cam-1")[-1]
+    os.kill(service.process_of_service(), signal.SIGKILL)
+    service.until(lambda: not service.healthy(), 10)
+    service.until(service.healthy, BACK_S)
+    service.until(lambda: service.ids("cam-1")[-1] > before + 5, 20)
+    assert service.camera("cam-2")["state"] == "paused"
+    assert service.camera("cam-1")["frozen"]
+    assert service.camera("third") is not None
+    assert json.loads((service.runs / "restarts.json").read_text())["count"] == 1
+    assert b"ekya_service_restarts_total 1.0" in service.ask("/metrics")
+
+    assert service.ctl("resume", "cam-2")[0] == 0
+    assert service.ctl("remove", "third")[0] == 0
+    seen = service.ids("cam-2")[-1]
+    service.until(lambda: service.ids("cam-2")[-1] > seen, 10)
+    service.until(lambda: service.camera("third") is None, 30)
+
+    code, left = service.stop()
+    assert (code, left) == (0, [])
+    for camera in ("cam-1", "cam-2"):
+        ids = service.ids(camera)
+        assert ids == sorted(ids), "answers are in order"
+        assert len(ids) == len(set(ids)), "none is sent twice but after a crash of the service"
+    assert "Traceback" not in (service.folder / "said.log").read_text()
