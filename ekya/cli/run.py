@@ -170,4 +170,7 @@ def _folder_to_resume(config: RunConfig) -> "RunFolder | None":
         )
     if config.clock is not Clock.WALL:
         raise UserError("--resume: a run on virtual time is quicker run again; leave out --clock virtual")
-    return RunFolder.open(config.resume if config.resume.is_dir() else config.runs / config.resume)
+    folder = RunFolder.open(config.resume if config.resume.is_dir() else config.runs / config.resume)
+    if folder.starts.is_file():
+        raise UserError(f"--resume: {folder.path} is a service's; use ekya serve --name {folder.name}")
+    return folder

@@ -23,6 +23,7 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family
 from ekya.core.units import StreamId
+from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.forward import SelfTest
 from ekya.pipeline.classes import fleet_classes
 from ekya.streams.ingest.credentials import masked
@@ -94,34 +95,43 @@ _PROBED = TypeAdapter(ProbedHost)
 _LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
 
 
-def keep_host(path: Path, host: ProbedHost) -> None:
-    """Writes a measurement, for a service that starts again on this machine.
+def keep_host(path: Path, host: ProbedHost, fleet: FleetConfig, device: str) -> None:
+    """Writes a measurement of a fleet's work, for a service that starts again on this machine.
 
     Raises:
         UserError: full disk, no permission and the like.
     """
-    content = {"machine": _machine(), "host": _PROBED.dump_python(host, mode="json")}
+    content = {
+        "of": _measured(fleet, device),
+        "sources": {stream.id: stream.source.model_dump(mode="json") for stream in fleet.streams},
+        "host": _PROBED.dump_python(host, mode="json"),
+    }
     write_text_atomic(path, json.dumps(content) + "\n")
 
 
-def kept_host(path: Path, fleet: FleetConfig) -> ProbedHost | None:
-    """Returns a kept measurement of this machine; None without one.
+def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
+    """Returns a kept measurement of this work on this machine; None without one.
 
-    A camera that was added since is taken to cost as much as the dearest that was measured: a run measures
-    the costs of its frames anyway, within seconds.
+    A camera that was added or changed since is taken to cost as much as the dearest that was measured: a run
+    measures the costs of its frames anyway, within seconds.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["machine"] != _machine():
+        if content["of"] != _measured(fleet, device):
             return None
-        host = _PROBED.validate_python(content["host"])
+        host, sources = _PROBED.validate_python(content["host"]), dict(content["sources"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
     known = host.costs.streams
     if host.classes != fleet_classes(fleet) or not known:
         return None
     usual = dearest(known)
-    streams = {stream.id: known.get(stream.id, usual) for stream in fleet.streams}
+    streams = {
+        stream.id: known.get(stream.id, usual)
+        if sources.get(stream.id) == stream.source.model_dump(mode="json")
+        else usual
+        for stream in fleet.streams
+    }
     return replace(host, costs=replace(host.costs, streams=streams))
 
 
@@ -130,9 +140,12 @@ def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:
     return max(costs.values(), key=lambda one: max(one.frame_gpu_s.values()))
 
 
-def _machine() -> list[object]:
-    """Returns what a measurement depends on."""
-    return [processor_name(), instruction_set(), cpu_limit(), *map(version, _LIBRARIES)]
+def _measured(fleet: FleetConfig, device: str) -> list[object]:
+    """Returns what a measurement depends on, as JSON values: the machine, and the work beside the cameras."""
+    work = (fleet.edge, fleet.golden, fleet.inference, fleet.retraining)
+    gpus = [gpu.name for gpu in list_gpus().gpus]
+    machine = [processor_name(), instruction_set(), cpu_limit(), device, gpus]
+    return [*machine, *map(version, _LIBRARIES), *(part.model_dump(mode="json") for part in work)]
 
 
 class Probe:

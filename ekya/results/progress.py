@@ -20,6 +20,9 @@ from ekya.results.report.tables import cue_line
 
 _LOG = logging.getLogger(__name__)
 
+_TEXTS = 1000
+"""Newest texts of warnings that are not logged again."""
+
 
 class ProgressObserver:
     """Shows every step of the loop on a screen."""
@@ -82,16 +85,18 @@ class ProgressObserver:
 
 
 class WarningLogger:
-    """Logs the warnings of the run's processes, each text once."""
+    """Logs the warnings of the run's processes, each text once until many others came."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._said: dict[str, None] = {}
 
     def __call__(self, batch: Batch) -> None:
         """Logs the new warnings of a step."""
         for event in batch.events:
             if isinstance(event, Warned) and event.text not in self._said:
-                self._said.add(event.text)
+                self._said[event.text] = None
+                if len(self._said) > _TEXTS:
+                    del self._said[next(iter(self._said))]
                 _LOG.warning("%s: %s", event.source, event.text)
 
 

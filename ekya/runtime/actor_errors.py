@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from inspect import isfunction
@@ -16,11 +17,14 @@ from ekya.core.units import StreamId
 from ekya.streams.ingest.credentials import masked
 
 _MOST_TEXTS = 50
-"""Upper bound on the warnings of one process: a text with a number in it differs each time."""
+"""Upper bound on the warnings of a process within ``_FORGET_S``: a text with a number differs each time."""
+
+_FORGET_S = 3600.0
+"""Time after which a text is reported again."""
 
 
 class WarningQueue(logging.Handler):
-    """Logging handler that queues each distinct warning and error of this process once.
+    """Logging handler that queues each distinct warning and error of this process, at most once an hour.
 
     Args:
         source: name of the process.
@@ -29,18 +33,20 @@ class WarningQueue(logging.Handler):
     def __init__(self, source: str) -> None:
         super().__init__(logging.WARNING)
         self._source = source
-        self._texts: set[str] = set()
+        self._texts: dict[str, float] = {}
         self._queue: queue.SimpleQueue[Warned] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queues a record, unless its text was queued before."""
+        """Queues a record, unless its text was queued shortly before."""
         try:
             text = _in_a_line(record)
         except Exception:
             self.handleError(record)
             return
+        now_s = time.monotonic()
+        self._texts = {known: at_s for known, at_s in self._texts.items() if now_s - at_s < _FORGET_S}
         if text not in self._texts and len(self._texts) < _MOST_TEXTS:
-            self._texts.add(text)
+            self._texts[text] = now_s
             self._queue.put(Warned(0, self._source, text))
 
     def take(self) -> list[Warned]:

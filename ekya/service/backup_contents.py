@@ -10,7 +10,7 @@ from pathlib import Path
 from ekya.pipeline.zoo import INDEX
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
-from ekya.service.stored import STARTS, PieceKind, is_service, journal_segments, pieces_of
+from ekya.service.stored import PieceKind, is_service, journal_segments, pieces_of
 
 SNAPSHOT = "snapshot.json"
 
@@ -83,7 +83,7 @@ def other_sources(folder: RunFolder) -> Iterator[Source]:
         for pattern in _OF_RUN:
             yield from _sources(folder.path.glob(pattern))
         return
-    yield from _sources([folder.path / STARTS, *(folder.path / "answers").glob("*.json")])
+    yield from _sources([folder.starts, *(folder.path / "answers").glob("*.json")])
     for piece in pieces_of(folder):
         if piece.kind is PieceKind.ANSWERS and piece.needed:
             for path in piece.paths:

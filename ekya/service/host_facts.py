@@ -1,6 +1,5 @@
 """Measures what a service takes of its machine: memory, disk, restarts and answers that wait."""
 
-import os
 import shutil
 import threading
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 import psutil
+
+from ekya.service.stored import folder_bytes
 
 FOLDER_EVERY_S = 60.0
 """The folder is walked at most this often: after a week it has thousands of files."""
@@ -103,17 +104,6 @@ class HostMeter:
             if now_s - self._walk_s >= FOLDER_EVERY_S:
                 self._folder_bytes, self._walk_s = folder_bytes(self._folder), now_s
             return self._folder_bytes
-
-
-def folder_bytes(folder: Path) -> int:
-    """Returns the size of all files below a folder; files that vanish meanwhile do not count."""
-    sizes = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                found = os.lstat(os.path.join(place, name))  # noqa: PTH118 - a Path takes ten times as long
-                sizes[found.st_ino] = found.st_size
-    return sum(sizes.values())
 
 
 def memory_bytes() -> int:

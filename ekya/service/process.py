@@ -45,6 +45,9 @@ from ekya.service.supervised import Heartbeat, die_with_parent
 
 _LOG = logging.getLogger(__name__)
 
+_CLOCK_SET_US = 2_000_000
+"""Difference at which the host's clock was set: less is drift, which is corrected slowly."""
+
 
 def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> None:
     """Serves a fleet until SIGTERM or SIGINT; goes on with what ``options.resume`` holds.
@@ -64,6 +67,8 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
         chosen = choose_backend(options.shares)
         try:
             run = _open(fleet, options, chosen, console)
+            if stop.is_set():
+                return
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
             with run.open_shares() as shares, ExitStack() as stack:
@@ -78,7 +83,8 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
 
 def _open(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, console: Console) -> OpenRun:
     """Starts Ray and opens the run; a service that starts again was measured before."""
-    known = None if options.resume is None else kept_host(RunFolder(options.resume).host, fleet)
+    device = chosen.capability.device
+    known = None if options.resume is None else kept_host(RunFolder(options.resume).host, fleet, device)
     if known is not None:
         start_ray(options.dashboard, chosen)
         return open_run(fleet, options, chosen, known)
@@ -88,7 +94,7 @@ def _open(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, consol
         with console.status("measuring this machine"):
             host = probe.result()
     run = open_run(fleet, options, chosen, host)
-    keep_host(run.folder.host, host)
+    keep_host(run.folder.host, host, run.fleet, device)
     return run
 
 
@@ -106,6 +112,7 @@ class FleetService:
         self._classes = fleet_classes(run.fleet)
         self._control: LiveControl | None = None
         self._keeper: StatusKeeper | None = None
+        self._clock = WallClock(((0, 0),))
         self._window_over = threading.Event()
         self._stopping = False
 
@@ -129,14 +136,15 @@ class FleetService:
             self._keeper(batch, result)
         if any(isinstance(event, ev.WindowClosed) for event in batch.events):
             self._window_over.set()
+            self._set_clock()
 
     def attach(self, control: LiveControl) -> None:
         """Opens log, metrics, answers and HTTP server of the run."""
         folder, stack = self._run.folder, self._stack
         self._control = control
-        clock = WallClock.read(folder)
+        self._clock = WallClock.read(folder)
         keeper = StatusKeeper(
-            folder.name, self._run.options.scheduler, control.now_us, clock.unix_us, self._terms
+            folder.name, self._run.options.scheduler, control.now_us, self._unix_us, self._terms
         )
         self._keeper = keeper
         stack.enter_context(logged(folder.path, self._cameras, self._secrets))
@@ -145,7 +153,7 @@ class FleetService:
             folder.path,
             lambda: read_restarts(folder.path).count,
             publisher.state,
-            lambda: self._answered_unix_s(clock),
+            self._answered_unix_s,
         )
         backend = ServiceBackend(
             control, keeper, Exposition(keeper.status, meter.measure), folder, self._classes
@@ -157,7 +165,7 @@ class FleetService:
         server.start()
         stack.callback(server.close)
         _LOG.info("serves at %s", server.url)
-        collecting = threading.Thread(target=self._collect, args=(clock,), name="retention", daemon=True)
+        collecting = threading.Thread(target=self._collect, name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)
 
@@ -178,23 +186,34 @@ class FleetService:
         cameras = (stream.source.model_dump_json() for stream in fleet.streams)
         return " ".join((*cameras, *(sink.model_dump_json() for sink in fleet.answers)))
 
-    def _answered_unix_s(self, clock: WallClock) -> dict[str, float]:
+    def _unix_us(self, run_us: int) -> int:
+        return self._clock.unix_us(run_us)
+
+    def _set_clock(self) -> None:
+        """Records the wall-clock time again after the host's clock was set, or the host has slept."""
+        now_us, unix_us = 0 if self._control is None else self._control.now_us(), time.time_ns() // 1000
+        if abs(self._unix_us(now_us) - unix_us) > _CLOCK_SET_US:
+            _LOG.warning("the clock of this machine was set; times of answers follow it from now on")
+            record_start(self._run.folder, now_us, unix_us)
+            self._clock = WallClock.read(self._run.folder)
+
+    def _answered_unix_s(self) -> dict[str, float]:
         """Returns the time of the newest frame on disk of each camera."""
         newest = {}
         for camera in self._cameras():
             rows = next(newest_rows(self._run.folder.hours(StreamId(camera))), None)
             if rows is not None and len(rows.t_us):
-                newest[camera] = clock.unix_us(int(rows.t_us[-1])) / 1e6
+                newest[camera] = self._unix_us(int(rows.t_us[-1])) / 1e6
         return newest
 
-    def _collect(self, clock: WallClock) -> None:
+    def _collect(self) -> None:
         while True:
             self._window_over.wait()
             self._window_over.clear()
             if self._stopping:
                 return
             streams = tuple(StreamId(camera) for camera in self._cameras())
-            collect_or_warn(self._run.folder, self._run.fleet.retention, clock.unix_us, streams)
+            collect_or_warn(self._run.folder, self._run.fleet.retention, self._unix_us, streams)
 
     def _end_collecting(self, thread: threading.Thread) -> None:
         self._stopping = True

@@ -28,7 +28,7 @@ BAD_INPUT = 2
 """Exit code of a process whose input a user must mend: another start would end the same way."""
 
 KILLED = 1
-"""Exit code if the service had to be killed when it was to stop."""
+"""Exit code if the service did not end in order when it was to stop: it was killed, or failed."""
 
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OVERSLEPT_S = 5.0
@@ -73,8 +73,8 @@ def supervise(argv: Sequence[str], folder: Path, patience: Patience = Patience()
         patience: time limits.
 
     Returns:
-        0 if the service ended in order; ``KILLED`` if it had to be killed when it was to stop; ``BAD_INPUT``
-        if it ended so before it was ever ready.
+        0 if the service ended in order; ``KILLED`` if it did not when it was to stop; ``BAD_INPUT`` if it
+        ended so before it was ever ready.
 
     Raises:
         UserError: another process uses the folder, it cannot be written, or the program cannot be started.
@@ -149,7 +149,7 @@ class _Supervisor:
             end = self._served()
             self._end_leftovers()
             if end.asked_for:
-                return KILLED if end.code == -signal.SIGKILL else 0
+                return 0 if end.code == 0 else KILLED
             if end.code == 0 or (end.code == BAD_INPUT and not self._was_ready):
                 return end.code
             delay_s = self._patience.delay_s if end.healthy else delay_s

@@ -9,7 +9,11 @@ import pytest
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.pipeline.probe import Probe
+from ekya.core.host import HostCosts, StreamCosts
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.self_test import SelfTest
+from ekya.pipeline.classes import fleet_classes
+from ekya.pipeline.probe import Probe, ProbedHost, keep_host, kept_host
 
 FLEET = """
 name: two
@@ -115,3 +119,48 @@ def test_probe_passes_the_shipped_fleet_on(tmp_path):
         pytest.raises(UserError, match="name: synthetic-city"),
     ):
         probe.result()
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A measurement of a fleet, kept in a file."""
+    of = fleet(tmp_path)
+    cheap, dear = StreamCosts(5.0, {16: 0.1}), StreamCosts(10.0, {16: 0.3})
+    host = ProbedHost(
+        fleet_classes(of),
+        HostCosts({"cam-1": cheap, "cam-2": dear}, 0.01, (), 2.0),
+        SelfTest(PLAIN, 1.0, 1.0, (), 0.1),
+    )
+    keep_host(tmp_path / "host.json", host, of, "cpu")
+    return tmp_path / "host.json", host
+
+
+def test_kept_measurement_is_that_of_the_same_work(tmp_path, measured):
+    path, host = measured
+    assert kept_host(path, fleet(tmp_path), "cpu") == host
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        (FLEET, "cuda"),
+        (FLEET.replace("mobilenet_v3_small", "resnet18"), "cpu"),
+        (FLEET.replace("truck, ", ""), "cpu"),
+    ],
+    ids=["device", "edge model", "classes"],
+)
+def test_kept_measurement_of_other_work_is_none(tmp_path, measured, text, device):
+    assert kept_host(measured[0], fleet(tmp_path, text), device) is None
+
+
+def test_camera_that_was_added_or_changed_costs_as_the_dearest(tmp_path, measured):
+    path, host = measured
+    changed = FLEET.replace("seed: 1", "seed: 7").replace("cam-2", "cam-3")
+    costs = kept_host(path, fleet(tmp_path, changed), "cpu").costs.streams
+    assert costs == dict.fromkeys(("cam-1", "cam-3"), host.costs.streams["cam-2"])
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"of": 3'])
+def test_kept_measurement_that_is_damaged_is_none(tmp_path, content):
+    (tmp_path / "host.json").write_text(content)
+    assert kept_host(tmp_path / "host.json", fleet(tmp_path), "cpu") is None

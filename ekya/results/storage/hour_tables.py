@@ -35,7 +35,8 @@ from ekya.system.files import user_errors
 _LOG = logging.getLogger(__name__)
 
 HOUR_S = 3600
-_FORMAT = "%Y-%m-%dT%H"
+HOUR_FORMAT = "%Y-%m-%dT%H"
+"""Names of hours, in UTC."""
 
 _PARTS_A_FOLD = 60
 """As many parts become one, so that an hour has few and every write costs the same."""
@@ -277,8 +278,8 @@ def _set_aside(path: Path, error: Exception) -> None:
 
 
 def _name(hour: int) -> str:
-    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(_FORMAT)
+    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime(HOUR_FORMAT)
 
 
 def _number(name: str) -> int:
-    return int(datetime.strptime(name, _FORMAT).replace(tzinfo=UTC).timestamp()) // HOUR_S
+    return int(datetime.strptime(name, HOUR_FORMAT).replace(tzinfo=UTC).timestamp()) // HOUR_S

@@ -64,6 +64,10 @@ class Endpoints:
     _readers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(READERS, thread_name_prefix="http-read")
     )
+    # Pictures may keep the readers waiting.
+    _health: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="http-health")
+    )
     _changers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(CHANGERS, thread_name_prefix="http-change")
     )
@@ -123,7 +127,7 @@ class Endpoints:
     async def _healthz(self, _request: web.Request) -> web.Response:
         try:
             async with asyncio.timeout(HEALTH_S):
-                await self._in(self._readers, self.backend.status)
+                await self._in(self._health, self.backend.status)
         except Exception as error:
             _LOG.warning("the service does not tell its status: %r", error)
             return web.json_response({"ok": False}, status=503)
@@ -142,7 +146,7 @@ class Endpoints:
 
     async def _close(self, _app: web.Application) -> None:
         await self._events.close()
-        for threads in (self._readers, self._changers):
+        for threads in (self._readers, self._changers, self._health):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
