@@ -246,9 +246,14 @@ def _mapping(path: Path) -> dict[str, object]:
     return values
 
 
+def _audited(of: dict[str, Any] | None) -> str:
+    """Returns the interval of a camera's audited accuracy for display."""
+    return "" if of is None else f"{of['low']:.0%} to {of['high']:.0%}"
+
+
 def _table(cameras: list[dict[str, Any]]) -> Table:
     table = Table()
-    for heading in ("camera", "state", "accuracy", "model", "inference", "retraining"):
+    for heading in ("camera", "state", "accuracy", "audited", "model", "inference", "retraining"):
         table.add_column(heading, no_wrap=True)
     table.add_column("note", overflow="fold")
     for one in cameras:
@@ -258,6 +263,7 @@ def _table(cameras: list[dict[str, Any]]) -> Table:
             one["id"],
             Text(state, _COLORS.get(state, "yellow")),
             "" if one["accuracy"] is None else f"{one['accuracy']:.1%}",
+            _audited(one["audited"]),
             f"{one['model_version']}{' frozen' if one['frozen'] else ''}",
             f"{one['inference_share_milli'] / 1000:.2f}",
             f"{one['retraining_share_milli'] / 1000:.2f}, {job['epoch']}/{job['epochs']}" if job else "",

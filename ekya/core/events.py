@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import get_args
 
+from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit, GpuUse
 from ekya.core.profile import FamilyCurve
@@ -585,6 +586,7 @@ Event = (
     | InferenceProfiled
     | ProfileReady
     | RetrainProfiled
+    | AccuracyAudited
     | PreparationEnded
     | ProfilerBack
     | WindowClosed

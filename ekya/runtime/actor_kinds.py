@@ -55,6 +55,11 @@ class ActorConfig:
     family_costs: tuple[FamilyCost, ...] = ()
     keeps_hours: bool = False
 
+    @property
+    def audit_frames(self) -> int:
+        """Number of frames of a stream's window that are audited: none in a run, which is scored."""
+        return self.fleet.golden.audit_frames if self.keeps_hours else 0
+
 
 @dataclass(frozen=True, slots=True)
 class StreamActorConfig:
@@ -192,7 +197,7 @@ INFERENCE = ActorKind(
         "poll",
         "end",
     ),
-    ("configure", "receive", "try_receive", "roll_back", "adopt", "pause", "picture"),
+    ("configure", "receive", "try_receive", "roll_back", "adopt", "pause", "picture", "take_drawn"),
 )
 SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 """Spare inference process that holds no stream yet."""
@@ -228,6 +233,7 @@ PREPARATION = ActorKind(
         "know",
         "hand_in",
         "hand_in_failed",
+        "hand_in_audit",
         "end",
         "labels",
         "passed",

@@ -256,7 +256,18 @@ class RayExecutor:
                 kept=None if self._zoo is None else self._zoo.known(asked.kept),
             )
             self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
+        if command.round == 0 and self._actors.audits:
+            self._hand_in_audits()
         return begun
+
+    def _hand_in_audits(self) -> None:
+        """Has every stream hand in the frames drawn for its audit, whether it is prepared or not."""
+        for stream, own in self._actors.streams.items():
+            # A stream that is just being added is not ready yet.
+            if stream in self._ready and stream not in self._set_aside:
+                drawn, settings = own.inference.take_drawn.remote(stream), self._ready[stream].settings
+                handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
+                self._calls.add(handed_in, partial(log_failure, "hand_in_audit"))
 
     def _handed_in(
         self, command: cmd.BeginPreparation, stream: StreamId, _value: None, error: RayError | None

@@ -252,6 +252,11 @@ class FleetActors:
         """The fleet that the actors serve."""
         return self._config.fleet
 
+    @property
+    def audits(self) -> bool:
+        """True if answers are audited."""
+        return self._config.audit_frames > 0
+
     def workers(self, role: Role) -> tuple[Any, ...]:
         """Returns the actors of all streams' workers of a role, each once."""
         return tuple(dict.fromkeys(own.worker(role) for own in self.streams.values()))

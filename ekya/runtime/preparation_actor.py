@@ -10,6 +10,7 @@ from dataclasses import replace
 import cv2
 
 from ekya.core import events as ev
+from ekya.core.audits import AccuracyAudited
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
@@ -26,6 +27,7 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import forward_operations
+from ekya.pipeline.audit import DrawnFrames, audit
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
@@ -52,6 +54,7 @@ from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.known_models import KnownModels
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
+from ekya.runtime.pending_audits import PendingAudits
 from ekya.runtime.preparation_job import PreparationJob
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
@@ -93,6 +96,7 @@ class PreparationActor:
         self._trained_crops: dict[StreamId, int] = {}
         self._teacher_checked: set[StreamId] = set()
         self._pool = LabelPool()
+        self._audits = PendingAudits(config.audit_frames)
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -116,6 +120,8 @@ class PreparationActor:
         handle = self._config.shares.attach(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)
         preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
+        if command.round == 0:
+            preparation.overdue = self._audits.streams()
         before, number = self._newest(command.window), _number(command.window, command.round)
         if before is not None:
             # The labels of other streams stay valid.
@@ -198,6 +204,13 @@ class PreparationActor:
         if preparation is not None:
             preparation.drop(stream)
 
+    def hand_in_audit(
+        self, stream: StreamId, settings: PreparationSettings, drawn: DrawnFrames | None
+    ) -> None:
+        """Receives frames of a stream that are to be audited; None from one that is not there."""
+        if drawn is not None:
+            self._audits.add(stream, settings, drawn)
+
     def end(self, window: int, round: int = 0) -> Resized:
         """Ends a preparation, which drops unfinished work; returns when its last batch is over."""
         preparation = self._preparations.wait(_number(window, round))
@@ -249,6 +262,8 @@ class PreparationActor:
         """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
         while asked := preparation.awaited():
             self._prepare_streams(preparation, asked)
+        if preparation.command.round == 0:
+            self._audit(preparation, self._audits.streams())
 
     def _prepare_streams(self, preparation: PreparationJob, asked: Sequence[PrepareStream]) -> None:
         labelled: dict[StreamId, Labelled] = {}
@@ -261,6 +276,10 @@ class PreparationActor:
                 if stream is None:
                     continue
                 step = LabelStep(stream)
+            elif preparation.overdue:
+                # Or they might never have time; labels go before them nevertheless.
+                self._audit(preparation, preparation.overdue)
+                preparation.overdue = ()
             try:
                 match step:
                     case LabelStep():
@@ -356,6 +375,39 @@ class PreparationActor:
         preparation.streams[stream] = prepared.adopting(offer)
         self._mailbox.put(offer.event(self._clock.now_us(), stream, window, preparation.used_s))
         return None if preparation.streams[stream] is prepared else offer.accuracy
+
+    def _audit(self, preparation: PreparationJob, streams: Sequence[StreamId]) -> None:
+        """Audits these streams, as far as there is time; what is left waits for the next preparation."""
+        for stream in streams:
+            taken = self._audits.take(stream)
+            if taken is None:
+                continue
+            settings, drawn = taken
+            try:
+                counts = audit(
+                    drawn, self._golden, settings, stream, preparation.share.batch, self._golden.gpu_s
+                )
+            except JobStoppedError:
+                self._audits.add(stream, settings, drawn)
+                raise
+            except Exception as error:
+                _LOG.exception("%s: its audit failed; it has no result", stream)
+                end_process_if_gpu_is_lost(error)
+                continue
+            finally:
+                free_cache()
+            if counts.counted:
+                self._mailbox.put(
+                    AccuracyAudited(
+                        self._clock.now_us(),
+                        stream,
+                        preparation.command.window,
+                        drawn.arrived,
+                        counts.correct,
+                        counts.counted,
+                        preparation.used_s,
+                    )
+                )
 
     def _profile_inference(
         self, preparation: PreparationJob, stream: StreamId, configs: tuple[InferenceConfig, ...]

@@ -26,6 +26,7 @@ class PreparationJob:
         others: weights that each stream tries on its labels.
         kept: what the zoo knows of the model that each stream serves.
         alone: the curve of each stream's first family, tried on its own newest labels alone.
+        overdue: streams whose audit the preparation before had no time for.
     """
 
     command: BeginPreparation
@@ -37,6 +38,7 @@ class PreparationJob:
     kept: dict[StreamId, KeptModel | None] = field(default_factory=dict)
     labels: dict[StreamId, StreamLabels] = field(default_factory=dict)
     alone: dict[StreamId, FamilyCurve] = field(default_factory=dict)
+    overdue: tuple[StreamId, ...] = ()
     has_ended: bool = False
 
     def awaited(self) -> tuple[PrepareStream, ...]:

@@ -21,6 +21,7 @@ from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
 from ekya.models.golden.detections import Proposals
+from ekya.pipeline.audit import DrawnFrames, FrameDraw
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts
 from ekya.pipeline.golden_inference import GoldenInference
@@ -127,6 +128,9 @@ class StreamInference:
             if common.keeps_hours
             else FrameRecord(common.folder, self._stream.id)
         )
+        self._draw = FrameDraw(common.audit_frames, self._settings, setup.window_us)
+        # The row whose boxes are those of frames without any.
+        self._in_force: FramePrediction | None = None
         self._control = _Control()
         self._ipc: CudaIpc | None = None
         costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
@@ -223,6 +227,10 @@ class StreamInference:
     def material(self, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
         """Returns the frames of which a window's labels are made; see ``WindowCollector``."""
         return self._steps.collector.material(window, since_us, dose)
+
+    def take_drawn(self) -> DrawnFrames:
+        """Returns the frames that were drawn for an audit since the last time."""
+        return self._draw.take()
 
     def pause(self, paused: bool) -> None:
         """Closes the camera, or opens it again; the loop does so within a second."""
@@ -349,6 +357,9 @@ class StreamInference:
             with control.lock:
                 control.shown = frame, row
         row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._version)
+        if row.answered_by == row.frame:
+            self._in_force = row
+        self._draw.see(arrived.t_us, arrived.frame, self._in_force)
         truth = arrived.truth
         self._record.add([row], [] if truth is None else [truth.reference(arrived.index, arrived.t_us)])
         self._reports.frame(row)

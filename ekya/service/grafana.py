@@ -138,8 +138,14 @@ PANELS = (
     Panel(
         "timeseries",
         "Accuracy",
-        "Estimated accuracy of what answers: the model that serves, or the golden detector.",
-        [Query(f"ekya_stream_accuracy_ratio{{{_STREAM}}}", "{{stream}}")],
+        "Estimated accuracy of what answers: the model that serves, or the golden detector. Audited: of the "
+        "answers themselves, on frames that nothing learnt from, with the bounds of the 95% interval.",
+        [
+            Query(f"ekya_stream_accuracy_ratio{{{_STREAM}}}", "{{stream}}"),
+            Query(f"ekya_stream_audited_accuracy_ratio{{{_STREAM}}}", "{{stream}}, audited"),
+            Query(f"ekya_stream_audited_accuracy_low_ratio{{{_STREAM}}}", "{{stream}}, at least"),
+            Query(f"ekya_stream_audited_accuracy_high_ratio{{{_STREAM}}}", "{{stream}}, at most"),
+        ],
         "percentunit",
         limits=_RATIO,
     ),

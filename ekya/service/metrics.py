@@ -8,7 +8,7 @@ from ekya.core.faults import Status
 from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
 from ekya.results.metrics.health import HealthState
 from ekya.service.host_facts import HostFacts, SinkFacts
-from ekya.service.status import OUTCOMES, CameraStatus, ServiceStatus, StepTimes
+from ekya.service.status import OUTCOMES, AuditedAccuracy, CameraStatus, ServiceStatus, StepTimes
 
 
 class Kind(StrEnum):
@@ -70,6 +70,13 @@ def _stream(name: str, kind: Kind, text: str, read: Callable[[CameraStatus], flo
     return Metric(name, kind, text, ("stream",), samples)
 
 
+def _audited(name: str, text: str, read: Callable[[AuditedAccuracy], float]) -> Metric:
+    """Declares a gauge of each camera's audited accuracy."""
+    return _stream(
+        name, Kind.GAUGE, text, lambda camera: None if camera.audited is None else read(camera.audited)
+    )
+
+
 def _split(
     name: str, kind: Kind, text: str, label: str, read: Callable[[CameraStatus], Mapping[str, float]]
 ) -> Metric:
@@ -115,6 +122,26 @@ _STREAM_METRICS = (
         Kind.GAUGE,
         "Estimated accuracy of what answers: the model that serves, or the golden detector.",
         lambda camera: camera.accuracy,
+    ),
+    _audited(
+        "ekya_stream_audited_accuracy_ratio",
+        "Accuracy of the answers of the last hour on frames that nothing learnt from, by the golden model.",
+        lambda audited: audited.accuracy,
+    ),
+    _audited(
+        "ekya_stream_audited_accuracy_low_ratio",
+        "Lower bound of its 95% interval.",
+        lambda audited: audited.low,
+    ),
+    _audited(
+        "ekya_stream_audited_accuracy_high_ratio",
+        "Upper bound of its 95% interval.",
+        lambda audited: audited.high,
+    ),
+    _audited(
+        "ekya_stream_audited_frames",
+        "Number of frames that it was measured on.",
+        lambda audited: audited.frames,
     ),
     _stream(
         "ekya_stream_inference_share_ratio",

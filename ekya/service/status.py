@@ -87,6 +87,25 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedAccuracy:
+    """Accuracy of a camera's answers on frames drawn from all that arrived, by the golden model.
+
+    Attributes:
+        accuracy: in [0, 1].
+        low, high: bounds of its 95% interval.
+        frames: number of frames that were compared.
+        since_unix_s, until_unix_s: times of the first and the last comparison.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    frames: int
+    since_unix_s: float
+    until_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class CameraStatus:
     """One camera at a moment.
 
@@ -99,6 +118,8 @@ class CameraStatus:
         health: ``ok``, ``stale``, ``unlabelled``, ``behind`` or ``lost``.
         health_reason: reason and remedy in a sentence; empty for ``ok``.
         accuracy: estimated accuracy of what answers, in [0, 1]; None before it is known.
+        audited: accuracy of its answers of the last hour, measured on frames that nothing learnt from; None
+            before enough were.
         model_version: of the model that serves; 0 is the base model.
         every, resolution: λ: each ``every``-th frame is analysed, at this many pixels, 0 by the golden
             detector; both None without inference.
@@ -120,6 +141,7 @@ class CameraStatus:
     health: str
     health_reason: str
     accuracy: float | None
+    audited: AuditedAccuracy | None
     model_version: int
     every: int | None
     resolution: int | None

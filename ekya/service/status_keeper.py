@@ -14,15 +14,18 @@ from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
+from ekya.core.audits import AccuracyAudited
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
+from ekya.results.metrics.audit import AuditEstimate, AuditTrail
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
 from ekya.service.history import CameraHistory
 from ekya.service.retrainings import RetrainingFollower
 from ekya.service.status import (
     STEP_BOUNDS_S,
+    AuditedAccuracy,
     CameraStatus,
     RetrainingRow,
     RetrainingStatus,
@@ -68,6 +71,7 @@ class _Tally:
     labels: int = 0
     labels_us: int | None = None
     why: str = ""
+    audits: AuditTrail = field(default_factory=AuditTrail)
     history: CameraHistory = field(default_factory=CameraHistory)
 
 
@@ -187,6 +191,8 @@ class StatusKeeper:
                     source = OTHERS
                 self._warned[source] += 1
                 self._warnings.append(WarningRow(self._unix_s(event.t_us), event.source, event.text))
+            case AccuracyAudited() if event.stream in self._tallies:
+                self._tallies[event.stream].audits.add(event)
             case ev.FramesCounted() | ev.DriftDetected() | ev.LabelsReady() if event.stream in self._tallies:
                 tally = self._tallies[event.stream]
                 match event:
@@ -198,6 +204,18 @@ class StatusKeeper:
                     case ev.LabelsReady() if labels := event.training_crops + event.validation_crops:
                         tally.labels += labels
                         tally.labels_us = event.t_us
+
+    def _audited(self, estimate: AuditEstimate | None) -> AuditedAccuracy | None:
+        if estimate is None:
+            return None
+        return AuditedAccuracy(
+            estimate.accuracy,
+            estimate.low,
+            estimate.high,
+            estimate.frames,
+            self._unix_s(estimate.since_us),
+            self._unix_s(estimate.until_us),
+        )
 
     def _draw(self, stream: StreamState, now_us: int) -> None:
         accuracy = stream.answering_accuracy
@@ -228,6 +246,7 @@ class StatusKeeper:
             health=str(health.state),
             health_reason=f"{health.reason}; {health.remedy}" if health.reason else "",
             accuracy=stream.answering_accuracy,
+            audited=self._audited(tally.audits.estimate),
             model_version=stream.version,
             every=None if inference is None else inference.every,
             resolution=None if inference is None else inference.resolution,

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import InferenceConfig
 from ekya.core.events import Event, in_order
 from ekya.core.gpus import DidNotFit
@@ -30,6 +31,7 @@ def one_of_each(t_us):
         ev.InferenceProfiled(t_us, A, 0, (), 0.1),
         ev.ProfileReady(t_us, A, 0, None, 0.1),
         ev.RetrainProfiled(t_us, A, 0, (), 0.1),
+        AccuracyAudited(t_us, A, 0, 900, (2, 0), (3, 0), 0.1),
         ev.RetrainFailed(t_us, A, JobId(1), "why"),
         ev.RetrainFinished(t_us, A, JobId(1), 1.0),
         ev.MemoryShort(t_us, A, 0, DidNotFit(Family(0, 0, 16), 1.0), "why"),

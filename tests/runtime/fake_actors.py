@@ -102,6 +102,7 @@ class FakeActors:
     replies: dict[str, tuple] = field(default_factory=dict)
     killed: list[FakeActor] = field(default_factory=list)
     dead: list[FakeActor] = field(default_factory=list)
+    audits: bool = False
     fleet: object = field(default_factory=lambda: SimpleNamespace(streams=()))
 
     def __post_init__(self):

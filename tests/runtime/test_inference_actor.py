@@ -146,6 +146,7 @@ def common(monkeypatch, tmp_path):
         way=PLAIN,
         inference_speed=LINEAR,
         keeps_hours=False,
+        audit_frames=0,
         bucket=bucket,
     )
 

@@ -99,6 +99,7 @@ def made_actor(monkeypatch, golden, classes):
             costs=costs,
             device="cpu",
             way=PLAIN,
+            audit_frames=4,
             family_costs=(FamilyCost(HEAD, 0.001, 0.001),),
         )
     )

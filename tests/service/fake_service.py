@@ -12,6 +12,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId
 from ekya.results.storage.run_state import ModelRow
 from ekya.service.status import (
+    AuditedAccuracy,
     CameraStatus,
     RetrainingCounts,
     RetrainingRow,
@@ -35,6 +36,7 @@ _CAMERA = CameraStatus(
     health="ok",
     health_reason="",
     accuracy=0.912,
+    audited=AuditedAccuracy(0.887, 0.851, 0.916, 72, NOW_UNIX_S - 3500, NOW_UNIX_S - 130),
     model_version=4,
     every=2,
     resolution=352,
@@ -89,6 +91,7 @@ CAMERAS = (
         health="lost",
         health_reason="the camera gives no frames; check its power, its network and its login",
         accuracy=None,
+        audited=None,
         frames_analysed=14_020,
         inference_share_milli=50,
     ),
@@ -234,7 +237,7 @@ class FakeService:
             raise UserError("source: this key is missing; add it")
         if values["id"] in self.cameras:
             raise UserError(f"there is a camera {values['id']} already; choose another id")
-        self.cameras[values["id"]] = replace(_CAMERA, id=values["id"], accuracy=None, model_version=0)
+        self.cameras[values["id"]] = replace(_CAMERA, id=values["id"], accuracy=None, audited=None, model_version=0)
 
     def remove_camera(self, camera):
         self._known(camera)

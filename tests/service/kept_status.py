@@ -10,6 +10,7 @@ from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.service.host_facts import HostFacts
 from ekya.service.status import (
+    AuditedAccuracy,
     CameraStatus,
     RetrainingCounts,
     ServiceStatus,
@@ -90,6 +91,7 @@ def a_camera(name="cam-1", **changes):
         health="ok",
         health_reason="",
         accuracy=0.875,
+        audited=AuditedAccuracy(0.81, 0.76, 0.86, 72, BEGAN_UNIX_S + 200.0, BEGAN_UNIX_S + 3400.0),
         model_version=3,
         every=2,
         resolution=32,

@@ -29,6 +29,9 @@ class GoldenSpec(BaseModel):
             that classify.
         frames_per_window: number of frames that are labelled per stream and window, for those that detect.
         gpu_s_per_window: GPU-seconds that labelling a stream's window may take; None for no limit.
+        audit_frames: number of frames per stream and window on which a service compares its answers with the
+            golden model, to know its accuracy; nothing learns from them. 0 for none. A run has none: it is
+            scored at its end.
         policy: how the objects to label are chosen. ``uniform``: all with equal probability; ``uncertain``:
             every second one by the uncertainty of the serving model about it.
     """
@@ -42,6 +45,7 @@ class GoldenSpec(BaseModel):
     labels_per_window: int = Field(default=96, ge=1)
     frames_per_window: int = Field(default=24, ge=4, le=48)
     gpu_s_per_window: float | None = Field(default=None, gt=0)
+    audit_frames: int = Field(default=4, ge=0, le=48)
     policy: str = "uniform"
 
     @field_validator("model")

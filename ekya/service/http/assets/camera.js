@@ -30,6 +30,8 @@ const modelRow = (one) => [
   [percent(one.validation_accuracy), "n"],
 ];
 
+const audit = ({ accuracy, low, high, frames }) => `${percent(accuracy)} (${percent(low)} to ${percent(high)}, ${frames} frames)`;
+
 function facts(camera, nowS) {
   const { served, kept, failed } = camera.retrainings;
   const by = camera.resolution ? `at ${camera.resolution} px` : "by the golden detector";
@@ -37,6 +39,7 @@ function facts(camera, nowS) {
   const analysed = camera.frames_due ? ` (${percent(camera.frames_analysed / camera.frames_due)})` : "";
   return [
     ["Accuracy", percent(camera.accuracy)],
+    ["Audited accuracy", camera.audited ? audit(camera.audited) : "not known yet"],
     ["Model", `version ${camera.model_version}${camera.frozen ? ", frozen" : ""}`],
     ["Inference", camera.every === null ? "none" : `${gpus(camera.inference_share_milli)} GPU, ${frames} ${by}`],
     ["Retraining", camera.retraining ? `${gpus(camera.retraining_share_milli)} GPU` : "none now"],
