@@ -97,7 +97,10 @@ class CtlSetConfig:
 
 @command(CtlConfig, "ekya ctl status", "ekya ctl status --name street --json -")
 def status(config: CtlConfig, output: Output) -> None:
-    """Show the cameras of a running service: state, accuracy, model, shares and retraining."""
+    """Show the cameras of a running service: state, accuracy, model, shares and retraining.
+
+    Below the estimated accuracy is the 95% interval of the audited one.
+    """
     client = _client(config.runs, config.name)
     told = client.get("status")
     output.report(told)
@@ -246,14 +249,15 @@ def _mapping(path: Path) -> dict[str, object]:
     return values
 
 
-def _audited(of: dict[str, Any] | None) -> str:
-    """Returns the interval of a camera's audited accuracy for display."""
-    return "" if of is None else f"{of['low']:.0%} to {of['high']:.0%}"
+def _accuracies(estimated: float | None, audited: dict[str, Any] | None) -> str:
+    """Returns a camera's estimated accuracy, and below it the interval of the audited one."""
+    above = "" if estimated is None else f"{estimated:.1%}"
+    return above if audited is None else f"{above}\n{100 * audited['low']:.0f}-{audited['high']:.0%}"
 
 
 def _table(cameras: list[dict[str, Any]]) -> Table:
     table = Table()
-    for heading in ("camera", "state", "accuracy", "audited", "model", "inference", "retraining"):
+    for heading in ("camera", "state", "accuracy\naudited", "model", "inference", "retraining"):
         table.add_column(heading, no_wrap=True)
     table.add_column("note", overflow="fold")
     for one in cameras:
@@ -262,8 +266,7 @@ def _table(cameras: list[dict[str, Any]]) -> Table:
         table.add_row(
             one["id"],
             Text(state, _COLORS.get(state, "yellow")),
-            "" if one["accuracy"] is None else f"{one['accuracy']:.1%}",
-            _audited(one["audited"]),
+            _accuracies(one["accuracy"], one["audited"]),
             f"{one['model_version']}{' frozen' if one['frozen'] else ''}",
             f"{one['inference_share_milli'] / 1000:.2f}",
             f"{one['retraining_share_milli'] / 1000:.2f}, {job['epoch']}/{job['epochs']}" if job else "",

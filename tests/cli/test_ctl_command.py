@@ -39,6 +39,7 @@ def test_ctl_status_is_a_table_or_json(runs, capfd):
     printed = capfd.readouterr().out
     assert all(camera.id in printed for camera in CAMERAS)
     assert "93.4%" in printed
+    assert "85-92%" in printed
     assert ctl(runs, "status", "--json", "-") == 0
     assert len(json.loads(capfd.readouterr().out)["cameras"]) == len(CAMERAS)
 

@@ -138,6 +138,29 @@ def test_preparation_inside_a_window_hands_in_frames_since_a_time(executor, acto
     ]
 
 
+def test_every_stream_hands_in_its_audit_with_a_windows_own_preparation(monkeypatch):
+    """Whether it is prepared or not, since streams are not prepared by chance."""
+    actors = FakeActors((CAM, "spared", "gone"), audits=True).install(monkeypatch)
+    executor = make_executor(actors)
+    executor.execute([cmd.SetAside("gone", "so"), cmd.SkipPreparation(1, ("spared",), "so"), prepare(1)])
+    events_of(executor, actors)
+    assert actors.arguments("take_drawn") == [(CAM,), ("spared",)]
+    assert [arguments[0] for arguments in actors.arguments("hand_in_audit")] == [CAM, "spared"]
+    executor.execute([cmd.EndPreparation(1)])
+    asked = cmd.PrepareStream(CAM, (), (), since_us=7 * S)
+    executor.execute([cmd.BeginPreparation(1, 500, (asked,), round=1)])
+    events_of(executor, actors)
+    assert len(actors.calls("material")) == 2
+    assert len(actors.calls("take_drawn")) == 2
+
+
+def test_run_takes_no_frames_for_audits(executor, actors):
+    executor.execute([prepare(1)])
+    events_of(executor, actors)
+    assert len(actors.calls("hand_in")) == 1
+    assert actors.calls("take_drawn") == actors.calls("hand_in_audit") == []
+
+
 def test_failed_hand_in_to_a_dead_micro_profiler_is_dropped(executor, actors):
     executor.execute([prepare(1)])
     actors.kill(actors.preparation)

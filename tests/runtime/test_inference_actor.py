@@ -341,6 +341,28 @@ def test_service_writes_answers_by_the_hour_and_nothing_for_a_report(common, goo
         assert list(path.parent.iterdir()) == []
 
 
+def test_frames_for_an_audit_have_the_answer_that_was_in_force(common, good):
+    """Also those that λ skips, and those before the first answer."""
+    common.audit_frames = 9
+    made = actor_of(common, CAM)
+    made.load((0,), to_bytes(good))
+    made.begin(time.monotonic_ns())
+    show_and_wait(CAM, 1)  # without a share
+    made.streams[CAM].configure(InferenceConfig(3, SIDE), 1000, 1)
+    for frame in (2, 3, 4, 5, 6):
+        show_and_wait(CAM, frame)
+    drawn = made.streams[CAM].take_drawn()
+    assert made.streams[CAM].take_drawn().arrived == 0
+    made.end(10**9)
+    answers = {one.frame: one.answer and one.answer.frame for one in drawn.frames}
+    assert (drawn.arrived, answers) == (6, {1: None, 2: 2, 3: 3, 4: 3, 5: 3, 6: 6})
+    assert all(len(one.answer.boxes) for one in drawn.frames if one.answer is not None)
+    rows = read_predictions(common.folder.predictions(CAM))
+    assert dict(zip(rows.frame.tolist(), rows.answered_by.tolist(), strict=True)) == {
+        frame: -1 if by is None else by for frame, by in answers.items()
+    }
+
+
 def test_streams_of_a_process_are_answered_in_one_call(two, common, monkeypatch):
     calls, predict = [], MultiModelPredictor.predict
     monkeypatch.setattr(

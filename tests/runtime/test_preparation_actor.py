@@ -27,8 +27,10 @@ import ekya.runtime.preparation_actor
 from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.audits import AccuracyAudited
 from ekya.core.host import StreamCosts
 from ekya.core.profile import Family, FamilyCost
+from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import Dose, KeptModel, Scene
@@ -39,6 +41,7 @@ from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.spec import EdgeSpec
 from ekya.models.golden.detections import Proposals, no_detections
 from ekya.models.golden.golden_from_detector import detector_model
+from ekya.pipeline.audit import DrawnFrame, DrawnFrames
 from ekya.pipeline.collector import WindowCollector, WindowMaterial
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
@@ -220,6 +223,82 @@ def told_until_the_end(actor):
     while not any(isinstance(event, ev.PreparationEnded) for event in events):
         events.extend(actor.poll(5.0))
     return events
+
+
+def drawn_frames(count, arrived=30):
+    """Returns the first frames as they are drawn, with answers that are right."""
+    frames = [
+        DrawnFrame(frame.index, frame.image, (80, 16), frame.boxes, answered(frame, truth))
+        for frame, truth in standing(count)
+    ]
+    return DrawnFrames(arrived, tuple(frames))
+
+
+def answered(frame, truth):
+    classes, sure = truth.classes.astype(np.int16), np.ones(len(truth.classes), np.float32)
+    return FramePrediction(frame.index, frame.t_us, 0, True, 0, 0, 1, SIDE, truth.boxes, classes, sure)
+
+
+def audits_in(events):
+    return [event for event in events if isinstance(event, AccuracyAudited)]
+
+
+def test_streams_are_audited_after_everything_else_and_nothing_learns_from_it(actor, good, materials):
+    """Also a stream that is not prepared in the window."""
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    alone = everything_told(actor, materials, 1, BASE_VERSION, None)[ev.LabelsReady]
+    frames_alone = actor.labels(1, CAM).training.frames
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
+    actor.hand_in_audit(LATE, SETTINGS, drawn_frames(2))
+    actor.hand_in_audit(CAM, SETTINGS, drawn_frames(3))
+    actor.hand_in_audit(ABSENT, SETTINGS, None)
+    actor.hand_in(1, CAM, SETTINGS, materials[0], BASE_VERSION, unheard_of, None)
+    events = told_until_the_end(actor)
+    assert [type(event) for event in events[-3:]] == [AccuracyAudited, AccuracyAudited, ev.PreparationEnded]
+    late, cam = audits_in(events)
+    assert (late.stream, late.window, late.arrived, len(late.counted)) == (LATE, 1, 30, 2)
+    assert (cam.stream, len(cam.counted)) == (CAM, 3)
+    assert cam.correct == cam.counted
+    assert sum(cam.counted) > 0
+    (labels,) = (event for event in events if isinstance(event, ev.LabelsReady))
+    assert (labels.training_crops, labels.golden_calls) == (alone.training_crops, alone.golden_calls)
+    assert actor.labels(1, CAM).training.frames.tolist() == frames_alone.tolist()
+
+
+def test_audit_without_time_is_made_after_the_next_labels(actor, good, materials):
+    """With what is drawn meanwhile: all frames that arrived stay equally likely."""
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4))
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(ABSENT, (), ()),)), 1)
+    actor.end(1)
+    assert audits_in(actor.poll(0.1)) == []
+    actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4, arrived=50))
+    actor.begin(cmd.BeginPreparation(2, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
+    actor.hand_in(2, CAM, SETTINGS, materials[1], BASE_VERSION, unheard_of, None)
+    told = told_until_the_end(actor)
+    kinds = [type(event) for event in told]
+    assert kinds.index(ev.LabelsReady) < kinds.index(AccuracyAudited) < kinds.index(ev.ProfileReady)
+    (audited,) = audits_in(told)
+    assert (audited.arrived, len(audited.counted)) == (80, 4)
+
+
+def test_preparation_inside_a_window_audits_nothing(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    actor.hand_in_audit(CAM, SETTINGS, drawn_frames(4))
+    actor.begin(cmd.BeginPreparation(1, 500, (cmd.PrepareStream(CAM, (), (HEAD,), 5),), round=1), 1)
+    actor.hand_in(
+        1, CAM, SETTINGS, replace(materials[0], since_us=5), BASE_VERSION, unheard_of, None, round=1
+    )
+    assert audits_in(told_until_the_end(actor)) == []
+
+
+def test_audit_that_fails_ends_nothing_else(actor, caplog):
+    damaged = DrawnFrames(9, (DrawnFrame(0, None, (80, 16), np.ones((1, 4), np.float32), None),))
+    actor.hand_in_audit(LATE, SETTINGS, damaged)
+    actor.hand_in_audit(CAM, SETTINGS, drawn_frames(1))
+    actor.begin(cmd.BeginPreparation(1, 500, ()), 1)
+    assert [event.stream for event in audits_in(told_until_the_end(actor))] == [CAM]
+    assert "late: its audit failed" in caplog.text
 
 
 def test_hand_in_fetches_a_model_not_loaded_yet(actor, good, materials):

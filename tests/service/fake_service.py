@@ -237,7 +237,9 @@ class FakeService:
             raise UserError("source: this key is missing; add it")
         if values["id"] in self.cameras:
             raise UserError(f"there is a camera {values['id']} already; choose another id")
-        self.cameras[values["id"]] = replace(_CAMERA, id=values["id"], accuracy=None, audited=None, model_version=0)
+        self.cameras[values["id"]] = replace(
+            _CAMERA, id=values["id"], accuracy=None, audited=None, model_version=0
+        )
 
     def remove_camera(self, camera):
         self._known(camera)

@@ -226,6 +226,15 @@ def test_page_works_by_keyboard(browser, service):
     browser.until(lambda: service.asked == [("pause", "crossing")])
 
 
+def test_camera_shows_its_audited_accuracy_with_the_interval(browser):
+    browser.log_in()
+    browser.open("crossing")
+    browser.until(lambda: "88.7% (85.1% to 91.6%, 72 frames)" in browser.text(".facts"))
+    browser.find(".back").click()
+    browser.open("station-hall")
+    browser.until(lambda: "not known yet" in browser.text(".facts"))
+
+
 def test_chart_has_the_hours_that_are_chosen_and_gaps(browser):
     browser.log_in()
     browser.open("crossing")

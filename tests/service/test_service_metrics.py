@@ -41,6 +41,10 @@ STREAM = ("stream", "cam-1")
     ("name", "labels", "value"),
     [
         ("ekya_stream_accuracy_ratio", [STREAM], 0.875),
+        ("ekya_stream_audited_accuracy_ratio", [STREAM], 0.81),
+        ("ekya_stream_audited_accuracy_low_ratio", [STREAM], 0.76),
+        ("ekya_stream_audited_accuracy_high_ratio", [STREAM], 0.86),
+        ("ekya_stream_audited_frames", [STREAM], 72),
         ("ekya_stream_inference_share_ratio", [STREAM], 0.25),
         ("ekya_stream_retraining_share_ratio", [STREAM], 0.5),
         ("ekya_stream_health", [("state", "ok"), STREAM], 1),
@@ -113,8 +117,9 @@ def test_removed_camera_leaves_no_sample():
 
 
 def test_unknown_accuracy_and_answers_have_no_sample():
-    samples = scraped(a_status(a_camera(accuracy=None)), host_facts(answered_unix_s={}))
+    samples = scraped(a_status(a_camera(accuracy=None, audited=None)), host_facts(answered_unix_s={}))
     assert ("ekya_stream_accuracy_ratio", STREAM) not in samples
+    assert not any(name.startswith("ekya_stream_audited") for name, *_ in samples)
     assert ("ekya_stream_answer_age_seconds", STREAM) not in samples
 
 
@@ -175,6 +180,7 @@ def test_dashboard_or_rules_show_every_metric_but_those_that_say_little():
     unseen = {one.name for one in METRICS if not shown & {one.name, f"{one.name}_bucket"}}
     assert unseen == {
         "ekya_stream_model_version",
+        "ekya_stream_audited_frames",
         "ekya_stream_labels_total",
         "ekya_stream_answer_age_seconds",
         "ekya_service_gpus",

@@ -18,6 +18,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import RetrainConfig
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
@@ -137,6 +138,24 @@ def test_retraining_that_another_replaces_in_one_step_is_over():
     assert (row.job, row.outcome, row.after) == (4, "kept", None)
     assert "before its first epoch" in row.reason
     assert keeper.status().camera(CAM_1).retraining.job == 5
+
+
+def test_audited_accuracy_is_shown_once_enough_frames_were_compared():
+    keeper, stream = make_keeper(Clock()), after(a_stream(CAM_1), a_stream(CAM_2))
+    first = AccuracyAudited(10 * S, CAM_1, 1, 300, (5, 4, 0), (5, 5, 0), 0.2)
+    keeper(Batch(10 * S, (first, replace(first, stream=StreamId("gone")))), stream)
+    assert [camera.audited for camera in keeper.status().cameras] == [None, None]
+    second = replace(first, t_us=20 * S, window=2, correct=(5, 3, 4), counted=(5, 5, 5))
+    keeper(Batch(20 * S, (second,)), stream)
+    audited = keeper.status().camera(CAM_1).audited
+    assert audited.accuracy == pytest.approx(21 / 25)
+    assert 0.4 < audited.low < audited.accuracy < audited.high < 1
+    assert (audited.frames, audited.since_unix_s, audited.until_unix_s) == (
+        6,
+        BEGAN_UNIX_S + 10,
+        BEGAN_UNIX_S + 20,
+    )
+    assert keeper.status().camera(CAM_2).audited is None
 
 
 def test_status_does_not_change_when_steps_follow():
