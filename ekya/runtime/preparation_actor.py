@@ -276,14 +276,13 @@ class PreparationActor:
                 if stream is None:
                     continue
                 step = LabelStep(stream)
-            elif preparation.overdue:
-                # Or they might never have time; labels go before them nevertheless.
-                self._audit(preparation, preparation.overdue)
-                preparation.overdue = ()
+            else:
+                self._audit(preparation, preparation.take_overdue())
             try:
                 match step:
                     case LabelStep():
                         labelled[step.stream] = self._label(preparation, step.stream)
+                        self._audit(preparation, preparation.take_overdue(step.stream))
                         self._check_teacher(preparation, step.stream)
                         accuracy = self._try_others(preparation, step.stream, labelled[step.stream])
                         if accuracy is not None:

@@ -26,7 +26,8 @@ class PreparationJob:
         others: weights that each stream tries on its labels.
         kept: what the zoo knows of the model that each stream serves.
         alone: the curve of each stream's first family, tried on its own newest labels alone.
-        overdue: streams whose audit the preparation before had no time for.
+        overdue: streams whose audit the preparation before had no time for. They are audited right after
+            their labels, or they might never be.
     """
 
     command: BeginPreparation
@@ -57,6 +58,12 @@ class PreparationJob:
             if stream is not None:
                 self.unlabelled.remove(stream)
             return stream
+
+    def take_overdue(self, stream: StreamId | None = None) -> tuple[StreamId, ...]:
+        """Returns the overdue streams, or this one if it is, and removes them."""
+        taken = tuple(one for one in self.overdue if stream in (None, one))
+        self.overdue = tuple(one for one in self.overdue if one not in taken)
+        return taken
 
     def drop(self, stream: StreamId) -> None:
         """Removes a stream that cannot hand anything in."""

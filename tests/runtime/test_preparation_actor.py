@@ -276,10 +276,28 @@ def test_audit_without_time_is_made_after_the_next_labels(actor, good, materials
     actor.begin(cmd.BeginPreparation(2, 500, (cmd.PrepareStream(CAM, (), (HEAD,)),)), 2)
     actor.hand_in(2, CAM, SETTINGS, materials[1], BASE_VERSION, unheard_of, None)
     told = told_until_the_end(actor)
-    kinds = [type(event) for event in told]
-    assert kinds.index(ev.LabelsReady) < kinds.index(AccuracyAudited) < kinds.index(ev.ProfileReady)
+    assert [type(event) for event in told[:3]] == [ev.LabelsReady, AccuracyAudited, ev.ProfileReady]
     (audited,) = audits_in(told)
     assert (audited.arrived, len(audited.counted)) == (80, 4)
+
+
+def test_overdue_audits_wait_for_their_own_labels_and_the_others_for_all(actor, good, materials):
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(turned_around(good)))
+    for stream in (ABSENT, LATE, CAM):
+        actor.hand_in_audit(stream, SETTINGS, drawn_frames(1))
+    asked = tuple(cmd.PrepareStream(stream, (), (HEAD,)) for stream in (CAM, LATE))
+    actor.begin(cmd.BeginPreparation(1, 500, asked), 1)
+    for stream in (CAM, LATE):
+        actor.hand_in(1, stream, SETTINGS, materials[0], BASE_VERSION, lambda: to_bytes(good), None)
+    told = [(type(event), getattr(event, "stream", None)) for event in told_until_the_end(actor)]
+    assert told[:5] == [
+        (ev.LabelsReady, CAM),
+        (AccuracyAudited, CAM),
+        (ev.LabelsReady, LATE),
+        (AccuracyAudited, LATE),
+        (AccuracyAudited, ABSENT),
+    ]
+    assert [kind for kind, _ in told].count(AccuracyAudited) == 3
 
 
 def test_preparation_inside_a_window_audits_nothing(actor, good, materials):
