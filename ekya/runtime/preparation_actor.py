@@ -10,7 +10,6 @@ from dataclasses import replace
 import cv2
 
 from ekya.core import events as ev
-from ekya.core.audits import AccuracyAudited
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit
@@ -27,7 +26,7 @@ from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
 from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import forward_operations
-from ekya.pipeline.audit import DrawnFrames, audit
+from ekya.pipeline.audit import DrawnFrames
 from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.collector import WindowMaterial
@@ -50,11 +49,11 @@ from ekya.planning.profiling.preparation_steps import (
 )
 from ekya.planning.profiling.zoo import tries
 from ekya.runtime.actor_kinds import ActorConfig, LentWeights
+from ekya.runtime.auditor import Auditor
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.known_models import KnownModels
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
-from ekya.runtime.pending_audits import PendingAudits
 from ekya.runtime.preparation_job import PreparationJob
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
@@ -96,7 +95,7 @@ class PreparationActor:
         self._trained_crops: dict[StreamId, int] = {}
         self._teacher_checked: set[StreamId] = set()
         self._pool = LabelPool()
-        self._audits = PendingAudits(config.audit_frames)
+        self._auditor = Auditor(config.audit_frames, self._golden, self._now_us, self._mailbox.put)
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -121,7 +120,7 @@ class PreparationActor:
         share = JobShare(handle, command.training_speed, command.share_milli)
         preparation = PreparationJob(command, share, [asked.stream for asked in command.streams])
         if command.round == 0:
-            preparation.overdue = self._audits.streams()
+            preparation.overdue = self._auditor.streams()
         before, number = self._newest(command.window), _number(command.window, command.round)
         if before is not None:
             # The labels of other streams stay valid.
@@ -209,7 +208,7 @@ class PreparationActor:
     ) -> None:
         """Receives frames of a stream that are to be audited; None from one that is not there."""
         if drawn is not None:
-            self._audits.add(stream, settings, drawn)
+            self._auditor.add(stream, settings, drawn)
 
     def end(self, window: int, round: int = 0) -> Resized:
         """Ends a preparation, which drops unfinished work; returns when its last batch is over."""
@@ -231,6 +230,10 @@ class PreparationActor:
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
+
+    def _now_us(self) -> int:
+        """Returns run time by the clock that ``begin_run`` sets."""
+        return self._clock.now_us()
 
     def _newest(self, window: int) -> PreparationJob | None:
         """Returns the newest preparation if it is one of this window."""
@@ -263,7 +266,7 @@ class PreparationActor:
         while asked := preparation.awaited():
             self._prepare_streams(preparation, asked)
         if preparation.command.round == 0:
-            self._audit(preparation, self._audits.streams())
+            self._auditor.audit(preparation, self._auditor.streams())
 
     def _prepare_streams(self, preparation: PreparationJob, asked: Sequence[PrepareStream]) -> None:
         labelled: dict[StreamId, Labelled] = {}
@@ -277,12 +280,12 @@ class PreparationActor:
                     continue
                 step = LabelStep(stream)
             else:
-                self._audit(preparation, preparation.take_overdue())
+                self._auditor.audit(preparation, preparation.take_overdue())
             try:
                 match step:
                     case LabelStep():
                         labelled[step.stream] = self._label(preparation, step.stream)
-                        self._audit(preparation, preparation.take_overdue(step.stream))
+                        self._auditor.audit(preparation, preparation.take_overdue(step.stream))
                         self._check_teacher(preparation, step.stream)
                         accuracy = self._try_others(preparation, step.stream, labelled[step.stream])
                         if accuracy is not None:
@@ -374,39 +377,6 @@ class PreparationActor:
         preparation.streams[stream] = prepared.adopting(offer)
         self._mailbox.put(offer.event(self._clock.now_us(), stream, window, preparation.used_s))
         return None if preparation.streams[stream] is prepared else offer.accuracy
-
-    def _audit(self, preparation: PreparationJob, streams: Sequence[StreamId]) -> None:
-        """Audits these streams, as far as there is time; what is left waits for the next preparation."""
-        for stream in streams:
-            taken = self._audits.take(stream)
-            if taken is None:
-                continue
-            settings, drawn = taken
-            try:
-                counts = audit(
-                    drawn, self._golden, settings, stream, preparation.share.batch, self._golden.gpu_s
-                )
-            except JobStoppedError:
-                self._audits.add(stream, settings, drawn)
-                raise
-            except Exception as error:
-                _LOG.exception("%s: its audit failed; it has no result", stream)
-                end_process_if_gpu_is_lost(error)
-                continue
-            finally:
-                free_cache()
-            if counts.counted:
-                self._mailbox.put(
-                    AccuracyAudited(
-                        self._clock.now_us(),
-                        stream,
-                        preparation.command.window,
-                        drawn.arrived,
-                        counts.correct,
-                        counts.counted,
-                        preparation.used_s,
-                    )
-                )
 
     def _profile_inference(
         self, preparation: PreparationJob, stream: StreamId, configs: tuple[InferenceConfig, ...]
