@@ -87,9 +87,6 @@ class CtlSetConfig:
     min_accuracy: Annotated[
         float | None, typer.Option(help="Lowest accuracy that inference of a camera may have, of the fleet.")
     ] = None
-    gpus: Annotated[
-        float | None, typer.Option(help="GPUs that the fleet may use; without a GPU, CPU cores.")
-    ] = None
     runs: opt.Runs = Path("runs")
     name: _Service = None
     json_to: opt.Json = None
@@ -143,21 +140,19 @@ def resume(config: CtlCameraConfig, output: Output) -> None:
     _post(config, output, "resume", "goes on")
 
 
-@command(
-    CtlSetConfig, "ekya ctl set gate --weight 2 --max-age 3", "ekya ctl set --min-accuracy 0.6 --gpus 1.5"
-)
+@command(CtlSetConfig, "ekya ctl set gate --weight 2 --max-age 3", "ekya ctl set --min-accuracy 0.6")
 def set_(config: CtlSetConfig, output: Output) -> None:
     """Change terms of a camera, or of the fleet, while the service runs."""
     from ekya.service.http.client import camera_path
 
     of_camera = _given({"weight": config.weight, "max_age_s": config.max_age})
-    of_fleet = _given({"min_accuracy": config.min_accuracy, "gpus": config.gpus})
+    of_fleet = _given({"min_accuracy": config.min_accuracy})
     if config.camera is None and of_camera:
         raise UserError("CAMERA is missing: --weight and --max-age are of one camera; name it")
     if config.camera is not None and of_fleet:
-        raise UserError("--min-accuracy and --gpus are of the fleet; leave CAMERA out")
+        raise UserError("--min-accuracy is of the fleet; leave CAMERA out")
     if not (values := {**of_camera, **of_fleet}):
-        raise UserError("nothing is to change; give --weight or --max-age, or --min-accuracy or --gpus")
+        raise UserError("nothing is to change; give --weight or --max-age, or --min-accuracy")
     path = "fleet" if config.camera is None else camera_path(config.camera)
     _client(config.runs, config.name).change("PATCH", path, values)
     _done(output, config.camera or "fleet", "set", "is changed")
@@ -185,6 +180,12 @@ def roll_back(config: CtlCameraConfig, output: Output) -> None:
 def labels(config: CtlCameraConfig, output: Output) -> None:
     """Have the golden model label a camera now."""
     _post(config, output, "labels", "will be labelled")
+
+
+@command(CtlCameraConfig, "ekya ctl forget gate")
+def forget(config: CtlCameraConfig, output: Output) -> None:
+    """Delete the pictures that are kept of a camera for later retrainings; a removed one's as well."""
+    _post(config, output, "forget", "has no kept pictures any more")
 
 
 def _client(runs: Path, name: str | None) -> "ServiceClient":

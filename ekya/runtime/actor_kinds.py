@@ -216,6 +216,7 @@ RETRAINING = ActorKind(
         "share_first",
         "stop_sharing",
         "trained_for",
+        "forget",
         "send",
         "leave",
     ),

@@ -455,6 +455,11 @@ class RayExecutor:
         """Returns run time, 0 before the run begins."""
         return max(self._clock.now_us(), 0)
 
+    def forget_exemplars(self, stream: StreamId) -> None:
+        """Has a stream's trainer forget what it keeps of earlier windows."""
+        forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
+        self._calls.add(forgotten, partial(log_failure, "forget"))
+
     def emit(self, event: ev.Event) -> None:
         """Adds an event to the next batch. Called by the thread of the loop."""
         self._emit(event)

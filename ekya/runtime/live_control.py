@@ -21,7 +21,7 @@ from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seco
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
-from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
@@ -213,6 +213,24 @@ class LiveControl:
         """
         self.require(stream)
         self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
+
+    def forget(self, stream: StreamId) -> None:
+        """Deletes the exemplars of a camera; of one that was removed as well.
+
+        Raises:
+            LookupError: there is no such camera, and nothing is kept of one.
+        """
+        path = self._folder.exemplars(stream)
+
+        def change() -> None:
+            if stream in self._actors.streams:
+                self._executor.forget_exemplars(stream)
+            elif not path.is_file():
+                raise LookupError(f"there is no camera {stream}, and no picture of one")
+            path.unlink(missing_ok=True)
+
+        check_stream_name(stream)
+        self._in_loop(change)
 
     def roll_back(self, stream: StreamId, version: ModelVersion | None = None) -> None:
         """Has a camera serve earlier weights again.

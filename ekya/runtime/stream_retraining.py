@@ -63,6 +63,7 @@ class _Job:
         memory: exemplars of the windows before.
         partners: labels of the streams that its weights may serve as well.
         best: None before the first epoch.
+        keeps: whether exemplars are taken from it at its end.
     """
 
     command: StartRetraining
@@ -72,6 +73,7 @@ class _Job:
     memory: ExemplarMemory
     partners: tuple[StreamLabels, ...] = ()
     best: _Best | None = None
+    keeps: bool = True
 
 
 class StreamRetraining:
@@ -156,6 +158,14 @@ class StreamRetraining:
     def memory(self) -> ExemplarMemory:
         """Returns the exemplars of the windows so far, for a retraining that begins now."""
         return self._memory
+
+    def forget(self) -> None:
+        """Forgets the exemplars, and deletes their file; a retraining in progress keeps none."""
+        self._memory = ExemplarMemory(self._memory.budget)
+        running = self._jobs.job
+        if running is not None:
+            running.keeps = False
+        self._exemplars.unlink(missing_ok=True)
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
@@ -322,7 +332,7 @@ class StreamRetraining:
             free_cache()
             try:
                 with job.share.scope():
-                    if job.best is not None:
+                    if job.best is not None and job.keeps:
                         self._memory = job.memory.update(job.best.model, job.labels.training.examples)
             finally:
                 job.share.end()

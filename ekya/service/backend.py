@@ -90,11 +90,6 @@ class ServiceBackend:
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
         """Changes ``min_accuracy`` of the fleet."""
-        if "gpus" in values:
-            raise UserError(
-                f"gpus: it cannot be changed while the service runs; stop it, change {self._folder.fleet} "
-                "and start it again"
-            )
         self._control.change_min_accuracy(float(cast(Any, values["min_accuracy"])))
 
     def freeze(self, camera: str, frozen: bool) -> None:
@@ -104,6 +99,10 @@ class ServiceBackend:
     def roll_back(self, camera: str) -> None:
         """Serves the model before the one that serves now."""
         self._control.roll_back(StreamId(camera))
+
+    def forget(self, camera: str) -> None:
+        """Deletes the pictures that are kept of a camera for later retrainings."""
+        self._control.forget(StreamId(camera))
 
     def ask_labels(self, camera: str) -> None:
         """Has the golden model label a camera now."""

@@ -44,7 +44,9 @@ def test_ctl_status_is_a_table_or_json(runs, capfd):
     assert len(json.loads(capfd.readouterr().out)["cameras"]) == len(CAMERAS)
 
 
-@pytest.mark.parametrize("what", ["pause", "resume", "freeze", "unfreeze", "roll-back", "labels", "remove"])
+@pytest.mark.parametrize(
+    "what", ["pause", "resume", "freeze", "unfreeze", "roll-back", "labels", "forget", "remove"]
+)
 def test_ctl_changes_a_camera(runs, service, capfd, what):
     assert ctl(runs, what, "yard", "--json", "-") == 0
     assert service.asked == [(what, "yard")]
@@ -53,10 +55,10 @@ def test_ctl_changes_a_camera(runs, service, capfd, what):
 
 def test_ctl_set_changes_camera_or_fleet(runs, service):
     assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
-    assert ctl(runs, "set", "--min-accuracy", "0.6", "--gpus", "1.5") == 0
+    assert ctl(runs, "set", "--min-accuracy", "0.6") == 0
     assert service.asked == [
         ("change", "yard", {"weight": 2.0, "max_age_s": None}),
-        ("fleet", {"min_accuracy": 0.6, "gpus": 1.5}),
+        ("fleet", {"min_accuracy": 0.6}),
     ]
 
 
@@ -86,7 +88,7 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["add", "gate", "--stream", "missing.yaml"], "missing.yaml"),
         (["set", "yard"], "nothing is to change"),
         (["set", "--weight", "2"], "CAMERA is missing"),
-        (["set", "yard", "--gpus", "2"], "--min-accuracy and --gpus are of the fleet"),
+        (["set", "yard", "--min-accuracy", "0.5"], "--min-accuracy is of the fleet"),
         (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
     ],
 )

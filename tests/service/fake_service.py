@@ -270,6 +270,9 @@ class FakeService:
             raise UserError(f"{camera} has no previous model; it serves its base model")
         self._change("roll-back", camera, model_version=version - 1)
 
+    def forget(self, camera):
+        self._change("forget", camera)
+
     def ask_labels(self, camera):
         self._change("labels", camera)
 

@@ -51,13 +51,16 @@ class Backend(Protocol):
         """Changes ``weight`` or ``max_age_s`` of a camera."""
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes ``min_accuracy`` or ``gpus`` of the fleet."""
+        """Changes ``min_accuracy`` of the fleet."""
 
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
 
     def roll_back(self, camera: str) -> None:
         """Serves the model before the one that serves now."""
+
+    def forget(self, camera: str) -> None:
+        """Deletes the pictures that are kept of a camera for later retrainings."""
 
     def ask_labels(self, camera: str) -> None:
         """Has the golden model label a camera now."""

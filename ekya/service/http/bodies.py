@@ -43,11 +43,9 @@ class FleetTerms(_Change):
 
     Attributes:
         min_accuracy: the lowest accuracy that inference of a camera may have.
-        gpus: number of GPUs that the fleet may use; without a GPU, cores.
     """
 
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
-    gpus: float = Field(default=1.0, gt=0)
 
 
 class SeriesQuery(_Body):

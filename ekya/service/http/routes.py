@@ -243,6 +243,13 @@ ROUTES: tuple[Route, ...] = (
         lambda b, call: b.ask_labels(call.camera),
     ),
     _change(
+        "POST",
+        f"{_CAMERA}/forget",
+        "forget",
+        "Deletes the pictures that are kept of a camera, also of a removed one.",
+        lambda b, call: b.forget(call.camera),
+    ),
+    _change(
         "PATCH",
         "fleet",
         "change_fleet",
