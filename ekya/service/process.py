@@ -35,7 +35,7 @@ from ekya.service.answers.publisher import Publisher
 from ekya.service.backend import ServiceBackend
 from ekya.service.exposition import Exposition
 from ekya.service.host_facts import HostMeter
-from ekya.service.http.access import token_of
+from ekya.service.http.access import TOKEN_FILE, token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.logs import logged
 from ekya.service.restarts import read_restarts
@@ -164,7 +164,8 @@ class FleetService:
         stack.callback(publisher.close)
         server.start()
         stack.callback(server.close)
-        _LOG.info("serves at %s", server.url)
+        how = f"; log in with the token in {folder.path / TOKEN_FILE}" if self._with_token else ""
+        _LOG.info("serves at %s%s", server.url, how)
         collecting = threading.Thread(target=self._collect, name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)
