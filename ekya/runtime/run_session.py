@@ -200,7 +200,8 @@ class RunSession:
                     needs, snapshot = scheduler.needs, journal.snapshot
                     run_loop(executor, journal, plan, needs, constants, observe, state, snapshot)
                 except (KeyboardInterrupt, StoppedEarlyError):
-                    _LOG.warning("stopped at %.1f s; measuring what there is", clock.now_us() / 1e6)
+                    follows = "" if opened.options.endless else "; measuring what there is"
+                    _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
             _end(actors, clock.now_us(), store)
         return facts

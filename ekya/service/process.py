@@ -71,7 +71,8 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                 return
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
-            with run.open_shares() as shares, ExitStack() as stack:
+            # Ray has put a handler before ours that prints a stack trace.
+            with _stopped_by_signals(stop), run.open_shares() as shares, ExitStack() as stack:
                 service = FleetService(run, with_token, stack)
                 session = RunSession(
                     run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
