@@ -16,16 +16,16 @@ from ekya.control.protocols import Batch
 from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.shares import ShareHolder, Work, preparation_holder, retraining_holder
+from ekya.core.shares import ShareHolder, Work, retraining_holder
 from ekya.core.units import US_PER_S, JobId, StreamId
-from ekya.models.edge.cuts import Start
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
-from ekya.runtime.actor_kinds import LentWeights, Ready
+from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
+from ekya.runtime.profiler_calls import ProfilerCalls
 from ekya.runtime.remote_calls import RemoteCalls, log_failure
 from ekya.runtime.remote_retrainings import (
     RemoteRetrainings,
@@ -109,16 +109,29 @@ class RayExecutor:
         self._set_aside: set[StreamId] = set()
         self._overdue: set[Worker] = set()
         self._inputs = RetrainInputs(actors, ready, keep_labels)
-        self._preparing: cmd.BeginPreparation | None = None
-        self._profiler_starts: set[Any] = set()
+        self._profiler = ProfilerCalls(
+            actors,
+            ready,
+            self._set_aside,
+            clock,
+            self._calls,
+            self._shares,
+            self._inputs,
+            self._weights,
+            zoo,
+            self._emit,
+            self._follow,
+        )
         self._started: dict[JobId, cmd.StartRetraining] = {}
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.changes = StreamChanges(actors, ready, self._weights, self._late, clock, self._calls, self)
+        self.changes = StreamChanges(
+            actors, ready, self._weights, self._late, clock, self._calls, self, self._profiler.make_known
+        )
         self._follow(actors.preparation)
         for stream in actors.streams:
             self.follow(stream)
-            self.make_known(stream)
+            self._profiler.make_known(stream)
 
     def post(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
@@ -163,12 +176,11 @@ class RayExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                self._begin_preparation(command)
+                self._profiler.begin(command)
             case cmd.SkipPreparation():
                 _LOG.info("%s: %s", ", ".join(command.streams), command.reason)
             case cmd.EndPreparation():
-                self._preparing = None
-                self._shares.leave(preparation_holder(command.window, command.round))
+                self._profiler.end(command)
             case cmd.SetInference():
                 self._shares.configure(
                     command.stream, command.config, command.share_milli, command.plan_epoch
@@ -191,11 +203,11 @@ class RayExecutor:
             case cmd.RollBack():
                 if self._roll_back(command):
                     _LOG.warning("%s: %s; the earlier ones serve again", command.stream, command.reason)
-                    self.make_known(command.stream)
+                    self._profiler.make_known(command.stream)
             case cmd.AdoptModel():
                 if self._adopt(command):
                     _LOG.info("%s adopts a model of %s: %s", command.stream, command.of, command.reason)
-                    self.make_known(command.stream)
+                    self._profiler.make_known(command.stream)
                 else:
                     self._emit(ev.AdoptionFailed(self._now_us(), command.stream))
             case cmd.KeepModel():
@@ -211,71 +223,6 @@ class RayExecutor:
                 self._end_stream(command.stream)
 
     # Jobs
-
-    def _begin_preparation(self, command: cmd.BeginPreparation) -> None:
-        if command.round == 0:
-            self._inputs.begin_window()
-            self._weights.begin_window()
-        if self._profiler_starts:
-            # The loop asks again when the micro-profiler is back.
-            _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
-            return
-        self._preparing = command
-        holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
-        self._shares.begin(holder, command.share_milli, command.plan_epoch, begin)
-
-    def _prepare(self, command: cmd.BeginPreparation, share_milli: int, serial: int) -> Any:
-        """Begins a preparation; every stream hands in its window material, directly from actor to actor."""
-        preparation = self._actors.preparation
-        begun = preparation.begin.remote(replace(command, share_milli=share_milli), serial)
-        for asked in command.streams:
-            if asked.stream not in self._ready:  # removed while the preparation waited for its share
-                preparation.hand_in_failed.remote(command.window, asked.stream, round=command.round)
-                continue
-            own = self._actors.streams[asked.stream]
-            material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
-            settings = self._ready[asked.stream].settings
-            earlier = self._weights.evaluate(asked.stream)
-            weights = partial(ray.get, own.newest_weights)
-            others: Sequence[LentWeights] = ()
-            if self._zoo is not None:
-                others = self._zoo.lend(asked.candidates)
-            elif settings.start is Start.BEST:
-                others = self._weights.lend(asked.stream, command.window)
-            handed_in = preparation.hand_in.remote(
-                command.window,
-                asked.stream,
-                settings,
-                material,
-                own.version,
-                weights,
-                earlier,
-                others,
-                round=command.round,
-                kept=None if self._zoo is None else self._zoo.known(asked.kept),
-            )
-            self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
-        if command.round == 0 and self._actors.audits:
-            self._hand_in_audits()
-        return begun
-
-    def _hand_in_audits(self) -> None:
-        """Has every stream hand in the frames drawn for its audit, whether it is prepared or not."""
-        for stream, own in self._actors.streams.items():
-            # A stream that is just being added is not ready yet.
-            if stream in self._ready and stream not in self._set_aside:
-                drawn, settings = own.inference.take_drawn.remote(stream), self._ready[stream].settings
-                handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
-                self._calls.add(handed_in, partial(log_failure, "hand_in_audit"))
-
-    def _handed_in(
-        self, command: cmd.BeginPreparation, stream: StreamId, _value: None, error: RayError | None
-    ) -> None:
-        """Handles a stream's hand-in; after a failure the preparation goes on without the stream."""
-        if error is not None and self._preparing is command:
-            _LOG.warning("%s: window %d has none of its labels: %s", stream, command.window, in_words(error))
-            self._actors.preparation.hand_in_failed.remote(command.window, stream, round=command.round)
 
     def _roll_back(self, command: cmd.RollBack) -> bool:
         """Sends earlier weights to a stream's inference; False if there are none."""
@@ -323,7 +270,7 @@ class RayExecutor:
         else:
             after = self.remote.send(stream, job)
         self._weights.send(stream, job, after)
-        self.make_known(stream)
+        self._profiler.make_known(stream)
 
     def _bring_to_partner(self, started: cmd.StartRetraining, epoch: int, partner: StreamId) -> Any:
         """Brings the weights of a joint retraining to a partner's trainer; returns the reference."""
@@ -334,13 +281,6 @@ class RayExecutor:
         came = receive.remote(partner, its, weights, accuracy, self._inputs.labels(partner))
         self._calls.add(came, partial(log_failure, "receive"))
         return came
-
-    def make_known(self, stream: StreamId) -> Any:
-        """Has the micro-profiler load the newest weights while it is idle."""
-        own, settings = self._actors.streams[stream], self._ready[stream].settings
-        known = self._actors.preparation.know.remote(stream, settings, own.version, own.newest_weights)
-        self._calls.add(known, partial(log_failure, "know"))
-        return known
 
     # Workers
 
@@ -425,29 +365,7 @@ class RayExecutor:
             if stream not in self._set_aside:
                 self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
         if actor is self._actors.preparation:
-            self._restart_profiler(error)
-
-    def _restart_profiler(self, error: RayError) -> None:
-        self._shares.died(Work.PREPARATION, None)
-        _LOG.error("the micro-profiler died (%s) and is started again", in_words(error))
-        self._actors.preparation = self._actors.make_preparation()
-        begun = self._actors.preparation.begin_run.remote(self._clock.started_monotonic_ns)
-        self._follow(self._actors.preparation)
-        self._profiler_starts = {begun, *(self.make_known(stream) for stream in self._ready)}
-        for start in self._profiler_starts:
-            self._calls.add(start, partial(self._profiler_started, start))
-        if self._preparing is not None:
-            ended = self._preparing
-            self._emit(ev.PreparationEnded(self._clock.now_us(), ended.window, ended.round))
-            self._preparing = None
-
-    def _profiler_started(self, start: Any, value: None, error: RayError | None) -> None:
-        """Emits ProfilerBack when all start-up calls of the new micro-profiler have ended."""
-        log_failure("the start of the micro-profiler", value, error)
-        if start in self._profiler_starts:
-            self._profiler_starts.remove(start)
-            if not self._profiler_starts:
-                self._emit(ev.ProfilerBack(self._clock.now_us()))
+            self._profiler.restart(error)
 
     # Events
 

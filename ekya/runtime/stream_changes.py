@@ -39,9 +39,6 @@ class WorkerTable(Protocol):
     def release(self, stream: StreamId) -> None:
         """Releases the share of a stream's inference."""
 
-    def make_known(self, stream: StreamId) -> None:
-        """Has the micro-profiler load the stream's weights."""
-
     def emit(self, event: ev.Event) -> None:
         """Adds an event to the next batch."""
 
@@ -57,6 +54,7 @@ class StreamChanges:
         clock: run time.
         calls: calls in flight.
         workers: the executor's.
+        make_known: has the micro-profiler load the weights of a stream.
     """
 
     def __init__(
@@ -68,9 +66,10 @@ class StreamChanges:
         clock: RunClock,
         calls: RemoteCalls,
         workers: WorkerTable,
+        make_known: Callable[[StreamId], object],
     ) -> None:
         self._actors, self._ready, self._weights, self._late = actors, ready, weights, late
-        self._clock, self._calls, self._workers = clock, calls, workers
+        self._clock, self._calls, self._workers, self._make_known = clock, calls, workers, make_known
         # Workers that a removed stream still has.
         self._leaving: dict[StreamId, set[ev.Role]] = {}
 
@@ -100,7 +99,7 @@ class StreamChanges:
             return
         self._ready[stream] = ready
         self._weights.add(stream)
-        self._workers.make_known(stream)
+        self._make_known(stream)
         settings = ready.settings
         options = first_inference_options(
             self._actors.fleet,
