@@ -1,6 +1,6 @@
 """Control of a live run: what an operator asks becomes an event of the loop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from pathlib import PurePath
@@ -123,9 +123,9 @@ class LiveControl:
             self._adding[stream.id] = stream
             self._executor.changes.add(fleet, stream.id, dearest(self._costs), added)
 
-        self._in_loop(change)
-        self._open.add(serves)
+        self._open.add(serves)  # before the loop knows it, since the loop may end at once
         try:
+            self._in_loop(change)
             serves.result(_ADDED_S)
         except TimeoutError:
             raise UserError(
@@ -245,10 +245,11 @@ class LiveControl:
         """
         self.require(stream)
         rows = {row.version: row for row in self.models(stream)}
-        serving = rows.get(self._actors.streams[stream].version)
+        # Newer weights may be on their way, or were lost there: they are not recorded.
+        serving = rows[max(rows)] if rows else None
         # A roll-back gives earlier weights a new version; another one must not bring the later ones back.
-        now = None if serving is None else _trained_as(serving)
-        earlier = [one for one, row in rows.items() if now is None or _trained_as(row) < now]
+        first = {one: _served_first_as(row, rows.values()) for one, row in rows.items()}
+        earlier = [one for one in rows if first[one] < first[max(rows)]]
         wanted = max(earlier, default=None) if version is None else version
         if wanted is None or wanted not in rows or rows[wanted] == serving:
             there = ", ".join(str(one) for one in earlier) or "none"
@@ -323,11 +324,11 @@ class LiveControl:
             except Exception as error:
                 done.set_exception(error)
 
-        if self._is_over:
-            raise UserError(_OVER)
         self._open.add(done)
-        self._executor.post(call)
         try:
+            if self._is_over:
+                raise UserError(_OVER)
+            self._executor.post(call)
             return done.result(_ANSWER_S)
         except TimeoutError:
             if done.cancel():
@@ -337,9 +338,15 @@ class LiveControl:
             self._open.discard(done)
 
 
-def _trained_as(row: ModelRow) -> int:
-    """Returns the version under which weights served first: it names their file."""
-    return int(PurePath(row.path).stem)
+def _served_first_as(row: ModelRow, rows: Collection[ModelRow]) -> int:
+    """Returns the version under which weights served a camera first, of which ``rows`` are all models.
+
+    It names their file, unless they were adopted: that is another camera's file.
+    """
+    path = PurePath(row.path)
+    if path.parent.name == row.stream:
+        return int(path.stem)
+    return min(one.version for one in rows if one.path == row.path)
 
 
 def _with(fleet: FleetConfig, streams: Sequence[StreamConfig]) -> FleetConfig:

@@ -176,6 +176,29 @@ class FakeActors:
     def make_spares(self):
         pass
 
+    def add(self, fleet, stream, costs, started_monotonic_ns):
+        self.fleet = fleet
+        inference = next(iter(self.streams.values())).inference if self.shared else None
+        own = StreamActors(
+            None,
+            inference or self.actor(f"inference/{stream}"),
+            self.actor(f"retraining/{stream}"),
+            "base",
+            "base",
+            BASE_VERSION,
+        )
+        self.streams[stream] = own
+        self.preparation.admit.remote(stream, costs)
+        admitted = own.retraining.prepare.remote(stream)
+        return own.inference.admit.remote(stream), admitted
+
+    def remove(self, stream):
+        del self.streams[stream]
+
+    def pause(self, stream, paused):
+        self.streams[stream].paused = paused
+        self.streams[stream].inference.pause.remote(stream, paused)
+
     def has_died(self, actor):
         self.dead.append(actor)
 

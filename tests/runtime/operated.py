@@ -1,0 +1,119 @@
+"""A run that operators change: the control and the executor of a live run, with fake actors."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+
+from fake_actors import SETTINGS, FakeActors, make_executor
+from test_resuming import OPTIONS
+
+from ekya.config.fleet_reading import dump_fleet, load_fleet
+from ekya.config.shipped import shipped_path
+from ekya.core.host import StreamCosts
+from ekya.core.units import ModelVersion
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.live_control import LiveControl
+from ekya.system.files import write_text_atomic
+
+COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))
+FIRST, SECOND = "cam-1", "cam-2"
+LIMIT_S = 10.0
+"""Of the wait for a call that should end."""
+
+
+@cache
+def _shipped():
+    return load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"))
+
+
+def shipped_fleet(*ids):
+    """Returns the shipped fleet with these cameras."""
+    fleet = _shipped()
+    cameras = tuple(fleet.streams[0].model_copy(update={"id": one}) for one in ids)
+    return fleet.model_copy(update={"streams": cameras})
+
+
+def camera(name):
+    """Returns a camera that can be added."""
+    return shipped_fleet(name).streams[0]
+
+
+class Operated:
+    """A run of two cameras. This thread is that of the loop; operators have others.
+
+    Args:
+        path: of the folder that holds the run.
+        monkeypatch: puts the fakes in the place of Ray.
+        opens: whether a camera that is added opens at once.
+        constants: of the loop.
+    """
+
+    def __init__(self, path, monkeypatch, opens=True, constants=OPTIONS):
+        self.folder = RunFolder.create(path, "run")
+        fleet = shipped_fleet(FIRST, SECOND)
+        write_text_atomic(self.folder.fleet, dump_fleet(fleet))
+        self.store = StateStore(self.folder.state)
+        replies = {"admit": (Ready(SETTINGS),)} if opens else {}
+        self.actors = FakeActors((FIRST, SECOND), replies=replies, fleet=fleet).install(monkeypatch)
+        self.executor = make_executor(self.actors)
+        self.control = LiveControl(
+            self.executor, self.actors, self.actors.clock, self.folder, self.store, constants, {FIRST: COSTS}
+        )
+        self.events = []
+        self._operators = ThreadPoolExecutor(8)
+
+    def close(self):
+        self.control.close()
+        self._operators.shutdown()
+        self.store.close()
+
+    def begin(self, call, *arguments):
+        """Has an operator make a call; returns its future."""
+        return self._operators.submit(call, *arguments)
+
+    def turn(self):
+        """Makes a turn of the loop, which executes no commands."""
+        self.events += self.executor.wait(self.actors.clock.now + 1).events
+
+    def until(self, condition):
+        """Makes turns until a condition holds."""
+        ends_s = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < ends_s, "it never holds"
+            self.turn()
+            time.sleep(0.001)
+
+    def ask(self, call, *arguments):
+        """Has an operator make a call, and returns its result."""
+        asked = self.begin(call, *arguments)
+        self.until(asked.done)
+        self.turn()
+        return asked.result()
+
+    def opening(self, count=1):
+        """Returns the calls that open cameras, when there are so many."""
+        self.until(lambda: len(self.actors.calls("admit")) >= 2 * count)
+        return [call for call in self.actors.calls("admit") if call.actor is not self.actors.preparation]
+
+    def cameras(self):
+        """Returns the cameras of ``fleet.yaml`` by id, which are those that the control knows."""
+        written = load_fleet(self.folder.fleet)
+        assert written.streams == self.control.fleet.streams
+        return {one.id: one for one in written.streams}
+
+    def keep_model(self, stream, version, of=None):
+        """Records a model that served: trained, or ``of`` an earlier version."""
+        record = ModelRecord(self.folder, self.store, stream)
+        if of is None:
+            record.add_model(ModelVersion(version), b"%d" % version, version, None, 0.5, version)
+        else:
+            record.serve_again(ModelVersion(version), ModelVersion(of), version)
+        self.actors.streams[stream].version = ModelVersion(version)
+
+
+def ended(*futures):
+    """Returns whether calls end within the limit."""
+    return not wait(futures, LIMIT_S).not_done

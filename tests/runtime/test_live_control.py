@@ -1,0 +1,360 @@
+"""Tests of what operators ask of a run, from threads of their own."""
+
+import errno
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+from fake_actors import SETTINGS
+from operated import FIRST, LIMIT_S, SECOND, Operated, camera, ended
+from ray.exceptions import RayError
+from test_resuming import OPTIONS
+
+from ekya.control.options import StreamHome
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.errors import UserError
+from ekya.core.units import ModelVersion
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.run_state import StateStore
+from ekya.runtime import live_control
+from ekya.runtime.actor_kinds import Ready
+
+NEW, OTHER = "new", "other"
+S = 1_000_000
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    made = Operated(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def opening(tmp_path, monkeypatch):
+    """Run whose cameras open when a test says so."""
+    made = Operated(tmp_path, monkeypatch, opens=False)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Call after which no file can be written."""
+
+    def fill():
+        def full(_descriptor):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+
+    return fill
+
+
+def reply(run, call):
+    """Has a camera open."""
+    call.reply(Ready(SETTINGS))
+
+
+# Cameras are added and removed
+
+
+def test_added_camera_is_in_the_fleet_with_its_terms_and_the_base_model(run):
+    run.ask(run.control.add, camera(NEW).model_copy(update={"weight": 3.0, "max_age_s": 2.0}))
+    assert list(run.cameras()) == [FIRST, SECOND, NEW]
+    assert [type(event) for event in run.events] == [ev.StreamAdded, rq.TermsChanged]
+    added, terms = run.events
+    assert (added.stream, terms.stream, terms.weight, terms.max_age_us) == (NEW, NEW, 3.0, 2 * S)
+    assert [row.version for row in run.store.models(NEW)] == [0]
+
+
+def test_camera_of_a_known_id_is_refused(run):
+    with pytest.raises(UserError, match=r"cam-1: there is a camera of this name"):
+        run.ask(run.control.add, camera(FIRST))
+    assert run.actors.calls("admit") == []
+
+
+def test_second_camera_of_an_id_that_is_being_added_is_refused(opening):
+    first = opening.begin(opening.control.add, camera(NEW))
+    (call,) = opening.opening()
+    with pytest.raises(UserError, match="new: there is a camera of this name"):
+        opening.ask(opening.control.add, camera(NEW).model_copy(update={"weight": 9.0}))
+    assert not first.done(), "it is not disturbed"
+    reply(opening, call)
+    opening.until(first.done)
+    first.result()
+    assert opening.cameras()[NEW].weight == 1.0
+
+
+def test_cameras_that_are_added_together_are_all_in_the_fleet(opening):
+    asked = [opening.begin(opening.control.add, camera(name)) for name in (NEW, OTHER)]
+    calls = opening.opening(2)
+    assert opening.cameras().keys() == {FIRST, SECOND}, "they may still fail to open"
+    for call in reversed(calls):
+        reply(opening, call)
+        opening.turn()
+    opening.until(lambda: all(one.done() for one in asked))
+    assert [one.result() for one in asked] == [None, None]
+    assert list(opening.cameras()) == [FIRST, SECOND, NEW, OTHER]
+    assert set(opening.actors.streams) == {FIRST, SECOND, NEW, OTHER}
+
+
+def test_camera_beside_one_that_fails_to_open_is_added(opening):
+    fails, opens = (opening.begin(opening.control.add, camera(name)) for name in (NEW, OTHER))
+    calls = {call.arguments[0]: call for call in opening.opening(2)}
+    calls[NEW].fail(RayError("no such address"))
+    reply(opening, calls[OTHER])
+    opening.until(lambda: fails.done() and opens.done())
+    with pytest.raises(UserError, match=r"new: it cannot be added \(.*no such address"):
+        fails.result()
+    opens.result()
+    assert list(opening.cameras()) == [FIRST, SECOND, OTHER]
+
+
+def test_changes_while_a_camera_is_being_added_are_kept(opening):
+    asked = opening.begin(opening.control.add, camera(NEW))
+    (call,) = opening.opening()
+    opening.ask(opening.control.change_terms, FIRST, {"weight": 5.0})
+    opening.ask(opening.control.remove, SECOND)
+    opening.ask(opening.control.change_min_accuracy, 0.4)
+    reply(opening, call)
+    opening.until(asked.done)
+    asked.result()
+    known = opening.cameras()
+    assert (list(known), known[FIRST].weight) == ([FIRST, NEW], 5.0)
+    assert opening.control.fleet.min_accuracy == 0.4
+    assert rq.StreamRemoved(opening.events[1].t_us, SECOND) in opening.events
+
+
+def test_camera_that_is_being_added_cannot_be_changed_yet(opening):
+    asked = opening.begin(opening.control.add, camera(NEW))
+    (call,) = opening.opening()
+    with pytest.raises(LookupError):
+        opening.ask(opening.control.remove, NEW)
+    reply(opening, call)
+    opening.until(asked.done)
+    opening.ask(opening.control.remove, NEW)
+    assert list(opening.cameras()) == [FIRST, SECOND]
+
+
+def test_last_camera_cannot_be_removed(run):
+    run.ask(run.control.remove, FIRST)
+    with pytest.raises(UserError, match="cam-2: it is the last camera; pause it"):
+        run.ask(run.control.remove, SECOND)
+    assert list(run.cameras()) == [SECOND]
+    assert [type(event) for event in run.events] == [rq.StreamRemoved]
+
+
+def test_camera_is_added_again_when_the_one_before_has_ended(run):
+    run.keep_model(FIRST, 0)
+    run.keep_model(FIRST, 1)
+    run.folder.exemplars(FIRST).write_bytes(b"learnt")
+    run.ask(run.control.remove, FIRST)
+    workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
+    with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
+        run.ask(run.control.add, camera(FIRST))
+    for worker in workers:
+        run.actors.kill(worker)
+    run.turn()
+    run.ask(run.control.add, camera(FIRST))
+    assert list(run.cameras()) == [FIRST, SECOND]
+    assert [row.version for row in run.store.models(FIRST)] == [0]
+    assert not run.folder.model(FIRST, ModelVersion(1)).exists(), "of an earlier camera"
+    assert not run.folder.exemplars(FIRST).exists()
+
+
+def test_camera_is_not_added_where_streams_have_homes(tmp_path, monkeypatch):
+    homes = (StreamHome(FIRST, 0), StreamHome(SECOND, 1))
+    run = Operated(tmp_path, monkeypatch, constants=replace(OPTIONS, homes=homes))
+    with pytest.raises(UserError, match="cameras cannot be added while several GPUs are used"):
+        run.control.add(camera(NEW))
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("remove", ()),
+        ("pause", (True,)),
+        ("freeze", (True,)),
+        ("change_terms", ({"weight": 2.0},)),
+        ("ask_labels", ()),
+        ("roll_back", ()),
+        ("models", ()),
+        ("picture", ()),
+    ],
+)
+def test_unknown_camera_is_a_lookup_error(run, method, arguments):
+    with pytest.raises(LookupError, match="there is no camera nowhere"):
+        run.ask(getattr(run.control, method), "nowhere", *arguments)
+    assert run.events == []
+
+
+# Requests
+
+
+def test_requests_are_events_of_the_loop(run):
+    run.actors.clock.now = 60 * S
+    run.ask(run.control.pause, FIRST, True)
+    run.ask(run.control.freeze, SECOND, True)
+    run.ask(run.control.ask_labels, SECOND)
+    run.ask(run.control.change_terms, SECOND, {"weight": 2.0, "max_age_s": None})
+    paused, frozen, labels, terms = run.events
+    assert (type(paused), paused.stream, paused.paused) == (rq.StreamPaused, FIRST, True)
+    assert (type(frozen), frozen.stream, frozen.frozen) == (rq.ModelFrozen, SECOND, True)
+    assert (type(labels), labels.t_us - labels.since_us) == (rq.LabelsRequested, live_control.LABELLED_US)
+    assert (type(terms), terms.weight, terms.max_age_us) == (rq.TermsChanged, 2.0, None)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.0, float("nan")])
+def test_impossible_min_accuracy_is_refused(run, wrong):
+    with pytest.raises(UserError, match="min_accuracy: "):
+        run.ask(run.control.change_min_accuracy, wrong)
+    assert run.events == []
+
+
+# Earlier weights
+
+
+def rolled_back(run, stream=FIRST, version=None):
+    """Returns the version that a roll-back asks for."""
+    run.events.clear()
+    run.ask(run.control.roll_back, stream, version)
+    (asked,) = run.events
+    return asked.version
+
+
+def test_roll_backs_go_back_version_by_version(run):
+    for version in range(4):
+        run.keep_model(FIRST, version)
+    assert rolled_back(run) == 2
+    run.keep_model(FIRST, 4, of=2)
+    assert rolled_back(run) == 1, "not 3, which it was to undo"
+    run.keep_model(FIRST, 5, of=1)
+    assert rolled_back(run) == 0
+    run.keep_model(FIRST, 6)
+    assert rolled_back(run) == 5, "trained since"
+    assert rolled_back(run, version=3) == 3
+
+
+def test_roll_back_passes_by_weights_that_never_served(run):
+    """Their trainer died on the way: what serves is older than the newest version."""
+    run.keep_model(FIRST, 0)
+    run.keep_model(FIRST, 1)
+    run.actors.streams[FIRST].version = ModelVersion(2)
+    assert rolled_back(run) == 0
+
+
+def test_roll_back_to_and_from_weights_of_another_camera(run):
+    """Their file has the number that they have there."""
+    for version in range(8):
+        run.keep_model(SECOND, version)
+    run.keep_model(FIRST, 0)
+    run.keep_model(FIRST, 1)
+    record = ModelRecord(run.folder, run.store, FIRST)
+    record.adopt(ModelVersion(2), SECOND, ModelVersion(7), 0.8, 2)
+    run.actors.streams[FIRST].version = ModelVersion(2)
+    assert rolled_back(run) == 1
+    run.keep_model(FIRST, 3)
+    assert rolled_back(run) == 2
+    run.keep_model(FIRST, 4, of=2)
+    assert rolled_back(run) == 1, "not 3, which it was to undo"
+
+
+def test_roll_back_without_earlier_weights_is_refused(run):
+    run.keep_model(FIRST, 0)
+    with pytest.raises(UserError, match="cam-1: earlier versions that are kept: none"):
+        run.ask(run.control.roll_back, FIRST)
+    run.keep_model(FIRST, 1)
+    run.folder.model(FIRST, ModelVersion(0)).unlink()
+    with pytest.raises(UserError, match="kept: none"):
+        run.ask(run.control.roll_back, FIRST)
+    with pytest.raises(UserError, match="kept: none"):
+        run.ask(run.control.roll_back, FIRST, ModelVersion(1))
+    assert run.events == []
+
+
+# A loop that does not answer, a disk that is full
+
+
+def test_change_that_the_loop_is_late_for_is_not_made(run, monkeypatch):
+    monkeypatch.setattr(live_control, "_ANSWER_S", 0.01)
+    asked = run.begin(run.control.pause, FIRST, True)
+    assert ended(asked)
+    with pytest.raises(UserError, match=r"the service has not answered within 0\.01 s"):
+        asked.result()
+    run.turn()
+    assert (run.events, run.actors.calls("pause")) == ([], [])
+
+
+def test_camera_that_opens_late_is_added_all_the_same(opening, monkeypatch):
+    monkeypatch.setattr(live_control, "_ADDED_S", 0.01)
+    with pytest.raises(UserError, match=r"new: it is still being added after 0\.01 s"):
+        opening.ask(opening.control.add, camera(NEW))
+    (call,) = opening.opening()
+    reply(opening, call)
+    opening.turn()
+    assert list(opening.cameras()) == [FIRST, SECOND, NEW]
+
+
+def test_close_ends_calls_that_wait(opening, monkeypatch):
+    adding = opening.begin(opening.control.add, camera(NEW))
+    opening.opening()
+    posted = threading.Event()
+    monkeypatch.setattr(opening.executor, "post", lambda _call: posted.set())
+    pausing = opening.begin(opening.control.pause, FIRST, True)
+    assert posted.wait(LIMIT_S)
+    opening.control.close()
+    later = opening.begin(opening.control.pause, FIRST, True)
+    assert ended(adding, pausing, later)
+    for asked in (adding, pausing, later):
+        with pytest.raises(UserError, match="the service is stopping"):
+            asked.result()
+
+
+def test_add_whose_loop_ends_at_once_does_not_wait(opening, monkeypatch):
+    def last(call):
+        call()
+        opening.control.close()
+
+    monkeypatch.setattr(opening.executor, "post", last)
+    monkeypatch.setattr(live_control, "remove_all", lambda *_: None)  # of the thread of the loop
+    adding = opening.begin(opening.control.add, camera(NEW))
+    assert ended(adding)
+    with pytest.raises(UserError, match="the service is stopping"):
+        adding.result()
+
+
+def test_full_disk_changes_nothing(run, full_disk):
+    before = run.folder.fleet.read_text()
+    full_disk()
+    for method, *arguments in (
+        ("remove", FIRST),
+        ("change_terms", FIRST, {"weight": 2.0}),
+        ("change_min_accuracy", 0.5),
+    ):
+        with pytest.raises(UserError, match="the disk is full"):
+            run.ask(getattr(run.control, method), *arguments)
+    assert run.events == []
+    assert run.folder.fleet.read_text() == before
+    assert list(run.cameras()) == [FIRST, SECOND]
+
+
+def test_camera_that_cannot_be_kept_for_a_full_disk_is_removed(run, full_disk):
+    full_disk()
+    with pytest.raises(UserError, match="the disk is full"):
+        run.ask(run.control.add, camera(NEW))
+    assert [type(event) for event in run.events] == [ev.StreamAdded, rq.StreamRemoved]
+    assert list(run.cameras()) == [FIRST, SECOND]
+
+
+def test_camera_is_not_begun_while_the_database_is_full(run, monkeypatch):
+    def full(*_):
+        raise UserError("state.sqlite: the disk is full")
+
+    monkeypatch.setattr(StateStore, "remove_models", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        run.ask(run.control.add, camera(NEW))
+    assert (run.events, run.actors.calls("admit")) == ([], [])
