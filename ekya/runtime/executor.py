@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -108,6 +109,8 @@ class RayExecutor:
         self._polled: dict[Any, set[Worker]] = {}
         self._set_aside: set[StreamId] = set()
         self._overdue: set[Worker] = set()
+        # Calls in flight by which workers enter or leave a process.
+        self._moving: Counter[Worker] = Counter()
         self._inputs = RetrainInputs(actors, ready, keep_labels)
         self._profiler = ProfilerCalls(
             actors,
@@ -169,9 +172,14 @@ class RayExecutor:
             self._posted.get()()
 
     def execute(self, commands: Sequence[cmd.Command]) -> None:
-        """Sends commands to actors without waiting; results arrive later as events."""
+        """Sends commands to actors without waiting; results arrive later as events.
+
+        The loop may learn of the removal of a stream together with what it answers by a command.
+        """
         for command in commands:
-            self._execute(command)
+            stream = getattr(command, "stream", None)
+            if stream is None or stream in self._actors.streams:
+                self._execute(command)
 
     def _execute(self, command: cmd.Command) -> None:
         match command:
@@ -214,7 +222,6 @@ class RayExecutor:
                 if self._zoo is not None:
                     self._zoo.keep(command)
             case cmd.RestartWorker():
-                _LOG.warning("%s: its %s worker is started again", command.stream, command.role)
                 self._restart(command.stream, command.role)
             case cmd.KeepServing():
                 _LOG.info("%s: %s; the old ones go on serving", command.stream, command.reason)
@@ -285,8 +292,12 @@ class RayExecutor:
     # Workers
 
     def _restart(self, stream: StreamId, role: ev.Role) -> None:
+        if stream in self._set_aside:
+            return
+        _LOG.warning("%s: its %s worker is started again", stream, role)
         begun = self._actors.make_again(stream, role, self._clock.started_monotonic_ns)
         actor = self._actors.streams[stream].worker(role)
+        self._moving[stream, role] += 1
         self._calls.add(begun, partial(self._restarted, stream, role, actor))
         self._follow(actor)
 
@@ -294,12 +305,15 @@ class RayExecutor:
         self, stream: StreamId, role: ev.Role, actor: Any, _value: None, error: RayError | None
     ) -> None:
         now_us = self._clock.now_us()
-        if error is not None:
-            if isinstance(error, RayActorError):
-                self._actors.has_died(actor)
+        self._moving[stream, role] -= 1
+        if isinstance(error, RayActorError):
+            self._actors.has_died(actor)
+        if stream in self._set_aside:
+            if error is None:
+                self._have_leave(actor, stream, role)
+            self._ended(stream, role)
+        elif error is not None:
             self._emit(ev.WorkerDied(now_us, stream, role, in_words(error)))
-        elif stream in self._set_aside or stream not in self._ready:
-            actor.leave.remote(stream)  # removed while it was started again
         elif actor in self._polled:
             self._polled[actor].add((stream, role))
             self._emit(ev.WorkerBack(now_us, stream, role))
@@ -315,7 +329,7 @@ class RayExecutor:
 
     def followed(self, stream: StreamId) -> frozenset[ev.Role]:
         """Returns the workers of a stream that have not ended."""
-        workers = (worker for workers in self._polled.values() for worker in workers)
+        workers = (*(worker for workers in self._polled.values() for worker in workers), *+self._moving)
         return frozenset(role for one, role in workers if one == stream)
 
     def release(self, stream: StreamId) -> None:
@@ -335,14 +349,26 @@ class RayExecutor:
             if set(self._actors.beside(stream, role)) <= self._set_aside:
                 self._actors.end(worker)
             else:
-                self._calls.add(worker.leave.remote(stream), partial(self._left, stream, role))
+                self._have_leave(worker, stream, role)
+
+    def _have_leave(self, actor: Any, stream: StreamId, role: ev.Role) -> None:
+        """Has a worker leave a process that goes on."""
+        self._moving[stream, role] += 1
+        self._calls.add(actor.leave.remote(stream), partial(self._left, stream, role))
 
     def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
         # It holds no share in either case: it has left, or its process has died.
         self._shares.died(Work(role), stream)
         for workers in self._polled.values():
             workers.discard((stream, role))
-        self.changes.ended(stream, role)
+        self._moving[stream, role] -= 1
+        self._ended(stream, role)
+
+    def _ended(self, stream: StreamId, role: ev.Role) -> None:
+        """Reports the end of a worker, unless a reply to it is still to come."""
+        if not self._moving[stream, role]:
+            del self._moving[stream, role]
+            self.changes.ended(stream, role)
 
     def _end_worker(self, holder: ShareHolder) -> None:
         """Kills a worker that does not release its share; it is then handled like any worker that died."""
@@ -361,7 +387,7 @@ class RayExecutor:
             reason = _OVERDUE if worker in self._overdue else in_words(error)
             self._overdue.discard(worker)
             self._shares.died(Work(role), stream)
-            self.changes.ended(stream, role)
+            self._ended(stream, role)
             if stream not in self._set_aside:
                 self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
         if actor is self._actors.preparation:

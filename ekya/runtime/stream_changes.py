@@ -137,8 +137,10 @@ class StreamChanges:
             self._forget_if_gone(stream)
 
     def _leave(self, stream: StreamId) -> None:
-        self._leaving[stream] = set(self._workers.followed(stream))
+        known = self._workers.followed(stream)
         self._workers.end(stream)
+        # One that had ended before may have to leave its process once more.
+        self._leaving[stream] = {*known, *self._workers.followed(stream)}
         self._forget_if_gone(stream)
 
     def _forget_if_gone(self, stream: StreamId) -> None:

@@ -235,6 +235,8 @@ class WeightTransfer:
         if not isinstance(event, ev.Swapped) or event.stream not in self._transfers:
             return (event,)
         line = self._transfers[event.stream]
+        if not any(one.version == event.version for one in line):
+            return ()  # of an earlier stream of this name
         line[:] = [one for one in line if one.event is not None or one.version >= event.version]
         next(one for one in line if one.version == event.version).event = event
         return self._served(event.stream)
