@@ -45,6 +45,8 @@ class Resumed:
         options: constants of the loop as the run began.
         events: effects of the interruption, to be sent to the loop.
         reached_us: last run time before the interruption that the journal knows.
+        again: streams that were removed and have been added again since the state; it knows the earlier ones.
+        snapshot: of the state, where the journal is still to be cut; see ``cut``.
     """
 
     state: LoopState
@@ -52,11 +54,18 @@ class Resumed:
     options: LoopOptions
     events: tuple[ev.Event, ...]
     reached_us: int
+    again: frozenset[StreamId] = frozenset()
+    snapshot: StateSnapshot | None = None
+
+    @property
+    def known(self) -> frozenset[StreamId]:
+        """Streams that the state knows; others are to be added."""
+        return frozenset(one.stream for one in self.state.fleet.streams) - self.again
 
     @property
     def paused(self) -> tuple[StreamId, ...]:
         """Streams that are paused."""
-        paused = {one.stream for one in self.state.fleet.streams if one.faults.paused}
+        paused = {one.stream for one in self.state.fleet.streams if one.faults.paused} - self.again
         for event in self.events:
             if isinstance(event, rq.StreamPaused):
                 (paused.add if event.paused else paused.discard)(event.stream)
@@ -69,19 +78,36 @@ class Resumed:
         """Run time at which the window opens in which it continues."""
         return self.state.fleet.window_end_us
 
+    def cut(self, folder: RunFolder) -> None:
+        """Cuts the journal where the state is, immediately before the loop continues.
+
+        It holds the requests of the interrupted window, which a start that fails must not lose.
+
+        Raises:
+            UserError: no permission and the like.
+        """
+        if self.snapshot is not None:
+            cut_to(folder, self.snapshot)
+
+
+_Kept = rq.StreamPaused | rq.ModelFrozen | rq.TermsChanged | rq.MinAccuracyChanged
 
 _KEPT_REQUESTS = (
     rq.StreamPaused,
-    rq.StreamRemoved,
     rq.ModelFrozen,
     rq.TermsChanged,
     rq.MinAccuracyChanged,
 )
-"""Requests that hold until they are taken back, so those of the interrupted window hold as well."""
+"""Requests that hold until they are taken back, so those of the interrupted window hold as well.
+
+What was removed is not in the fleet.
+"""
 
 
 def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
-    """Cuts the journal at the start of the last window, removes a report, and returns the state there.
+    """Returns the state at the start of the last window, and removes a report.
+
+    The journal is cut there, or with ``Resumed.cut``.
 
     Args:
         folder: of the run.
@@ -138,18 +164,36 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collecti
     steps = read_steps(journal, snapshot.at_byte)
     _require_incomplete(folder, steps)
     _remove_report(folder)
-    cut_to(folder, snapshot)
     fleet = snapshot.state.fleet
     reached_us = steps[-1].now_us if steps else fleet.window_end_us
-    asked = (event for step in steps for event in step.events if isinstance(event, _KEPT_REQUESTS))
+    happened = [event for step in steps for event in step.events]
     # They come before the window opens.
-    requests = tuple(
-        replace(event, t_us=fleet.window_end_us - 1)
-        for event in asked
-        if isinstance(event, rq.MinAccuracyChanged) or event.stream in streams
-    )
+    requests = tuple(replace(event, t_us=fleet.window_end_us - 1) for event in _requests(happened, streams))
     events = (*_interruption(fleet, streams), *requests)
-    return Resumed(snapshot.state, scheduler, options, events, reached_us)
+    again = _added_again(fleet, happened) & frozenset(streams)
+    return Resumed(snapshot.state, scheduler, options, events, reached_us, again, snapshot)
+
+
+def _requests(happened: Sequence[ev.Event], streams: Collection[StreamId]) -> list[_Kept]:
+    """Returns the requests that hold of an interrupted window, without those to a stream removed since."""
+    kept: list[_Kept] = []
+    for event in happened:
+        if isinstance(event, rq.StreamRemoved):
+            kept = [one for one in kept if getattr(one, "stream", None) != event.stream]
+        elif isinstance(event, rq.MinAccuracyChanged) or (
+            isinstance(event, _KEPT_REQUESTS) and event.stream in streams
+        ):
+            kept.append(event)
+    return kept
+
+
+def _added_again(fleet: FleetState, happened: Sequence[ev.Event]) -> frozenset[StreamId]:
+    """Returns the streams of a state that are not those of these names any more.
+
+    They were removed in the interrupted window, or just before it, or a resumed run has added them again.
+    """
+    changed = {event.stream for event in happened if isinstance(event, rq.StreamRemoved | ev.StreamAdded)}
+    return frozenset(one.stream for one in fleet.streams if one.removed or one.stream in changed)
 
 
 def _require_incomplete(folder: RunFolder, steps: Sequence[StepRecord]) -> None:

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -155,9 +155,6 @@ class RunSession:
         with ExitStack() as stack:
             meter = self._open_meter(stack)
             store = stack.enter_context(StateStore(opened.folder.state))
-            segment_bytes = SEGMENT_BYTES if opened.options.endless else None
-            journal = SegmentedJournal(opened.folder, opened.options.scheduler, constants, segment_bytes)
-            stack.callback(journal.close)
             kept = open_zoo(fleet, opened.folder) if constants.zoo else None
             zoo = None if kept is None else ZooKeeper(kept, opened.folder)
             if zoo is not None:
@@ -196,6 +193,7 @@ class RunSession:
                 observe = self._observer(show, store, facts)
                 plan = self.coordinator.planner(planner.plan)
                 state = None if resumed is None else resumed.state
+                journal = stack.enter_context(closing(self._journal()))
                 try:
                     needs, snapshot = scheduler.needs, journal.snapshot
                     run_loop(executor, journal, plan, needs, constants, observe, state, snapshot)
@@ -205,6 +203,14 @@ class RunSession:
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
             _end(actors, clock.now_us(), store)
         return facts
+
+    def _journal(self) -> SegmentedJournal:
+        """Opens the journal, which goes on where the run is resumed."""
+        opened = self.opened
+        if opened.resumed is not None:
+            opened.resumed.cut(opened.folder)
+        segment_bytes = SEGMENT_BYTES if opened.options.endless else None
+        return SegmentedJournal(opened.folder, opened.options.scheduler, opened.constants, segment_bytes)
 
     def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
         """Opens the meter of the run's GPUs, and checks that its inference fits in their memory."""
@@ -258,7 +264,7 @@ class RunSession:
     def _first_events(self, ready: dict[StreamId, Ready]) -> Sequence[ev.Event]:
         """Returns the loop's first events, and those that add streams at their time."""
         fleet, host, resumed = self.opened.fleet, self.opened.host, self.opened.resumed
-        known = set() if resumed is None else {state.stream for state in resumed.state.fleet.streams}
+        known = frozenset[StreamId]() if resumed is None else resumed.known
         added = []
         for stream, its in sorted(ready.items()):
             if stream not in known:

@@ -1,0 +1,284 @@
+"""Tests of what holds when a service is started again in the middle of a window, and where it continues."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from fake_actors import SETTINGS, FakeActors, make_executor
+from frame_rows import seen
+from operated import COSTS, shipped_fleet
+from test_resuming import EVERY, OPTIONS, SCHEDULER, S
+
+from ekya.config.run_options import RunOptions
+from ekya.control.loop import first_state
+from ekya.control.protocols import Batch
+from ekya.control.step import due, step
+from ekya.core import events as ev
+from ekya.core import requests as rq
+from ekya.core.faults import Status
+from ekya.core.host import HostCosts
+from ekya.core.units import BASE_VERSION, ModelVersion
+from ekya.core.view import InferenceOption
+from ekya.models.edge.forward import PLAIN
+from ekya.models.edge.self_test import SelfTest
+from ekya.pipeline.probe import ProbedHost
+from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.hour_tables import HourWriter
+from ekya.results.storage.journal import read_steps
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.segmented_journal import SegmentedJournal, read_snapshot, segments
+from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.open_run import OpenRun
+from ekya.runtime.resuming import newest_weights, resume_service
+from ekya.runtime.run_session import RunSession
+
+CAM, OTHER, NEW = "cam", "other", "new"
+ENDLESS = replace(OPTIONS, windows=None, last_join_us=1 << 62)
+LAMBDAS = (InferenceOption(EVERY, 1.0, 300),)
+T = 230 * S
+"""In the window that is interrupted, which opened at 200 s."""
+
+
+class Service:
+    """Service of two cameras driven by hand, up to window 2.
+
+    Args:
+        folder: of the service.
+        early: events before that window.
+    """
+
+    def __init__(self, folder, *early):
+        self.journal = SegmentedJournal(folder, "thief", ENDLESS, 1 << 30)
+        self.state = first_state()
+        added = (ev.StreamAdded(0, stream, LAMBDAS) for stream in (CAM, OTHER))
+        self.give(0, *added, *due(self.state.fleet, 0, ENDLESS))
+        self.give(100 * S, *due(self.state.fleet, 100 * S, ENDLESS))
+        if early:
+            self.give(150 * S, *early)
+        self.give(200 * S, *due(self.state.fleet, 200 * S, ENDLESS))
+
+    def give(self, now_us, *events):
+        batch = Batch(now_us, events)
+        if self.state.fleet.window >= 0 and any(isinstance(event, ev.WindowOpened) for event in events):
+            self.journal.snapshot(self.state)
+        self.journal.batch(batch)
+        turn = step(self.state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan)
+        self.journal.decision(now_us, turn.plan, turn.commands)
+        self.state = turn.state
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.make(tmp_path, "run")
+
+
+def interrupted(folder, *events, early=()):
+    """Has events in the window that is interrupted, at 230 s, and returns what is resumed from."""
+    service = Service(folder, *early)
+    if events:
+        service.give(T, *events)
+    service.journal.close()
+    return lambda *streams: resume_service(folder, streams)
+
+
+def opened(folder, resumed, *streams, endless=True):
+    """Returns the run as it is opened again."""
+    host = ProbedHost(
+        ("car",),
+        HostCosts(dict.fromkeys(streams, COSTS), 0.01, (), 2.0),
+        SelfTest(PLAIN, 1.0, 1.0, (), 0.1),
+    )
+    return OpenRun(folder, shipped_fleet(*streams), RunOptions(endless=endless), ENDLESS, None, resumed, host)
+
+
+def continued(folder, resumed, monkeypatch, *streams):
+    """Has a service go on with these cameras, and returns the state after its first step."""
+    session = RunSession(opened(folder, resumed, *streams), None)
+    first = session._first_events(dict.fromkeys(streams, Ready(SETTINGS)))
+    actors = FakeActors(streams).install(monkeypatch)
+    actors.clock.now = session.opened.continue_us
+    came = make_executor(actors, *first).wait(0)
+    state = resumed.state
+    batch = Batch(came.now_us, (*came.events, *due(state.fleet, came.now_us, ENDLESS)))
+    resumed.cut(folder)
+    journal = SegmentedJournal(folder, "thief", ENDLESS)
+    journal.snapshot(state)
+    journal.batch(batch)
+    journal.decision(batch.now_us, None, ())
+    journal.close()
+    return step(state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan).state.fleet
+
+
+# Requests of the window that was interrupted
+
+
+def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
+    resume = interrupted(
+        folder,
+        rq.StreamPaused(T, CAM, True),
+        rq.ModelFrozen(T, OTHER, True),
+        rq.TermsChanged(T, OTHER, 3.0, 2 * S),
+        rq.MinAccuracyChanged(T, 0.4),
+    )
+    for _interruption in range(2):
+        resumed = resume(CAM, OTHER)
+        assert resumed.paused == (CAM,)
+        fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+        cam, other = fleet.stream(CAM), fleet.stream(OTHER)
+        assert (fleet.window, fleet.min_accuracy) == (2, 0.4)
+        assert (cam.status, cam.frozen) == (Status.PAUSED, False)
+        assert (other.status, other.frozen) == (Status.SERVING, True)
+        assert (other.terms.weight, other.terms.max_age_us) == (3.0, 2 * S)
+
+
+def test_requests_that_were_taken_back_do_not_hold(folder, monkeypatch):
+    resumed = interrupted(
+        folder,
+        rq.StreamPaused(T, CAM, False),
+        rq.ModelFrozen(T, CAM, True),
+        rq.ModelFrozen(T + 1, CAM, False),
+        rq.StreamPaused(T, OTHER, True),
+        rq.StreamPaused(T + 1, OTHER, False),
+        early=(rq.StreamPaused(150 * S, CAM, True),),
+    )(CAM, OTHER)
+    assert resumed.paused == ()
+    fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+    assert [one.status for one in fleet.streams] == [Status.SERVING, Status.SERVING]
+    assert not fleet.stream(CAM).frozen
+
+
+def test_requests_of_earlier_windows_hold(folder, monkeypatch):
+    early = (rq.StreamPaused(150 * S, CAM, True), rq.MinAccuracyChanged(150 * S, 0.3))
+    resumed = interrupted(folder, early=early)(CAM, OTHER)
+    assert (resumed.paused, resumed.events[-1:]) == (
+        (CAM,),
+        (ev.WorkerBack(200 * S, OTHER, ev.Role.INFERENCE),),
+    )
+    fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+    assert (fleet.stream(CAM).status, fleet.min_accuracy) == (Status.PAUSED, 0.3)
+
+
+def test_requests_hold_after_a_start_that_failed(folder):
+    resume = interrupted(folder, rq.StreamPaused(T, CAM, True))
+    resumed = resume(CAM, OTHER)
+    assert resume(CAM, OTHER) == resumed, "it was killed while its actors started"
+    assert (resumed.paused, resumed.reached_us) == ((CAM,), T)
+    resumed.cut(folder)
+    snapshot = read_snapshot(folder)
+    assert read_steps(folder.journal_segment(snapshot.segment), snapshot.at_byte) == []
+
+
+# Cameras that come and go
+
+
+def test_camera_that_is_not_in_the_fleet_is_removed(folder, monkeypatch):
+    """It was removed in the interrupted window, or in the fleet file."""
+    paused = (rq.StreamPaused(150 * S, CAM, True), rq.StreamPaused(150 * S, OTHER, True))
+    resumed = interrupted(folder, rq.ModelFrozen(T, CAM, True), rq.StreamRemoved(T, CAM), early=paused)(OTHER)
+    assert resumed.paused == (OTHER,)
+    fleet = continued(folder, resumed, monkeypatch, OTHER)
+    assert ([one.stream for one in fleet.streams], CAM in fleet.forgotten) == ([OTHER], True)
+
+
+def test_camera_that_is_new_in_the_fleet_begins_with_the_base_model(folder, monkeypatch):
+    added = ev.StreamAdded(T, NEW, LAMBDAS)
+    resumed = interrupted(folder, added, rq.StreamPaused(T + 1, NEW, True))(CAM, OTHER, NEW)
+    with StateStore(folder.state) as store:
+        for version in range(2):
+            ModelRecord(folder, store, CAM).add_model(ModelVersion(version), b"%d" % version, 0, None, 0.5, 0)
+    assert newest_weights(folder, shipped_fleet(CAM, OTHER, NEW)) == {CAM: (b"1", 1)}
+    assert (resumed.known, resumed.paused) == ({CAM, OTHER}, (NEW,))
+    fleet = continued(folder, resumed, monkeypatch, CAM, OTHER, NEW)
+    assert (fleet.stream(NEW).version, fleet.stream(NEW).status) == (BASE_VERSION, Status.PAUSED)
+
+
+@pytest.mark.parametrize("removed_early", [False, True])
+def test_camera_that_was_removed_and_added_again_is_a_new_one(folder, monkeypatch, removed_early):
+    before = (rq.StreamPaused(150 * S, CAM, True), rq.ModelFrozen(150 * S, CAM, True))
+    removed = rq.StreamRemoved(160 * S if removed_early else T + 1, CAM)
+    since = (
+        ev.StreamAdded(T + 2, CAM, LAMBDAS),
+        rq.TermsChanged(T + 2, CAM, 4.0, None),
+        rq.ModelFrozen(T + 3, CAM, True),
+    )
+    events = since if removed_early else (rq.StreamPaused(T, CAM, True), removed, *since)
+    resume = interrupted(folder, *events, early=(*before, *((removed,) if removed_early else ())))
+    for _interruption in range(3):
+        resumed = resume(CAM, OTHER)
+        assert (resumed.again, resumed.paused) == ({CAM}, ())
+        fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+        cam = fleet.stream(CAM)
+        assert (cam.status, cam.removed, cam.frozen, cam.terms.weight) == (Status.SERVING, False, True, 4.0)
+
+
+def test_camera_of_the_fleet_whose_addition_was_not_recorded_is_added(folder, monkeypatch):
+    """The service was killed between the fleet file and the journal."""
+    resumed = interrupted(folder, rq.StreamRemoved(T, CAM))(CAM, OTHER)
+    fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+    assert fleet.stream(CAM).status is Status.SERVING
+
+
+# Without a state
+
+
+@pytest.mark.parametrize("change", [{"format": 0}, {"state": {"fleet": "other"}}, {"at_byte": 1 << 40}])
+def test_service_of_another_version_begins_anew_and_keeps_its_weights(folder, change, caplog):
+    resume = interrupted(folder, rq.StreamPaused(T, CAM, True))
+    with StateStore(folder.state) as store:
+        for version in range(2):
+            ModelRecord(folder, store, CAM).add_model(ModelVersion(version), b"%d" % version, 0, None, 0.5, 0)
+    content = json.loads(folder.snapshot.read_text())
+    folder.snapshot.write_text(json.dumps(content | change))
+    assert resume(CAM, OTHER) is None
+    assert "what is known of past windows is lost; the models that served go on" in caplog.text
+    assert (segments(folder), folder.snapshot.exists()) == ([], False)
+    assert newest_weights(folder, shipped_fleet(CAM, OTHER)) == {CAM: (b"1", 1)}
+    assert resume(CAM, OTHER) is None, "and once more, if it is killed"
+
+
+def test_service_that_was_killed_in_its_first_window_begins_anew(folder, caplog):
+    SegmentedJournal(folder, "thief", ENDLESS).close()
+    assert resume_service(folder, (CAM,)) is None
+    assert (segments(folder), caplog.text) == ([], "")
+
+
+# Where it continues
+
+
+def answer(folder, stream, *frames):
+    """Has frames on disk, which came every 0.4 s."""
+    writer = HourWriter(folder.hours(stream))
+    for frame in frames:
+        writer.add(seen(frame, []))
+    writer.close()
+
+
+def test_new_run_and_new_service_begin_at_zero(folder):
+    for endless in (False, True):
+        assert opened(folder, None, CAM, endless=endless).continue_us == 0
+
+
+def test_service_without_a_state_goes_on_after_its_newest_frame(folder):
+    answer(folder, CAM, 0, 1)
+    answer(folder, OTHER, 0, 5)
+    assert opened(folder, None, CAM, OTHER).continue_us == 2 * S + 1
+    assert opened(folder, None, CAM, OTHER, endless=False).continue_us == 0, "a run repeats its frames"
+
+
+def test_resumed_service_goes_on_after_its_last_step_or_frame(folder):
+    resumed = interrupted(folder, ev.WorkerBack(T, CAM, ev.Role.INFERENCE))(CAM, OTHER)
+    run = opened(folder, resumed, CAM, OTHER)
+    answer(folder, CAM, 574)
+    assert run.continue_us == T, "its frames end at 229.6 s"
+    answer(folder, OTHER, 576)
+    assert run.continue_us == 230_400_000 + 1
+    assert opened(folder, resumed, CAM, OTHER, endless=False).continue_us == 200 * S
+
+
+def test_service_that_was_interrupted_as_a_window_opened_goes_on_there(folder):
+    service = Service(folder)
+    service.journal.snapshot(service.state)
+    service.journal.close()
+    resumed = resume_service(folder, (CAM, OTHER))
+    assert opened(folder, resumed, CAM, OTHER).continue_us == service.state.fleet.window_end_us
