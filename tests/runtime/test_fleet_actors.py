@@ -264,3 +264,28 @@ def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
     assert set(starting("gpu", {}, STREAMS[1:]).wait_ready()) == set(STREAMS)
     with pytest.raises(UserError, match=r"cam-1 since its decoder died \(killed by SIGABRT\)"):
         starting("gpu", {}, STREAMS).wait_ready()
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_restarted_inference_of_a_paused_camera_stays_closed(fleet_of, paused):
+    fleet = fleet_of("gpu")
+    fleet.pause("cam-1", True)
+    fleet.pause("cam-1", paused)
+    fleet.has_died(fleet.streams["cam-1"].inference)
+    fleet.make_again("cam-1", Role.INFERENCE, 77)
+    process, join, *then = fleet.streams["cam-1"].inference.calls
+    assert (process[0], join[0]) == ("process", "join")
+    assert then == ([("pause", "cam-1", True)] if paused else [])
+
+
+@pytest.mark.parametrize("role", Role)
+def test_removed_camera_is_not_restarted_with_those_of_its_process(fleet_of, role):
+    fleet = fleet_of("gpu")
+    fleet.remove("cam-1")
+    assert [one.id for one in fleet.fleet.streams] == ["cam-2", "cam-3", "cam-4"]
+    assert fleet.beside("cam-3", role) == ()
+    fleet.has_died(fleet.streams["cam-3"].worker(role))
+    fleet.make_again("cam-3", role, 77)
+    made = fleet.streams["cam-3"].worker(role)
+    config = made.config.streams[0] if role is Role.RETRAINING else made.calls[1][1]
+    assert (config.stream, config.gpu) == ("cam-3", 0)
