@@ -127,11 +127,12 @@ class Endpoints:
     async def _healthz(self, _request: web.Request) -> web.Response:
         try:
             async with asyncio.timeout(HEALTH_S):
-                await self._in(self._health, self.backend.status)
+                status = await self._in(self._health, self.backend.status)
         except Exception as error:
             _LOG.warning("the service does not tell its status: %r", error)
             return web.json_response({"ok": False}, status=503)
-        return web.json_response({"ok": True})
+        has_begun = status.window >= 0
+        return web.json_response({"ok": has_begun}, status=200 if has_begun else 503)
 
     async def _openapi(self, _request: web.Request) -> web.Response:
         return web.json_response(await self._in(self._readers, description))

@@ -270,7 +270,7 @@ ROUTES: tuple[Route, ...] = (
         "GET",
         "/healthz",
         "healthz",
-        "Whether the service answers: 200, or 503.",
+        "Whether the service runs and answers: 200, or 503, also while it starts.",
         None,
         dict[str, bool],
         access=Access.OPEN,
