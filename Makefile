@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-video experiments gpu-check test long lint types layers unit debian docs wheel clean
+.PHONY: help demo demo-video experiments gpu-check chaos test long lint types layers unit debian docs wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -40,6 +40,10 @@ experiments: $(VENV)/.installed ## draw the papers' figures, quickly; ARGS=--ful
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu-check: ## measure whether shares hold on this machine's GPU
 	@PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) experiments/gpu_check.py $(ARGS)
+
+# A service under random faults: what must hold meanwhile, and how soon it is back. ARGS="--minutes 30 --seed 3".
+chaos: $(VENV)/.installed ## serve cameras, kill and stop what serves them, check the invariants (10 minutes)
+	PYTHONUNBUFFERED=1 $(BIN)/python experiments/chaos.py $(ARGS)
 
 test: lint types layers unit ## run all checks and tests (10 minutes)
 

@@ -1,0 +1,144 @@
+"""Invariants of a service under faults, as ``chaos.py`` checks them on what is on disk and in the kernel."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ekya.control.journal_replay import replay
+from ekya.control.loop_state import LoopState
+from ekya.core.errors import UserError
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.journal import read_header, read_steps
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import segment_state, segments
+
+SHARED = Path("/dev/shm")
+
+
+@dataclass(slots=True, eq=False)
+class Answers:
+    """The sink's file, read as it grows: whether the numbers of each camera's answers rise.
+
+    Attributes:
+        path: of the file.
+        newest: number of the newest answer by camera.
+        counts: number of answers by camera.
+        deaths: of the service process so far; after each, answers of a camera may come again once.
+        again: number of times that answers came again
+    """
+
+    path: Path
+    newest: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    deaths: int = 0
+    again: int = 0
+    _forgiven: dict[str, int] = field(default_factory=dict)
+    _at: int = 0
+    _rest: bytes = b""
+
+    def read(self, deaths: int) -> Iterator[str]:
+        """Reads what has come since the last call; yields what is out of order, in words."""
+        self.deaths = max(self.deaths, deaths)
+        if not self.path.is_file():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield from self._line(line)
+
+    def _line(self, line: bytes) -> Iterator[str]:
+        try:
+            camera, _, number = json.loads(line)["id"].rpartition("/")
+        except (ValueError, KeyError, TypeError):
+            yield f"a line of the sink is no answer: {line[:80]!r}"
+            return
+        frame, newest = int(number), self.newest.get(camera, -1)
+        if frame <= newest:
+            self.again += 1
+            if self._forgiven.get(camera, 0) >= self.deaths:
+                yield f"{camera}/{frame} came after {camera}/{newest}, and the service had not died since"
+            self._forgiven[camera] = self.deaths
+        self.newest[camera] = frame
+        self.counts[camera] = self.counts.get(camera, 0) + 1
+
+
+def journal_wrong(folder: RunFolder) -> list[str]:
+    """Returns what is wrong with a journal's newest segment: other commands, or shares above the capacity."""
+    numbers = segments(folder)
+    if not numbers:
+        return []
+    path = folder.journal_segment(numbers[-1])
+    try:
+        scheduler, options = read_header(path)
+        with path.open("rb") as file:
+            header = len(file.readline())
+        steps, state = read_steps(path, header), segment_state(path)
+    except UserError as error:
+        return [f"replay: {error}"]
+    chosen = make_scheduler(scheduler)
+    for number, done in enumerate(replay(steps, options, chosen.needs, chosen.plan, state)):
+        if not done.same:
+            return [f"replay: step {number} of {path.name} gives other commands"]
+        if (granted := granted_milli(done.state)) > options.capacity_milli:
+            at_s = done.recorded.now_us / 1e6
+            return [
+                f"shares: {granted} of {options.capacity_milli} thousandths at {at_s:.1f} s ({path.name})"
+            ]
+    return []
+
+
+def granted_milli(state: LoopState) -> int:
+    """Returns the sum of all shares by the commands so far: inference, retraining, preparation, lent."""
+    fleet = state.fleet
+    streams = sum(
+        one.inference_share_milli + (one.job.share_milli if one.job is not None else 0)
+        for one in fleet.streams
+    )
+    preparing = 0 if fleet.preparation is None else fleet.preparation.share_milli
+    return streams + preparing + fleet.lent_milli
+
+
+def shared_memory() -> set[str]:
+    """Returns the names of this user's shared memory that no process maps."""
+    mine = set()
+    for path in SHARED.iterdir():
+        with suppress(OSError):
+            if path.stat().st_uid == os.getuid():
+                mine.add(path.name)
+    if mine:
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            with suppress(OSError):
+                text = maps.read_text()
+                mine -= {name for name in mine if str(SHARED / name) in text}
+    return mine
+
+
+def terms_wrong(told: Mapping[str, object], wanted: Mapping[str, "Terms"]) -> Iterable[str]:
+    """Yields differences between what a service says of its cameras and what was asked of it."""
+    cameras = {camera["id"]: camera for camera in told["cameras"]}  # type: ignore[attr-defined]
+    if set(cameras) != set(wanted):
+        yield f"cameras {sorted(cameras)}, asked for were {sorted(wanted)}"
+    for name, terms in wanted.items():
+        if (camera := cameras.get(name)) is None:
+            continue
+        if (camera["state"] == "paused") != terms.paused and camera["state"] not in ("set aside", "ended"):
+            yield f"{name} is {camera['state']}, asked for was {'a pause' if terms.paused else 'none'}"
+        if camera["frozen"] != terms.frozen:
+            yield f"{name} is {'' if camera['frozen'] else 'not '}frozen"
+        if camera["weight"] != terms.weight:
+            yield f"{name} has weight {camera['weight']}, asked for was {terms.weight}"
+
+
+@dataclass(slots=True)
+class Terms:
+    """What was asked of a camera."""
+
+    paused: bool = False
+    frozen: bool = False
+    weight: float = 1.0
