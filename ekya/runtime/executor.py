@@ -184,6 +184,8 @@ class RayExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
+                if command.round == 0:
+                    self._actors.make_spares()
                 self._profiler.begin(command)
             case cmd.SkipPreparation():
                 _LOG.info("%s: %s", ", ".join(command.streams), command.reason)

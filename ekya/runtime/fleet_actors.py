@@ -36,6 +36,7 @@ from ekya.runtime.actor_kinds import (
 )
 from ekya.runtime.actor_processes import GPU_PART, end_process, make_actor, wait_ended
 from ekya.system.host import read_host_memory
+from ekya.system.processes import find_process
 
 _LOG = logging.getLogger(__name__)
 
@@ -392,8 +393,13 @@ class FleetActors:
     def make_spares(self) -> None:
         """Makes a spare inference process for each GPU, where memory allows; they load at low priority.
 
-        They wait for the trainers and the micro-profiler, which must be loaded before window 1.
+        They wait for the trainers and the micro-profiler, which must be loaded before window 1. One that has
+        died since the last call is replaced.
         """
+        for gpu, (spare, warm) in tuple(self._spares.items()):
+            if ray.wait([warm], timeout=0)[0] and not self._is_alive(spare, warm):
+                _LOG.warning("a spare process has died and is made again")
+                del self._spares[gpu]
         for own in self.streams.values():
             gpu = own.config.gpu
             if gpu in self._spares or read_host_memory().free_bytes < _SPARE_BYTES:
@@ -411,12 +417,22 @@ class FleetActors:
         if spare is None or not ray.wait([warm], timeout=0)[0]:
             return None
         del self._spares[gpu]
+        return spare if self._is_alive(spare, warm) else None
+
+    def _is_alive(self, spare: Any, warm: Any) -> bool:
+        """Returns whether a spare process that has replied still runs; one that does not is forgotten.
+
+        The replies of a process stay readable after its death, so the kernel is asked.
+        """
         try:
-            ray.get([warm, self._processes[spare].pid])
+            _, pid = ray.get([warm, self._processes[spare].pid])
         except RayError as error:
             _LOG.warning("a spare process was dead: %s", error)
-            return None
-        return spare
+        else:
+            if find_process(pid) is not None:
+                return True
+        self.has_died(spare)
+        return False
 
     def make_preparation(self, low_priority: bool = False) -> Any:
         """Makes the micro-profiler's actor."""

@@ -1,5 +1,6 @@
 """Tests of streams whose inference shares a process, and of restarting dead workers."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -151,16 +152,21 @@ def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of, monkeypatch
     assert fleet.beside("cam-1", Role.INFERENCE) == ("cam-3",)
 
 
+_NO_PID = 1 << 30
+"""Above the kernel's largest."""
+
+
 @pytest.fixture
 def spares_of(fleet_of, monkeypatch):
     """Makes a fleet with warm, cold or dead spare processes, and restarts the inference of cam-2."""
 
-    def of(warm=True, dead=False):
+    def of(warm=True, dead=False, gone=False):
         fleet = fleet_of("gpu")
 
-        def get(reference):
-            if dead and isinstance(reference, list):
+        def get(references):
+            if dead:
                 raise RayActorError
+            return [None, _NO_PID if gone else os.getpid()]
 
         monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 40))
         monkeypatch.setattr(ray, "wait", lambda asked, timeout: (asked, []) if warm else ([], asked))
@@ -197,9 +203,20 @@ def test_spare_process_takes_over_no_retraining(spares_of):
     assert fleet.streams["cam-2"].retraining.name == "retraining/gpu-1 (restart 1)"
 
 
-@pytest.mark.parametrize("state", [{"warm": False}, {"dead": True}])
+@pytest.mark.parametrize("state", [{"warm": False}, {"dead": True}, {"gone": True}])
 def test_spare_process_that_is_cold_or_dead_takes_nothing_over(spares_of, state):
     assert spares_of(**state).streams["cam-2"].inference.name == "inference/gpu-1 (restart 1)"
+
+
+def test_spare_process_that_has_died_is_made_again(spares_of, monkeypatch):
+    fleet = spares_of()
+    fleet.make_spares()
+    monkeypatch.setattr(ray, "get", lambda references: [None, _NO_PID])
+    fleet.make_spares()
+    monkeypatch.setattr(ray, "get", lambda references: [None, os.getpid()])
+    fleet.has_died(fleet.streams["cam-2"].inference)
+    fleet.make_again("cam-2", Role.INFERENCE, 77)
+    assert fleet.streams["cam-2"].inference.name.startswith("inference/spare (restart")
 
 
 def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
