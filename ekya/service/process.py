@@ -38,6 +38,7 @@ from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import TOKEN_FILE, token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.logs import logged
+from ekya.service.ray_watch import ended_with_ray
 from ekya.service.restarts import read_restarts
 from ekya.service.retention import collect_or_warn
 from ekya.service.status_keeper import CameraTerms, FleetTerms, StatusKeeper
@@ -72,7 +73,12 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
             # Ray has put a handler before ours that prints a stack trace.
-            with _stopped_by_signals(stop), run.open_shares() as shares, ExitStack() as stack:
+            with (
+                _stopped_by_signals(stop),
+                ended_with_ray(),
+                run.open_shares() as shares,
+                ExitStack() as stack,
+            ):
                 service = FleetService(run, with_token, stack)
                 session = RunSession(
                     run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
