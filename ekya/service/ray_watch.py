@@ -1,7 +1,7 @@
 """Ends a service process whose Ray has died: only a new process can start Ray again.
 
 Otherwise the death of Ray's node would look like that of every worker, which it takes with it, and again at
-each attempt to start one: all cameras would be set aside. And a service whose control store has died serves for
+each attempt to start one: all cameras would be set aside. A service whose control store has died serves for
 a minute, but starts nothing.
 """
 
