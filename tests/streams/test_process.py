@@ -91,6 +91,28 @@ def test_process_abort_is_reported_in_words(odd: Any) -> None:
         assert process.poll(0.0) == []
 
 
+def test_process_that_hangs_is_killed(odd: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("ekya.streams.ingest.process._HUNG_S", 0.3)
+    with SourceProcess(odd(frames=1000), ("car",)) as process:
+        process.wait_open()
+        process.begin(time.monotonic_ns())
+        assert process.poll(5.0)
+        os.kill(process.pid, signal.SIGSTOP)
+        stopped_s = time.monotonic()
+        drain(process)
+        assert process.died == "it gave no sign of life for 0.3 s"
+        assert time.monotonic() - stopped_s < 3
+
+
+def test_process_that_waits_for_its_next_frame_does_not_hang(odd: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("ekya.streams.ingest.process._HUNG_S", 0.3)
+    with SourceProcess(odd(frames=4, fps=2.0), ("car",)) as process:
+        process.wait_open()
+        process.begin(time.monotonic_ns())
+        assert [one.index for one in drain(process)] == [0, 1, 2, 3]
+        assert process.died is None
+
+
 def test_process_exception_is_reported_in_words(odd: Any) -> None:
     with SourceProcess(odd(frames=2, end="raise"), ("car",)) as process:
         assert len(list(process.frames())) == 2

@@ -33,6 +33,7 @@ class MessageKind(IntEnum):
     NOTED = 6
     LOST = 7
     BACK = 8
+    ALIVE = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)

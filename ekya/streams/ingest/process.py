@@ -31,6 +31,12 @@ _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
 
+_HUNG_S = 30.0
+"""A process that has given frames, and then for so long neither one nor another message, hangs."""
+
+_HUNG_FRAMES = 5
+"""A source of few frames may take longer: so many frames' time."""
+
 
 class SourceDiedError(UserError):
     """A source's process died before the source was open; a retry may succeed."""
@@ -126,6 +132,8 @@ class SourceProcess:
         self._finished = False
         self._on_demand = False
         self._closed = False
+        # Time of its last message; None before its first frame, which may be far into a recording.
+        self._heard_s: float | None = None
         self._send(
             memory_fd=self._memory,
             pipe_fd=child_pipe,
@@ -186,12 +194,15 @@ class SourceProcess:
         """Returns all frames that arrived since the last call, in order.
 
         Paced, only the last of them has pixels; on demand, all have. Waits up to ``timeout_s`` for the first;
-        an empty list means that none arrived, or that none will (``ended``).
+        an empty list means that none arrived, or that none will (``ended``). Paced, a process that hangs is
+        killed, and has died then.
         """
         deadline = time.monotonic() + timeout_s
         headers = self._receive(timeout_s)
         while not headers and not self.ended and (left_s := deadline - time.monotonic()) > 0:
             headers = self._receive(left_s)
+        if not headers:
+            self._end_hung()
         arrived = []
         for header in headers:
             image = self._slots.read(header) if self._on_demand or header is headers[-1] else None
@@ -257,8 +268,11 @@ class SourceProcess:
                 self._note_death()
                 break
             self._received.feed(data)
+            if self._heard_s is not None:
+                self._heard_s = time.monotonic()
             for kind, body in unpack(self._received):
                 if isinstance(body, FrameHeader):
+                    self._heard_s = time.monotonic()
                     self.damaged = body.damaged
                     headers.append(body)
                 else:
@@ -279,6 +293,15 @@ class SourceProcess:
                 _log.warning("%s", text)
             case MessageKind.LOST | MessageKind.BACK:
                 self.lost = text or None
+
+    def _end_hung(self) -> None:
+        """Kills the process if it has stopped: a decoder may wait for ever in a library."""
+        if self.ended or self._closed or self._on_demand or self.lost is not None or self._heard_s is None:
+            return
+        limit_s = max(_HUNG_S, _HUNG_FRAMES / self._fps if self._fps else 0.0)
+        if time.monotonic() - self._heard_s > limit_s:
+            self._process.kill()
+            self.died = f"it gave no sign of life for {limit_s:g} s"
 
     def _note_death(self) -> None:
         """Records how the process died; called when the pipe closed without a last message."""

@@ -38,6 +38,8 @@ from ekya.streams.ingest.process import SourceSpec
 
 _Requests = queue.SimpleQueue[dict[str, Any]]
 
+_ALIVE_EVERY_NS = 5_000_000_000
+
 
 class _Outbox:
     """Queue of messages to the pipe; keeps what does not fit yet, so that writing never blocks.
@@ -62,13 +64,16 @@ class _Outbox:
         self._flush()
 
     def wait_until(self, due_ns: int) -> None:
-        """Sleeps until a monotonic time, and sends waiting messages meanwhile."""
+        """Sleeps until a monotonic time, and sends waiting messages and signs of life meanwhile."""
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if self._waiting:
                 select.select([], [self._fd], [], left_ns / 1e9)
                 self._flush()
-            else:
+            elif left_ns < _ALIVE_EVERY_NS:
                 time.sleep(left_ns / 1e9)
+            else:
+                time.sleep(_ALIVE_EVERY_NS / 1e9)
+                self.put(MessageKind.ALIVE)
 
     def empty(self) -> None:
         """Blocks until all messages are in the pipe."""
