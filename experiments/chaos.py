@@ -76,7 +76,7 @@ class Chaos:
         self._look(failed)
         before = service.by_kind()
         victims = [self.chance.choice(before[kind]) for kind in fault.kinds if before[kind]]
-        if {"inference", "retraining", "micro-profiler"} & set(fault.kinds) or fault.what == "stop":
+        if {"inference", "retraining", "raylet", "gcs_server"} & set(fault.kinds):
             self.deaths_s.append(time.monotonic())
         struck_s = time.monotonic()
         self._grown_s = dict.fromkeys(self.answers.counts, struck_s)
@@ -260,7 +260,6 @@ class Chaos:
         if not aside:
             return
         yield f"set aside by the rule: {', '.join(aside)}"
-        self.deaths_s.clear()
         try:
             if len(aside) == len(self.wanted):  # the last one cannot be removed
                 yield self._add(next(one for one in self.service.cameras if one not in self.wanted))

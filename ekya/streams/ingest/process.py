@@ -31,8 +31,10 @@ _PIPE_BYTES = 65536
 _LAST_WORDS_BYTES = 300
 _GRACE_S = 1.0
 
-_HUNG_S = 30.0
-"""A process that has given frames, and then for so long neither one nor another message, hangs."""
+_HUNG_S = 75.0
+"""A process that has given frames, and then for so long neither one nor another message, hangs.
+
+Longer than the longest ``stall_s``, within which a camera's own process notices that it is lost."""
 
 _HUNG_FRAMES = 5
 """A source of few frames may take longer: so many frames' time."""
