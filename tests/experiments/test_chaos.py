@@ -1,0 +1,75 @@
+"""What chaos.py notices of a service, and the faults that it knows."""
+
+import json
+import random
+from itertools import islice
+
+import chaos_faults
+import pytest
+from chaos_checks import Answers, Terms, terms_wrong
+
+from ekya.core.errors import UserError
+
+
+@pytest.fixture
+def sink(tmp_path):
+    """Writes answers with these ids, and reads them."""
+    answers = Answers(tmp_path / "answers.jsonl")
+
+    def read(*ids, deaths=0):
+        with answers.path.open("a") as file:
+            file.writelines(json.dumps({"id": one}) + "\n" for one in ids)
+        return list(answers.read(deaths))
+
+    return read
+
+
+def test_answers_in_order_are_well(sink):
+    assert sink("cam-1/1", "cam-2/1", "cam-1/2") == []
+    assert sink("cam-2/5", "cam-1/3") == []
+
+
+def test_answer_that_comes_twice_is_wrong_unless_the_service_died(sink):
+    assert sink("cam-1/1", "cam-1/2", "cam-2/2") == []
+    assert sink("cam-1/1", "cam-1/2", "cam-1/3", "cam-2/2", deaths=1) == []
+    (said,) = sink("cam-1/3", deaths=1)
+    assert "cam-1/3 came after cam-1/3" in said
+
+
+def test_line_that_was_cut_off_is_read_when_it_is_whole(sink, tmp_path):
+    sink("cam-1/1")
+    with (tmp_path / "answers.jsonl").open("a") as file:
+        file.write('{"id": "cam')
+    assert sink() == []
+    assert len(sink("cam-1/2")) == 1, "no answer"
+
+
+def test_terms_that_are_not_as_asked_for_are_named():
+    camera = {"id": "cam-1", "state": "serving", "frozen": False, "weight": 1.0}
+    told = {"cameras": [camera, {**camera, "id": "cam-2", "state": "paused"}]}
+    assert list(terms_wrong(told, {"cam-1": Terms(), "cam-2": Terms(paused=True)})) == []
+    said = list(terms_wrong(told, {"cam-1": Terms(frozen=True, weight=2.0), "cam-2": Terms()}))
+    assert said == [
+        "cam-1 is not frozen",
+        "cam-1 has weight 1.0, asked for was 2.0",
+        "cam-2 is paused, asked for was none",
+    ]
+    assert "asked for were ['cam-1']" in next(iter(terms_wrong(told, {"cam-1": Terms()})))
+
+
+def test_same_seed_deals_same_faults_and_every_kind_dies():
+    dealt = list(islice(chaos_faults.deck(random.Random(3)), 34))
+    assert dealt == list(islice(chaos_faults.deck(random.Random(3)), 34))
+    alone = {fault.kinds[0] for fault in dealt if fault.what == "kill" and len(fault.kinds) == 1}
+    assert alone == set(chaos_faults.KINDS)
+
+
+@pytest.mark.parametrize("text", ["kill:raylet", "hang:decoder", "kill:spare+inference", "restart", "power"])
+def test_fault_is_read_from_its_name(text):
+    assert str(chaos_faults.Fault.of(text)) == text
+
+
+@pytest.mark.parametrize("text", ["kill", "kill:supervisor", "power:raylet", "burn:raylet"])
+def test_unknown_fault_is_refused(text):
+    with pytest.raises(UserError, match="--faults"):
+        chaos_faults.Fault.of(text)
