@@ -24,6 +24,7 @@ from ekya.runtime.actor_errors import in_words, received
 from ekya.runtime.actor_kinds import Ready
 from ekya.runtime.actor_processes import EVENTS
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.hung_actors import HungActors
 from ekya.runtime.late_streams import LateStreams
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.profiler_calls import ProfilerCalls
@@ -107,6 +108,7 @@ class RayExecutor:
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
         # Polled actors and the workers in them; the micro-profiler has none.
         self._polled: dict[Any, set[Worker]] = {}
+        self._hung = HungActors()
         self._set_aside: set[StreamId] = set()
         self._overdue: set[Worker] = set()
         # Calls in flight by which workers enter or leave a process.
@@ -157,6 +159,7 @@ class RayExecutor:
                 break
             self._calls.wait(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
             self._shares.pass_time()
+            self._end_hung()
             self._call_posted()
             self._alive()
         self._returned_s = time.monotonic()
@@ -384,6 +387,7 @@ class RayExecutor:
     def _died(self, actor: Any, error: RayError) -> None:
         """Handles the death of an actor and its workers; workers still joining are handled elsewhere."""
         self._actors.has_died(actor)
+        self._hung.forget(actor)
         for worker in sorted(self._polled.pop(actor)):
             stream, role = worker
             reason = _OVERDUE if worker in self._overdue else in_words(error)
@@ -394,6 +398,13 @@ class RayExecutor:
                 self._emit(ev.WorkerDied(self._clock.now_us(), stream, role, reason))
         if actor is self._actors.preparation:
             self._profiler.restart(error)
+
+    def _end_hung(self) -> None:
+        """Kills processes that hang; they are then handled like any that died."""
+        for actor in self._hung.take(self._clock.now_us()):
+            workers = [f"{role} of {stream}" for stream, role in sorted(self._polled[actor])]
+            _LOG.warning("the process of %s hangs and is killed", ", ".join(workers) or "the micro-profiler")
+            self._actors.end(actor)
 
     # Events
 
@@ -428,6 +439,7 @@ class RayExecutor:
         if error is not None:
             self._died(actor, error)
             return
+        self._hung.replied(actor, self._clock.now_us())
         for event in events:
             if isinstance(event, ev.Warned):
                 self._emit(received(event, self._now_us(), self._actors.fleet))

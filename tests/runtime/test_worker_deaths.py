@@ -125,3 +125,28 @@ def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
     run.actors.kill(run.process)
     died, other = events_of(run.executor, run.actors)
     assert died.reason == "it did not release its share in time" != other.reason
+
+
+def pass_s(run, seconds, *alive):
+    """Lets time pass, in which these actors reply to their polls."""
+    events = []
+    for _ in range(seconds):
+        for actor in alive:
+            run.actors.emit(actor)
+        events += run.executor.wait(run.actors.clock.now + 1_000_000).events
+    return [(type(event), event.stream) for event in events]
+
+
+def test_process_that_hangs_is_killed(run):
+    run.actors.emit(run.process)
+    others = [run.actors.preparation, *(own.retraining for own in run.actors.streams.values())]
+    assert pass_s(run, 58, *others) == []
+    assert run.actors.killed == []
+    pass_s(run, 5, *others)
+    assert run.actors.killed == [run.process]
+    assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
+
+
+def test_process_that_loads_does_not_hang(run):
+    pass_s(run, 100)
+    assert run.actors.killed == []

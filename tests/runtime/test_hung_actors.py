@@ -1,0 +1,27 @@
+"""Actors that hang are told from those that reply, and from a pause of the caller."""
+
+from ekya.core.units import US_PER_S
+from ekya.runtime.hung_actors import HUNG_US, HungActors
+
+
+def looked_at(hung, from_s, to_s):
+    """Looks once a second, and returns what hangs."""
+    return [actor for at_s in range(from_s, to_s) for actor in hung.take(at_s * US_PER_S)]
+
+
+def test_actor_that_does_not_reply_is_named_once():
+    hung = HungActors()
+    hung.replied("a", 0)
+    hung.replied("b", 50 * US_PER_S)
+    assert looked_at(hung, 0, HUNG_US // US_PER_S + 1) == []
+    assert looked_at(hung, HUNG_US // US_PER_S + 1, 100) == ["a"]
+    hung.forget("b")
+    assert looked_at(hung, 100, 200) == []
+
+
+def test_pause_of_the_caller_is_not_held_against_actors():
+    hung = HungActors()
+    hung.replied("a", 0)
+    assert looked_at(hung, 0, 50) == []
+    assert looked_at(hung, 1000, 1010) == []
+    assert looked_at(hung, 1010, 1020) == ["a"]
