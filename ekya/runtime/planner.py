@@ -1,19 +1,20 @@
 """Plans windows in the scheduler's actor, and in the run's own process while that one starts."""
 
 import logging
+import os
 import time
 from collections import deque
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.runtime.actor_errors import in_words, reporting_user_errors
-from ekya.runtime.actor_processes import make_actor
+from ekya.runtime.actor_processes import end_process, make_actor
 from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ _DURATIONS = 10_000
 
 _DEATHS_ALLOWED = 2
 """Consecutive deaths of the scheduler's process without a plan that are followed by a restart."""
+
+_ANSWER_S = 30.0
+"""A scheduler that takes longer hangs. Half of what a supervisor waits for a sign of life of the loop."""
 
 
 class ActorPlanner:
@@ -46,19 +50,24 @@ class ActorPlanner:
         self.planning_ms: deque[float] = deque(maxlen=_DURATIONS)
         self._actor: Any = None
         self._starting: Any = None
+        # Reference to the actor's pid.
+        self._process: Any = None
         self._start(self._actor_name)
 
     def plan(self, view: WindowView) -> Plan:
         """Returns the plan for a view."""
         if not self._is_starting() and self._deaths <= _DEATHS_ALLOWED:
             try:
-                plan, took_ms = ray.get(self._actor.plan.remote(view))
+                plan, took_ms = ray.get(self._actor.plan.remote(view), timeout=_ANSWER_S)
                 self._deaths = 0
                 self.planning_ms.append(took_ms)
                 answer: Plan = plan
                 return answer
             except RayActorError as error:
                 self._start_again(in_words(error))
+            except GetTimeoutError:
+                end_process(self._actor, self._process)
+                self._start_again(f"it gave no plan for {_ANSWER_S:g} s")
         began_s = time.perf_counter()
         plan = self._scheduler.plan(view)
         self.planning_ms.append((time.perf_counter() - began_s) * 1000)
@@ -85,7 +94,7 @@ class ActorPlanner:
     def _start(self, name: str) -> None:
         actor_class = reporting_user_errors(SchedulerActor, name)
         self._actor = make_actor(actor_class, name, {}, 0.0, self._name)
-        self._starting = self._actor.ready.remote()
+        self._process = self._starting = self._actor.ready.remote()
 
 
 class SchedulerActor:
@@ -95,8 +104,9 @@ class SchedulerActor:
         self._scheduler = make_scheduler(scheduler)
         freeze_loaded()
 
-    def ready(self) -> None:
-        """Returns when it can plan."""
+    def ready(self) -> int:
+        """Returns its pid when it can plan."""
+        return os.getpid()
 
     def plan(self, view: WindowView) -> tuple[Plan, float]:
         """Returns the plan and the milliseconds that it took."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 
 from ekya.runtime import planner as planning
 from ekya.runtime.planner import ActorPlanner
@@ -17,6 +17,7 @@ class Actors:
 
     dead: set[int] = field(default_factory=set)
     starting: set[int] = field(default_factory=set)
+    hung: set[int] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
 
@@ -34,8 +35,10 @@ class Actors:
 def actors(monkeypatch):
     actors = Actors()
 
-    def get(reference):
+    def get(reference, timeout):
         number, view = reference
+        if number in actors.hung:
+            raise GetTimeoutError
         if number in actors.dead:
             raise ActorDiedError
         if isinstance(view, Exception):
@@ -49,6 +52,7 @@ def actors(monkeypatch):
     monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "kill", lambda actor: actors.killed.append(actor.number))
     monkeypatch.setattr(planning, "make_actor", actors.make)
+    monkeypatch.setattr(planning, "end_process", lambda _actor, process: actors.killed.append(process))
     return actors
 
 
@@ -72,6 +76,14 @@ def test_plan_while_a_dead_scheduler_restarts_is_made_here(actors, planner, capl
     (record,) = caplog.records
     assert (record.levelname, record.exc_info) == ("WARNING", None)
     assert record.message.startswith("the scheduler died (The actor died unexpectedly")
+
+
+def test_scheduler_that_hangs_is_killed_and_the_plan_is_made_here(actors, planner, caplog):
+    actors.hung = {0}
+    assert planner.plan("first") == ("first", "planned here")
+    assert actors.killed == [0]
+    assert planner.plan("second") == ("second", "planned by 1")
+    assert "it gave no plan for" in caplog.text
 
 
 def test_scheduler_that_keeps_dying_is_restarted_twice(actors, planner, caplog):
