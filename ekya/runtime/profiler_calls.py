@@ -65,6 +65,8 @@ class ProfilerCalls:
         self._preparing: cmd.BeginPreparation | None = None
         # Start-up calls of a micro-profiler that was started again.
         self._starts: set[Any] = set()
+        # Answer to a drift that the loop asked for meanwhile.
+        self._refused: cmd.BeginPreparation | None = None
 
     def end(self, command: cmd.EndPreparation) -> None:
         """Ends a preparation, which drops unfinished work."""
@@ -79,7 +81,11 @@ class ProfilerCalls:
         if self._starts:
             # The loop asks again when the micro-profiler is back.
             _LOG.warning("window %d has no labels until the micro-profiler is back", command.window)
-            self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
+            if command.round == 0:
+                self._emit(ev.PreparationEnded(self._clock.now_us(), command.window, command.round))
+            else:
+                # The loop would ask at once for what was not labelled.
+                self._refused = command
             return
         self._preparing = command
         holder, begin = preparation_holder(command.window, command.round), partial(self._prepare, command)
@@ -165,4 +171,7 @@ class ProfilerCalls:
         if start in self._starts:
             self._starts.remove(start)
             if not self._starts:
+                if self._refused is not None:
+                    refused, self._refused = self._refused, None
+                    self._emit(ev.PreparationEnded(self._clock.now_us(), refused.window, refused.round))
                 self._emit(ev.ProfilerBack(self._clock.now_us()))

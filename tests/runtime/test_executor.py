@@ -185,6 +185,18 @@ def test_window_is_not_prepared_until_the_micro_profiler_is_back(executor, actor
     assert len(actors.calls("begin")) == 1
 
 
+def test_drift_is_not_answered_until_the_micro_profiler_is_back(executor, actors):
+    actors.kill(actors.preparation)
+    events_of(executor, actors)
+    executor.execute([replace(prepare(1), round=1)])
+    assert events_of(executor, actors) == (), "the loop would ask again at once, and so on"
+    actors.calls("begin_run")[0].reply()
+    actors.calls("know", actors.preparation)[0].reply()
+    ended, back = events_of(executor, actors)
+    assert (type(ended), ended.window, ended.round) == (ev.PreparationEnded, 1, 1)
+    assert type(back) is ev.ProfilerBack
+
+
 def test_death_of_the_micro_profiler_ends_the_preparation(executor, actors):
     executor.execute([prepare(1)])
     actors.kill(actors.preparation)
