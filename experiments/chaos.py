@@ -79,6 +79,7 @@ class Chaos:
         if {"inference", "retraining", "raylet", "gcs_server"} & set(fault.kinds):
             self.deaths_s.append(time.monotonic())
         struck_s = time.monotonic()
+        self._seen = {}
         self._grown_s = dict.fromkeys(self.answers.counts, struck_s)
         self._do(fault, victims, failed, noted)
         gone = victims if fault.what in ("kill", "hang") else []
