@@ -32,4 +32,4 @@ def test_invariants_hold_under_faults(tmp_path) -> None:
     told = json.loads((tmp_path / "chaos.json").read_text())
     assert [one["fault"] for one in told["faults"]] == list(FAULTS)
     assert told["restarts"] == 1, "of the raylet; after the power cut the supervisor is new"
-    assert min(told["answers"].values()) > 20
+    assert sum(told["answers"].values()) > 100
