@@ -44,6 +44,7 @@ class OpenRun:
         resumed: state to resume from; None for a new run.
         host: measured costs of its work on this machine.
         gave_up: sentences on what was given up to fit the machine.
+        continue_us: run time at which it begins or continues.
     """
 
     folder: RunFolder
@@ -54,19 +55,7 @@ class OpenRun:
     resumed: Resumed | None
     host: ProbedHost
     gave_up: tuple[str, ...] = ()
-
-    @property
-    def continue_us(self) -> int:
-        """Run time at which it begins or continues.
-
-        A run that ends is repeated from the begin of its last window, with frames that were answered in it. A
-        service goes on where it was: frames of a camera come once, and their times must not go back.
-        """
-        if self.resumed is None:
-            return _newest_us(self.folder, self.fleet) if self.options.endless else 0
-        if not self.options.endless:
-            return self.resumed.from_us
-        return max(self.resumed.reached_us, _newest_us(self.folder, self.fleet))
+    continue_us: int = 0
 
     @property
     def gpus(self) -> int:
@@ -105,6 +94,18 @@ class OpenRun:
             UserError: it could not be started.
         """
         return self.chosen.backend.open(self.gpus)
+
+
+def _continue_us(folder: RunFolder, fleet: FleetConfig, resumed: Resumed | None, *, endless: bool) -> int:
+    """Returns the run time at which a run begins or continues.
+
+    A run that ends is repeated from the begin of its last window, with frames that were answered in it. A
+    service goes on where it was: frames of a camera come once, and their times must not go back.
+    """
+    if not endless:
+        return 0 if resumed is None else resumed.from_us
+    reached_us = 0 if resumed is None else resumed.reached_us
+    return max(reached_us, _newest_us(folder, fleet))
 
 
 def _newest_us(folder: RunFolder, fleet: FleetConfig) -> int:
@@ -157,7 +158,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     if fleet.hand_over == "cuda-ipc":
         require_gpu(chosen.capability.device)
     constants = _constants(fleet, options, chosen, resumed, host)
-    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up)
+    continue_us = _continue_us(folder, fleet, resumed, endless=options.endless)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, continue_us)
 
 
 def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:

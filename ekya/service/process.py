@@ -200,7 +200,8 @@ class FleetService:
     def _set_clock(self) -> None:
         """Records the wall-clock time again after the host's clock was set, or the host has slept."""
         now_us, unix_us = 0 if self._control is None else self._control.now_us(), time.time_ns() // 1000
-        if abs(self._unix_us(now_us) - unix_us) > _CLOCK_SET_US:
+        has_begun = now_us >= self._run.continue_us  # the loop begins shortly before
+        if has_begun and abs(self._unix_us(now_us) - unix_us) > _CLOCK_SET_US:
             _LOG.warning("the clock of this machine was set; times of answers follow it from now on")
             record_start(self._run.folder, now_us, unix_us)
             self._clock = WallClock.read(self._run.folder)
