@@ -25,7 +25,6 @@ from ekya.core.profile import Family
 from ekya.core.units import StreamId
 from ekya.gpu.nvml import list_gpus
 from ekya.models.edge.forward import SelfTest
-from ekya.pipeline.classes import fleet_classes
 from ekya.streams.ingest.credentials import masked
 from ekya.system.files import write_text_atomic
 from ekya.system.host import cpu_limit, instruction_set, processor_name
@@ -123,7 +122,7 @@ def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
     known = host.costs.streams
-    if host.classes != fleet_classes(fleet) or not known:
+    if host.classes != fleet.classes or not known:
         return None
     usual = dearest(known)
     streams = {

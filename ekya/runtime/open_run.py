@@ -96,7 +96,7 @@ class OpenRun:
         return self.chosen.backend.open(self.gpus)
 
 
-def _continue_us(folder: RunFolder, fleet: FleetConfig, resumed: Resumed | None, *, endless: bool) -> int:
+def continue_us(folder: RunFolder, fleet: FleetConfig, resumed: Resumed | None, *, endless: bool) -> int:
     """Returns the run time at which a run begins or continues.
 
     A run that ends is repeated from the begin of its last window, with frames that were answered in it. A
@@ -158,8 +158,8 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     if fleet.hand_over == "cuda-ipc":
         require_gpu(chosen.capability.device)
     constants = _constants(fleet, options, chosen, resumed, host)
-    continue_us = _continue_us(folder, fleet, resumed, endless=options.endless)
-    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, continue_us)
+    from_us = continue_us(folder, fleet, resumed, endless=options.endless)
+    return OpenRun(folder, fleet, options, constants, chosen, resumed, host, gave_up, from_us)
 
 
 def _as_begun(fleet: FleetConfig, begun: LoopOptions) -> FleetConfig:

@@ -12,7 +12,6 @@ from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
-from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.probe import Probe, ProbedHost, keep_host, kept_host
 
 FLEET = """
@@ -127,7 +126,7 @@ def measured(tmp_path):
     of = fleet(tmp_path)
     cheap, dear = StreamCosts(5.0, {16: 0.1}), StreamCosts(10.0, {16: 0.3})
     host = ProbedHost(
-        fleet_classes(of),
+        of.classes,
         HostCosts({"cam-1": cheap, "cam-2": dear}, 0.01, (), 2.0),
         SelfTest(PLAIN, 1.0, 1.0, (), 0.1),
     )

@@ -29,7 +29,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.segmented_journal import SegmentedJournal, read_snapshot, segments
 from ekya.runtime.actor_kinds import Ready
-from ekya.runtime.open_run import OpenRun
+from ekya.runtime.open_run import OpenRun, continue_us
 from ekya.runtime.resuming import newest_weights, resume_service
 from ekya.runtime.run_session import RunSession
 
@@ -89,7 +89,9 @@ def opened(folder, resumed, *streams, endless=True):
         HostCosts(dict.fromkeys(streams, COSTS), 0.01, (), 2.0),
         SelfTest(PLAIN, 1.0, 1.0, (), 0.1),
     )
-    return OpenRun(folder, shipped_fleet(*streams), RunOptions(endless=endless), ENDLESS, None, resumed, host)
+    fleet, options = shipped_fleet(*streams), RunOptions(endless=endless)
+    from_us = continue_us(folder, fleet, resumed, endless=endless)
+    return OpenRun(folder, fleet, options, ENDLESS, None, resumed, host, (), from_us)
 
 
 def continued(folder, resumed, monkeypatch, *streams):
@@ -268,11 +270,10 @@ def test_service_without_a_state_goes_on_after_its_newest_frame(folder):
 
 def test_resumed_service_goes_on_after_its_last_step_or_frame(folder):
     resumed = interrupted(folder, ev.WorkerBack(T, CAM, ev.Role.INFERENCE))(CAM, OTHER)
-    run = opened(folder, resumed, CAM, OTHER)
     answer(folder, CAM, 574)
-    assert run.continue_us == T, "its frames end at 229.6 s"
+    assert opened(folder, resumed, CAM, OTHER).continue_us == T, "its frames end at 229.6 s"
     answer(folder, OTHER, 576)
-    assert run.continue_us == 230_400_000 + 1
+    assert opened(folder, resumed, CAM, OTHER).continue_us == 230_400_000 + 1
     assert opened(folder, resumed, CAM, OTHER, endless=False).continue_us == 200 * S
 
 
