@@ -1,4 +1,4 @@
-"""Which actors hang: a process that was stopped, or waits for a device for ever, neither works nor dies."""
+"""Finds hung actors: a process that was stopped, or waits for a device for ever, neither works nor dies."""
 
 from typing import Any
 

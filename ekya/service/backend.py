@@ -1,4 +1,4 @@
-"""What the HTTP server asks of a running service: facts, and changes of the fleet."""
+"""Backend of the HTTP server in a running service: facts, and changes of the fleet."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What of a run folder belongs in a backup: a list of what is taken, so that no secret gets in by chance."""
+"""Lists the files of a run folder that belong in a backup, so that no secret gets in by chance."""
 
 import json
 import re

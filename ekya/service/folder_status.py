@@ -1,4 +1,4 @@
-"""What the folder of a run or a service says of it, without its processes."""
+"""Status of a run or a service, read from its folder without its processes."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""How a camera's accuracy and shares went, in memory that stays as it is."""
+"""History of a camera's accuracy and shares, in a bounded amount of memory."""
 
 import math
 

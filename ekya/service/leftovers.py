@@ -1,4 +1,4 @@
-"""What a dead service leaves behind: processes (Ray's, its actors', decoders) and Ray's files.
+"""Removes what a dead service leaves behind: processes (Ray's, its actors', decoders) and Ray's files.
 
 Processes are found in two ways. Those whose parents died have become children of the supervisor, if it lived
 then. All others, such as those of a supervisor that was killed itself, have the service's folder in their

@@ -1,4 +1,4 @@
-"""What a service says of itself at a moment: immutable facts for pages, metrics and messages.
+"""Status of a service at a moment: immutable facts for pages, metrics and messages.
 
 Each is made of numbers, texts and tuples alone, so that ``dataclasses.asdict`` of it is JSON. Times are run
 time in microseconds (``_us``) or seconds of wall-clock time since 1970 (``_unix_s``).

@@ -1,4 +1,4 @@
-"""What a run folder holds: its size, and the pieces that may be removed."""
+"""Contents of a run folder: its size, and the pieces that may be removed."""
 
 import os
 import re

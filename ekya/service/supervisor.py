@@ -267,7 +267,7 @@ class _Supervisor:
 def _heard_signals() -> Iterator[int]:
     """Yields a descriptor to which the numbers of signals are written, whichever thread gets them.
 
-    Those that whoever started this process ignores, as nohup does, stay ignored.
+    Signals that this process was started to ignore, as nohup does, stay ignored.
     """
     reads, writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     heard = [one for one in _STOPS if signal.getsignal(one) is not signal.SIG_IGN]

@@ -63,7 +63,7 @@ GAIN_PER_DOUBLING = 0.5
 """Gain that each doubling of the work may add beyond the last point, as a part of the gain seen."""
 
 DIP = 0.05
-"""Where the accuracy falls by more than this from the first point to the second, training began by losing
+"""If the accuracy falls by more than this from the first point to the second, training began by losing
 ground (a new head, a new class) and the first point is not on the curve."""
 
 

@@ -1,4 +1,4 @@
-"""How far a sink has confirmed the frames of each stream, on disk."""
+"""Cursor of a sink: the last frame of each stream that it has confirmed, on disk."""
 
 import json
 import time
@@ -70,7 +70,7 @@ class Cursor:
         return self._frames.get(stream, _BEFORE_FIRST)
 
     def move(self, stream: StreamId, frame: int, delivered: int) -> None:
-        """Notes that a stream is done up to a frame, by so many messages."""
+        """Records that a stream is done up to a frame, with `delivered` further messages."""
         self._frames[stream] = frame
         self.delivered += delivered
         self._changed = True

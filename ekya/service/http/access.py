@@ -1,4 +1,4 @@
-"""Who may use the HTTP server: a bearer token, or the session of a browser that has shown it.
+"""Access to the HTTP server: by a bearer token, or the session of a browser that has shown it.
 
 A browser sends no bearer header with pictures and event streams, so its page logs in with the token and gets
 a cookie. A page of another site could have a browser send that cookie, so a request that changes something

@@ -1,4 +1,4 @@
-"""What the HTTP server asks of the service: facts to show, and commands to carry out."""
+"""Protocol between the HTTP server and the service: facts to show, and commands to carry out."""
 
 from collections.abc import Mapping
 from typing import Protocol

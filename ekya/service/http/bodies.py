@@ -1,4 +1,4 @@
-"""What requests carry, and what answers carry beyond the facts of ``ekya.service.status``."""
+"""Bodies of requests, and of answers beyond the facts of ``ekya.service.status``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

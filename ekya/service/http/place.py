@@ -1,4 +1,4 @@
-"""Where a service answers: the file ``service.json`` in its folder, for ``ekya ctl`` and scripts."""
+"""Address of a service: the file ``service.json`` in its folder, for ``ekya ctl`` and scripts."""
 
 import contextlib
 import json
