@@ -63,12 +63,13 @@ def test_rate_below_its_share_says_the_device_is_busy(used, granted, busy):
 @pytest.mark.live
 @pytest.mark.virtual
 def test_probes_real_processes_answer_and_end():
-    """The rates depend on the load of this machine, so the test only checks that the processes work."""
+    """The processes work; their rates, and a share caught up on within 0.2 s, depend on what else runs here."""
     with probes(CpuShares(2), SPEC, ["training", "inference"]) as (trainer, predictor):
         rates = rates_at([(trainer, 500), (predictor, 200)])
         resting, alone = rates_at([(trainer, 0), (predictor, 200)])
     assert [rate.granted_milli for rate in (*rates, alone)] == [500, 200, 200]
-    assert all(rate.batches_per_s > 0 and 0 < rate.used_milli <= 600 for rate in (*rates, alone))
+    assert min(rate.batches_per_s for rate in (*rates, alone)) > 0
+    assert min(rate.used_milli for rate in (*rates, alone)) > 0
     assert rates[0].images_per_s / rates[0].batches_per_s == pytest.approx(96 / 13)
     assert alone.images_per_s / alone.batches_per_s == pytest.approx(6)
     assert alone.p99_ms >= alone.p50_ms > 0
