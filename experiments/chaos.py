@@ -73,7 +73,7 @@ class Chaos:
         service = self.service
         at_s, failed, noted = time.monotonic() - self.began_s, [], []
         changed = tuple(self._change(failed))
-        self._look(failed)
+        self.look(failed)
         before = service.by_kind()
         victims = [self.chance.choice(before[kind]) for kind in fault.kinds if before[kind]]
         if {"inference", "retraining", "raylet", "gcs_server"} & set(fault.kinds):
@@ -140,7 +140,7 @@ class Chaos:
         silent_s: list[float],
     ) -> Iterator[str]:
         """Yields what is not in order yet."""
-        self._look(failed)
+        self.look(failed)
         now_s = time.monotonic()
         told = self.service.status()
         states = {} if told is None else {one["id"]: one["state"] for one in told["cameras"]}
@@ -177,7 +177,7 @@ class Chaos:
         recent = [at_s for at_s in self.deaths_s if at_s > time.monotonic() - _RULE_S]
         return state == "set aside" and len(recent) >= _RULE_DEATHS
 
-    def _look(self, failed: list[str]) -> None:
+    def look(self, failed: list[str]) -> None:
         """Reads the sink."""
         counts = dict(self.answers.counts)
         failed += [f"order: {said}" for said in self.answers.read(self.service.restarts() + self.cuts)]
@@ -192,7 +192,7 @@ class Chaos:
             name = self.chance.choice(names)
             kind = self.chance.choice(["pause", "freeze", "weight", "accuracy", "labels", "remove", "add"])
             try:
-                said = self._changed(kind, name)
+                said = self.changed(kind, name)
             except UserError as error:
                 said = f"{kind} refused ({error})"
                 if kind != "labels":
@@ -203,7 +203,7 @@ class Chaos:
             if said:
                 yield said
 
-    def _changed(self, kind: str, name: str) -> str:
+    def changed(self, kind: str, name: str) -> str:
         """Changes one term and returns it in words; empty where that makes no sense now."""
         service, terms = self.service, self.wanted[name]
         if kind == "pause":
@@ -286,7 +286,7 @@ class Chaos:
         """Waits until all cameras serve."""
 
         def serves() -> bool:
-            self._look([])
+            self.look([])
             told = self.service.status()
             states = {} if told is None else {one["id"]: one["state"] for one in told["cameras"]}
             return bool(states) and all(states.get(name) == "serving" for name in self.active())
@@ -306,7 +306,7 @@ class Chaos:
             service.end()
         if service.ray.exists():
             failed.append(f"left: {service.ray}")
-        self._look(failed)
+        self.look(failed)
 
 
 def played(chaos: Chaos, faults: Iterator[Fault], seconds: float, say: Callable[[str], None]) -> list[str]:

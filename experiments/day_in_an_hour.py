@@ -1,0 +1,411 @@
+"""A day in an hour: ``ekya serve`` over RTSP cameras, with power cuts, kills and changes all the time.
+
+    python experiments/day_in_an_hour.py
+    python experiments/day_in_an_hour.py --minutes 6 --seed 2 --json -
+
+Three RTSP cameras play real videos in a loop. Every two minutes one loses its power for ten seconds; every
+three minutes a random process of the service is killed with `kill -9`; every minute something is changed
+over the API. An MQTT consumer counts the answers. At the end these must hold:
+
+- a camera's answers go on within five seconds after its power is back (and the service is in order);
+- the memory (PSS) of all processes is within 5% of that after ten minutes, with the same cameras;
+- the folder stays below its retention;
+- no answer is missing outside of cuts, kills and pauses, and each frame on disk that was analysed has
+  arrived at the consumer;
+- the invariants of ``chaos.py``.
+"""
+
+import itertools
+import random
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+import yaml
+from chaos import Chaos
+from chaos_checks import Answers, Terms, journal_wrong, shared_memory
+from chaos_faults import INVARIANTS, Fault, line, summary, table
+from chaos_service import KINDS, SINK, Service, UnansweredError
+from mosquitto import Broker, Consumer, Received
+from recipe import RESULTS, Json, Out, Seed, as_csv, run
+from rich.console import Console
+from rich.table import Table
+from soak_cameras import DATA, VIDEOS, Camera, fleet
+
+from ekya.cli.output import Output, output
+from ekya.core.errors import UserError
+from ekya.core.units import StreamId
+from ekya.results.storage.hour_tables import newest_rows
+from ekya.system.files import write_text_atomic
+
+BACK_S = 5.0
+GROWTH = 1.05
+RETENTION_GB = 1.0
+_WINDOW_S = 16.0
+_CUT_S, _KILL_S, _CHANGE_S, _NOTE_S = 120.0, 180.0, 60.0, 20.0
+_AWAY_S = 10.0
+_SETTLED_S = 600.0
+_SETTLED_PART = 1 / 6
+"""Memory is compared from this part of a run that is shorter than an hour."""
+
+_GAP_S = 2.0
+"""An answer that comes so long after the one before was late for a reason."""
+
+_DELIVERED_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A camera's power cut.
+
+    Attributes:
+        camera: its name.
+        at_s, up_s: wall-clock times of the cut, and of the camera's return.
+    """
+
+    camera: str
+    at_s: float
+    up_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory of all processes and size of the folder, while all cameras serve and nothing recovers."""
+
+    at_s: float
+    pss_mb: float
+    processes: int
+    disk_mb: float
+
+
+@dataclass(slots=True, eq=False)
+class Day:
+    """What happened to a service, as wall-clock times.
+
+    Attributes:
+        busy: camera ("" for all), begin and end of faults and pauses, in which answers may be missing.
+    """
+
+    chaos: Chaos
+    cameras: Sequence[Camera]
+    consumer: Consumer
+    cuts: list[Cut] = field(default_factory=list)
+    busy: list[tuple[str, float, float]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    changes: int = 0
+    kills: int = 0
+    failed: list[str] = field(default_factory=list)
+    _away: dict[str, float] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def cut_by_turns(self, seconds: float) -> None:
+        """Cuts the power of one camera after the other, until ``end`` or little of the time is left."""
+        for number, camera in enumerate(itertools.cycle(self.cameras), start=1):
+            if number * _CUT_S > seconds - 3 * _AWAY_S or self._over.wait(_CUT_S - _AWAY_S):
+                return
+            at_s = time.time()
+            camera.kill()
+            self._over.wait(_AWAY_S)
+            camera.start()
+            self.cuts.append(Cut(camera.stream, at_s, time.time()))
+
+    def end(self) -> None:
+        """Ends the power cuts."""
+        self._over.set()
+
+    def kill(self, kind: str) -> str:
+        """Kills a process of a kind and waits for the recovery; returns a line on it."""
+        at_s = time.time()
+        outcome = self.chaos.strike(Fault("kill", (kind,)))
+        self.kills += 1
+        self.changes += len(outcome.changed)
+        self.busy.append(("", at_s, time.time()))
+        self.note_away()
+        return line(self.kills, outcome)
+
+    def change(self) -> str:
+        """Changes something over the API; takes back first what keeps a camera from serving."""
+        chaos = self.chaos
+        paused = next((name for name, terms in chaos.wanted.items() if terms.paused), None)
+        missing = len(chaos.wanted) < len(self.cameras)
+        kinds = ["pause", "freeze", "weight", "accuracy", "labels", "remove"]
+        kind = "pause" if paused else "add" if missing else chaos.chance.choice(kinds)
+        name = paused or chaos.chance.choice(sorted(chaos.wanted))
+        try:
+            said = chaos.changed(kind, name)
+        except UserError as error:
+            said = f"{kind} {name} refused ({error})"
+            if kind != "labels":
+                self.failed.append(f"terms: {said}")
+        except UnansweredError as error:
+            said = f"{kind} {name} unanswered ({error})"
+            self.failed.append(f"serves: {said}")
+        self.changes += 1
+        self.note_away()
+        return said or f"{kind} {name}: nothing to change"
+
+    def note_away(self) -> None:
+        """Notes cameras that are paused or removed, and those that are back."""
+        active, now_s = set(self.chaos.active()), time.time()
+        for camera in self.cameras:
+            if camera.stream not in active:
+                self._away.setdefault(camera.stream, now_s)
+            elif (since_s := self._away.pop(camera.stream, None)) is not None:
+                self.busy.append((camera.stream, since_s - 1.0, now_s))
+
+    def sample(self, at_s: float) -> None:
+        """Notes memory and disk, if all cameras serve."""
+        told = self.chaos.service.status()
+        serving = [] if told is None else [one for one in told["cameras"] if one["state"] == "serving"]
+        if len(serving) < len(self.cameras):
+            return
+        service = self.chaos.service
+        processes = len(service.processes())
+        disk = sum(path.stat().st_size for path in _files(service.runs.path))
+        self.samples.append(Sample(at_s, service.pss_bytes() / 1e6, processes, disk / 1e6))
+
+    def backs(self) -> list[dict[str, Any]]:
+        """Returns for each cut how soon answers went on, counted from when they could."""
+        received, rows = self.consumer.cameras(), []
+        for cut in self.cuts:
+            could_s = cut.up_s
+            for camera, begin_s, end_s in self.busy:
+                if camera in ("", cut.camera) and begin_s < could_s + BACK_S and end_s > could_s:
+                    could_s = end_s
+            times_s = received.get(cut.camera, Received()).unix_s
+            back_s = next((at_s for at_s in times_s if at_s > cut.up_s), None)
+            took_s = None if back_s is None else max(0.0, back_s - could_s)
+            rows.append({"camera": cut.camera, "away_s": round(cut.up_s - cut.at_s, 1), "back_s": took_s})
+        return rows
+
+    def gaps(self) -> list[str]:
+        """Returns times without answers that nothing explains, in words."""
+        allowed = [*self.busy]
+        allowed += [(cut.camera, cut.at_s - 1.0, cut.up_s + BACK_S) for cut in self.cuts]
+        said = []
+        for name, one in self.consumer.cameras().items():
+            times_s = sorted(one.unix_s)
+            for before_s, after_s in itertools.pairwise(times_s):
+                explained = any(
+                    camera in ("", name) and begin_s - 1.0 < after_s and before_s < end_s + BACK_S
+                    for camera, begin_s, end_s in allowed
+                )
+                if after_s - before_s > _GAP_S and not explained:
+                    said.append(
+                        f"{name}: {after_s - before_s:.1f} s at {time.strftime('%X', time.gmtime(before_s))}"
+                    )
+        return said
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def live(day: Day, seconds: float, chance: random.Random, say: Output) -> None:
+    """Lets a day pass; the last minutes are left in peace, so that memory settles."""
+    service = day.chaos.service
+    service.start()
+    if not day.chaos.ready():
+        raise UserError(f"{service.said}: the service does not start")
+    day.chaos.began_s = began_s = time.monotonic()
+    cutter = threading.Thread(target=day.cut_by_turns, args=(seconds,))
+    cutter.start()
+    due = {"kill": _KILL_S / 2, "change": _CHANGE_S / 2, "note": _NOTE_S}
+    kinds: list[str] = []
+    try:
+        while (at_s := time.monotonic() - began_s) < seconds:
+            if at_s >= due["kill"] and at_s < seconds - _KILL_S:
+                kinds = kinds or chance.sample(KINDS, len(KINDS))
+                _say(say, day.kill(kinds.pop()))
+                due["kill"] += _KILL_S
+            elif at_s >= due["change"]:
+                _say(say, f"    {at_s:6.0f} s  {day.change()}")
+                due["change"] += _CHANGE_S
+            elif at_s >= due["note"]:
+                day.sample(at_s)
+                due["note"] = at_s + _NOTE_S
+            day.chaos.look(day.failed)
+            time.sleep(0.5)
+    finally:
+        day.end()
+        cutter.join()
+
+
+def missing_at_consumer(service: Service, consumer: Consumer) -> dict[str, tuple[int, int]]:
+    """Returns by camera how many analysed frames are on disk, and how many of them the consumer lacks."""
+    received, found = consumer.cameras(), {}
+    for folder in sorted((service.runs.path / "predictions").iterdir()):
+        analysed = [columns.frame[columns.analysed] for columns in newest_rows(folder)]
+        frames = np.unique(np.concatenate(analysed)) if analysed else np.empty(0, np.int64)
+        came = np.array(received.get(folder.name, Received()).frames, np.int64)
+        found[folder.name] = (len(frames), int(np.isin(frames, came, invert=True).sum()))
+    return found
+
+
+def wrong(
+    day: Day, backs: Sequence[dict[str, Any]], lacking: dict[str, tuple[int, int]], first_s: float
+) -> Iterator[str]:
+    """Yields what does not hold."""
+    yield from day.failed
+    yield from (f"{one.fault}: {said}" for one in day.chaos.outcomes for said in one.failed)
+    for row in backs:
+        if row["back_s"] is None or row["back_s"] > BACK_S:
+            yield f"back: {row['camera']} after {row['back_s']} s"
+    yield from (f"gap: {said}" for said in day.gaps())
+    yield from (f"MQTT: {count} of {of} of {name}" for name, (of, count) in lacking.items() if count)
+    early, late = memory_mb(day.samples, first_s)
+    if late > GROWTH * early:
+        yield f"memory: {early:.0f} MB became {late:.0f} MB"
+    if (most := max((one.disk_mb for one in day.samples), default=0.0)) > 1000 * RETENTION_GB:
+        yield f"disk: {most:.0f} MB, the retention is {1000 * RETENTION_GB:.0f} MB"
+
+
+def memory_mb(samples: Sequence[Sample], first_s: float) -> tuple[float, float]:
+    """Returns the median memory of some samples from a time on, and of the last."""
+    settled = [one.pss_mb for one in samples if one.at_s >= first_s]
+    if not settled:
+        raise UserError("the run was too short: there is no memory to compare")
+    few = max(1, min(9, len(settled) // 2))
+    return statistics.median(settled[:few]), statistics.median(settled[-few:])
+
+
+def slowest(seconds: Sequence[float | None]) -> float:
+    """Returns the longest time; infinity where something never came."""
+    return max((float("inf") if one is None else one for one in seconds), default=0.0)
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=3.0, help="How long the service runs.")] = 60.0,
+    seed: Seed = 0,
+    golden: Annotated[Path, typer.Option(help="FastestDet's ONNX file.")] = DATA
+    / "weights"
+    / "FastestDet.onnx",
+    video: Annotated[list[Path] | None, typer.Option(help="What a camera shows; once for each.")] = None,
+    out: Out = RESULTS,
+    json_to: Json = None,
+) -> None:
+    """Serve RTSP cameras through a day of power cuts, kills and changes within an hour."""
+    videos = video or [DATA / "videos" / name for name in VIDEOS]
+    for file in (*videos, golden):
+        if not file.is_file():
+            raise UserError(f"{file}: there is no such file; name others with --video and --golden")
+    chance = random.Random(seed)  # noqa: S311
+    shared = shared_memory()
+    place = Path(tempfile.mkdtemp(prefix="day-"))
+    with output(json_to) as channel, ExitStack() as stack:
+        _say(channel, f"Seed {seed}; folder {place}")
+        broker = Broker(place / "broker")
+        stack.callback(broker.kill)
+        broker.start()
+        consumer = Consumer(broker.port)
+        stack.callback(consumer.close)
+        cameras = [Camera(StreamId(f"cam-{number}"), file) for number, file in enumerate(videos, start=1)]
+        for camera in cameras:
+            stack.callback(camera.kill)
+            camera.start()
+        service = Service(place / "service", _WINDOW_S)
+        stack.callback(service.end)
+        prepare(service, cameras, golden, broker.port)
+        chaos = Chaos(
+            service, Answers(service.answers), chance, 1.0, {camera.stream: Terms() for camera in cameras}
+        )
+        day = Day(chaos, cameras, consumer)
+        live(day, 60.0 * minutes, chance, channel)
+        chaos.stop(day.failed)
+        time.sleep(_DELIVERED_S / 4)
+        lacking = missing_at_consumer(service, consumer)
+        backs = day.backs()
+        day.failed += journal_wrong(service.runs)
+        if more := shared_memory() - shared:
+            day.failed.append(f"left: /dev/shm/{', '.join(sorted(more))}")
+        first_s = min(_SETTLED_S, 60.0 * minutes * _SETTLED_PART)
+        failed = list(dict.fromkeys(wrong(day, backs, lacking, first_s)))
+        early_mb, late_mb = memory_mb(day.samples, first_s)
+        row = {
+            "minutes": minutes,
+            "seed": seed,
+            "kills": day.kills,
+            "cuts": len(day.cuts),
+            "changes": day.changes,
+            "slowest_back_s": max((one["back_s"] or float("inf") for one in backs), default=0.0),
+            "median_back_s": statistics.median([one["back_s"] or 0.0 for one in backs]) if backs else 0.0,
+            "slowest_recovery_s": max(
+                (one.recovered_s or float("inf") for one in chaos.outcomes), default=0.0
+            ),
+            "answers": sum(of for of, _ in lacking.values()),
+            "answers_missing": sum(count for _, count in lacking.values()),
+            "answers_again": sum(one.again for one in consumer.cameras().values()),
+            "memory_early_mb": round(early_mb),
+            "memory_late_mb": round(late_mb),
+            "disk_most_mb": round(max((one.disk_mb for one in day.samples), default=0.0)),
+            "restarts": service.restarts(),
+            "failed": len(failed),
+        }
+        channel.report(
+            {
+                **row,
+                "invariants": INVARIANTS,
+                "backs": backs,
+                "faults": [asdict(one) for one in chaos.outcomes],
+                "samples": [asdict(one) for one in day.samples],
+                "failed": failed,
+                "folder": str(place),
+            }
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        write_text_atomic(out / f"day_in_an_hour_{minutes:g}.csv", as_csv([row]))
+        channel.console.print(table(summary(chaos.outcomes)))
+        show(channel.console, row)
+        for said in failed:
+            channel.say(f"FAILED {said}")
+        if failed:
+            channel.say(f"Seed {seed}; the folder is {place}")
+            raise typer.Exit(1)
+        channel.say("All of it held.")
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def prepare(service: Service, cameras: Sequence[Camera], golden: Path, port: int) -> None:
+    """Writes the fleet file: the cameras, the answers to a file and to the broker, the retention."""
+    told = dict(fleet(cameras, golden, _WINDOW_S, 1))
+    for key in ("name", "windows"):
+        del told[key]
+    service.cameras = {stream["id"]: stream for stream in told["streams"]}
+    told |= {
+        "http": {"port": 0},
+        "retention": {"days": 1, "gigabytes": RETENTION_GB},
+        "answers": [
+            {"kind": "jsonl", "name": SINK, "folder": str(service.folder)},
+            {"kind": "mqtt", "host": "127.0.0.1", "port": port},
+        ],
+    }
+    service.folder.mkdir(parents=True)
+    (service.folder / "fleet.yaml").write_text(yaml.safe_dump(told))
+
+
+def show(console: Console, row: dict[str, Any]) -> None:
+    """Prints the figures as a table."""
+    shown = Table(title="A day in an hour", title_justify="left")
+    shown.add_column("what")
+    shown.add_column("figure", justify="right")
+    for what, value in row.items():
+        shown.add_row(what.replace("_", " "), f"{value:.1f}" if isinstance(value, float) else str(value))
+    console.print(shown)
+
+
+def _say(channel: Output, said: str) -> None:
+    channel.say(said)
+    channel.console.file.flush()
+
+
+if __name__ == "__main__":
+    run(main, "python experiments/day_in_an_hour.py --minutes 6 --seed 2 --json -")

@@ -1,0 +1,133 @@
+"""MQTT broker on this machine, Debian's mosquitto, and a consumer of a service's answers that loses none."""
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+
+from ekya.core.errors import UserError
+
+_LISTENS_S = 15.0
+
+
+class Broker:
+    """Broker on a free port of this machine, from ``start`` until ``kill``; sessions are kept in a folder.
+
+    Raises:
+        UserError: it is not installed (``start``).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self._file = folder / "mosquitto.conf"
+        lines = (
+            f"listener {self.port} 127.0.0.1",
+            "allow_anonymous true",
+            "user root",
+            "persistence true",
+            f"persistence_location {folder}/",
+            "max_inflight_messages 0",
+            "max_queued_messages 0",
+        )
+        self._file.write_text("\n".join(lines) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it; returns when it listens."""
+        program = shutil.which("mosquitto", path="/usr/bin:/usr/sbin:/usr/local/sbin")
+        if program is None:
+            raise UserError("mosquitto: it is not installed; install the package of this name")
+        self._process = subprocess.Popen(
+            [program, "-c", str(self._file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        give_up_s = time.monotonic() + _LISTENS_S
+        while not self._listens():
+            if time.monotonic() > give_up_s:
+                raise UserError(f"{self._file}: the broker does not listen")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kills it, as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@dataclass(slots=True)
+class Received:
+    """Answers of a camera, each once, in the order in which they came first.
+
+    Attributes:
+        frames: their numbers.
+        unix_s: times at which the frames had arrived at the service.
+        again: number of answers that had come before.
+    """
+
+    frames: list[int] = field(default_factory=list)
+    unix_s: list[float] = field(default_factory=list)
+    again: int = 0
+    _known: set[int] = field(default_factory=set)
+
+    def add(self, frame: int, unix_s: float) -> None:
+        """Adds an answer."""
+        if frame in self._known:
+            self.again += 1
+            return
+        self._known.add(frame)
+        self.frames.append(frame)
+        self.unix_s.append(unix_s)
+
+
+class Consumer:
+    """Receives all answers; the broker keeps those that come while it is away."""
+
+    def __init__(self, port: int) -> None:
+        self._cameras: dict[str, Received] = {}
+        self._lock, self._there = threading.Lock(), threading.Event()
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="consumer", clean_session=False)
+        client.reconnect_delay_set(1, 1)
+        client.on_connect = lambda client, *_: client.subscribe("ekya/+/answers", qos=1)
+        client.on_subscribe = lambda *_: self._there.set()
+        client.on_message = self._receive
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        self._client = client
+        if not self._there.wait(_LISTENS_S):
+            raise UserError("the broker does not confirm a subscription")
+
+    def cameras(self) -> dict[str, Received]:
+        """Returns a copy of what came so far, by camera."""
+        with self._lock:
+            return {
+                name: Received(list(one.frames), list(one.unix_s), one.again)
+                for name, one in self._cameras.items()
+            }
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _receive(self, _client: Any, _data: Any, message: Any) -> None:
+        with suppress(ValueError, KeyError):
+            told = json.loads(message.payload)
+            at_s = datetime.fromisoformat(told["time"]).timestamp()
+            with self._lock:
+                self._cameras.setdefault(told["camera"], Received()).add(int(told["frame"]), at_s)
