@@ -255,21 +255,18 @@ class Chaos:
         return f"add {name}"
 
     def _readmit(self, failed: list[str]) -> Iterator[str]:
-        """Removes cameras that are set aside, and adds them again, as an operator would."""
+        """Resumes cameras that are set aside, as an operator would who does not wait for the service to."""
         told = self.service.status()
         aside = [] if told is None else [one["id"] for one in told["cameras"] if one["state"] == "set aside"]
         if not aside:
             return
         yield f"set aside by the rule: {', '.join(aside)}"
         try:
-            if len(aside) == len(self.wanted):  # the last one cannot be removed
-                yield self._add(next(one for one in self.service.cameras if one not in self.wanted))
             for name in aside:
-                self.service.change("DELETE", f"cameras/{name}")
-                del self.wanted[name]
-                yield self._add(name)
+                self.service.change("POST", f"cameras/{name}/resume")
+                self.wanted[name].paused = False
         except (UserError, UnansweredError) as error:
-            failed.append(f"serves: a camera set aside cannot be removed and added again ({error})")
+            failed.append(f"serves: a camera set aside cannot be resumed ({error})")
 
     def _mend(self, victims: Sequence[psutil.Process]) -> None:
         """Brings a service back that did not recover: by waking what was stopped, then by a start."""

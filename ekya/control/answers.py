@@ -76,16 +76,26 @@ def answers(
         case rq.RollBackRequested() if after.fleet.stream(event.stream).status not in OVER:
             yield cmd.RollBack(event.stream, "an operator has asked for it", event.version)
         case ev.WorkerDied():
-            stream = after.fleet.stream(event.stream)
-            if stream.status not in OVER:
-                yield cmd.RestartWorker(event.stream, event.role)
-            elif (
-                stream.status is Status.SET_ASIDE
-                and before.stream(event.stream).status is not Status.SET_ASIDE
-            ):
-                yield cmd.SetAside(event.stream, stream.reason)
+            yield from _after_death(before.stream(event.stream), after.fleet.stream(event.stream), event.role)
+        case ev.StreamReadmitted() | rq.StreamPaused(paused=False):
+            yield from _starting_again(before.stream(event.stream), after.fleet.stream(event.stream))
         case _:
             return
+
+
+def _after_death(was: StreamState, now: StreamState, role: ev.Role) -> Iterator[cmd.Command]:
+    """Yields a command to start a dead worker again, or to set its stream aside."""
+    if now.status not in OVER:
+        yield cmd.RestartWorker(now.stream, role)
+    elif now.status is Status.SET_ASIDE and was.status is not Status.SET_ASIDE:
+        yield cmd.SetAside(now.stream, now.reason)
+
+
+def _starting_again(was: StreamState, now: StreamState) -> Iterator[cmd.RestartWorker]:
+    """Yields commands to start the workers of a stream again that is set aside no more."""
+    if was.status is Status.SET_ASIDE and now.status not in OVER:
+        for role in ev.Role:
+            yield cmd.RestartWorker(now.stream, role)
 
 
 def _stopping(stream: StreamState) -> Iterator[cmd.StopRetraining]:

@@ -59,6 +59,8 @@ class LoopOptions:
         homes: of all streams, where their processes cannot change to another GPU; empty where they can.
         profiler: how γ are micro-profiled.
         last_join_us: run time after which no stream is added.
+        readmit_after_us: time after which a stream that was set aside is tried again, when a window opens;
+            doubled each time, up to an hour. None: it stays set aside.
         serve_margin: accuracy by which new weights may be worse than the serving ones and still serve.
         roll_back_margin: accuracy by which they may be worse than their predecessors, on labels of a window
             that they served, and still stay.
@@ -103,3 +105,4 @@ class LoopOptions:
     zoo: int = 0
     preparation_bursts: bool = True
     doses: int = 1
+    readmit_after_us: int | None = None

@@ -1,6 +1,6 @@
 """One step of the loop as a pure function: replaying its inputs reproduces its outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.control.answers import answers
@@ -172,7 +172,8 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
         if over or (gone and now_us > options.last_join_us):
             return (closed,)
         end_us = state.window_end_us + options.window_us
-        return (closed, ev.WindowOpened(state.window_end_us, following, end_us))
+        opened = ev.WindowOpened(state.window_end_us, following, end_us)
+        return (closed, opened, *_readmitted(state, options))
     if state.preparation is not None and now_us >= next_due_us(state, options):
         return (ev.PreparationEnded(now_us, state.window, state.preparation.round),)
     more = tuple(
@@ -184,6 +185,16 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
     passed = (now_us - state.window_open_us) * options.doses
     dose = passed // (state.window_end_us - state.window_open_us)
     return (*more, ev.DoseDue(now_us, state.window, dose)) if is_due else more
+
+
+def _readmitted(state: FleetState, options: LoopOptions) -> Iterator[ev.StreamReadmitted]:
+    """Yields the streams that are tried again when the next window opens."""
+    if options.readmit_after_us is None:
+        return
+    for stream in state.streams:
+        again_us = stream.faults.readmitted_us(options.readmit_after_us)
+        if again_us is not None and again_us <= state.window_end_us and not stream.removed:
+            yield ev.StreamReadmitted(state.window_end_us, stream.stream)
 
 
 def _next_dose_us(state: FleetState, options: LoopOptions) -> int:

@@ -171,6 +171,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
             return _after_death(stream, event)
         case ev.WorkerBack(role=ev.Role.INFERENCE):
             return replace(stream, faults=replace(stream.faults, down=None))
+        case ev.StreamReadmitted() if stream.faults.set_aside is not None:
+            return replace(stream, faults=stream.faults.readmitted())
         case ev.StreamLost():
             return _not_serving(stream, lost=event.reason)
         case ev.StreamBack():
@@ -182,7 +184,8 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case rq.StreamPaused(paused=True):
             return _not_serving(stream, paused=True)
         case rq.StreamPaused():
-            return replace(stream, faults=replace(stream.faults, paused=False))
+            resumed = replace(stream.faults, paused=False)
+            return replace(stream, faults=resumed if resumed.set_aside is None else resumed.readmitted())
         case rq.ModelFrozen():
             return replace(stream, frozen=event.frozen)
         case rq.TermsChanged():

@@ -506,6 +506,14 @@ class WorkerBack:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamReadmitted:
+    """A stream that was set aside is given another try: its workers are started again."""
+
+    t_us: int
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
 class ProfilerBack:
     """The micro-profiler, which had died, has loaded its models again."""
 
@@ -548,6 +556,7 @@ class CapacityLent:
 Event = (
     ZooOpened
     | StreamAdded
+    | StreamReadmitted
     | WorkerBack
     | StreamBack
     | RetrainProgress

@@ -297,8 +297,9 @@ class RayExecutor:
     # Workers
 
     def _restart(self, stream: StreamId, role: ev.Role) -> None:
-        if stream in self._set_aside:
+        if self.changes.is_leaving(stream):
             return
+        self._set_aside.discard(stream)
         _LOG.warning("%s: its %s worker is started again", stream, role)
         begun = self._actors.make_again(stream, role, self._clock.started_monotonic_ns)
         actor = self._actors.streams[stream].worker(role)

@@ -9,7 +9,7 @@ from ekya.config.fleet_reading import dump_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions, StreamHome
-from ekya.core.units import FULL_GPU_MILLI
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.gpu.backends.registry import MPS_BACKENDS, ChosenBackend
 from ekya.gpu.cuda_ipc import require_gpu
@@ -28,6 +28,9 @@ _LOG = logging.getLogger(__name__)
 
 _NEVER_US = 1 << 62
 """Run time that no run reaches: a service goes on without cameras, since some may be added."""
+
+_READMIT_AFTER_US = 600 * US_PER_S
+"""A service tries a stream that was set aside again: its cause may have passed, and no operator may look."""
 
 _PROCESS_BYTES = 3 << 30
 """Host memory of a process that has loaded torch and CUDA, with a margin."""
@@ -201,7 +204,9 @@ def _constants(
         speeds = kept_speeds(chosen, fleet.edge.model)
         trains, infers = training_speed(speeds), inference_speed(speeds)
     if options.endless:
-        constants = replace(constants, windows=None, last_join_us=_NEVER_US)
+        constants = replace(
+            constants, windows=None, last_join_us=_NEVER_US, readmit_after_us=_READMIT_AFTER_US
+        )
     at_home: tuple[StreamHome, ...] = ()
     if chosen.on_gpus and constants.capacity_milli > FULL_GPU_MILLI:
         gpus = deal(len(fleet.streams), constants.capacity_milli)

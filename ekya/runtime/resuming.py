@@ -19,7 +19,7 @@ from ekya.control.protocols import Batch
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
-from ekya.core.faults import OVER
+from ekya.core.faults import Status
 from ekya.core.state import FleetState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
@@ -215,7 +215,7 @@ def is_complete(steps: Sequence[StepRecord]) -> bool:
 def _interruption(fleet: FleetState, streams: Collection[StreamId]) -> Iterator[ev.Event]:
     """Returns the interruption as events: streams lost and back, retrainings failed, no guests.
 
-    A stream that is not in the fleet any more is removed.
+    A stream that is not in the fleet any more is removed; one that was set aside is tried again.
     """
     from_us = fleet.window_end_us
     if fleet.lent_milli:
@@ -225,7 +225,10 @@ def _interruption(fleet: FleetState, streams: Collection[StreamId]) -> Iterator[
             yield ev.RetrainFailed(from_us - 1, stream.stream, stream.job.job, _REASON)
         if stream.stream not in streams:
             yield rq.StreamRemoved(from_us - 1, stream.stream)
-        elif stream.status not in OVER:
+            continue
+        if stream.status is Status.SET_ASIDE:
+            yield ev.StreamReadmitted(from_us - 1, stream.stream)
+        if stream.status is not Status.ENDED:
             yield ev.StreamLost(from_us - 1, stream.stream, _REASON)
             yield ev.StreamBack(from_us, stream.stream)
             yield ev.WorkerBack(from_us, stream.stream, ev.Role.INFERENCE)

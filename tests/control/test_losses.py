@@ -1,9 +1,12 @@
 """Deaths, losses and ends: the commands that follow, and who gets the share."""
 
+from dataclasses import replace
+
 import pytest
 from byhand import (
     INFERENCE,
     LAMBDAS,
+    OPTIONS,
     RETRAINING,
     A,
     B,
@@ -19,7 +22,8 @@ from byhand import (
 from ekya.control.step import due, next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.faults import DEATHS_WITHIN_US, Status
+from ekya.core import requests as rq
+from ekya.core.faults import DEATHS_WITHIN_US, Faults, Status
 from ekya.core.units import JobId
 
 
@@ -92,6 +96,68 @@ def test_three_deaths_set_stream_aside():
     assert [asked.stream for asked in only(cmd.BeginPreparation, turn)[0].streams] == [B]
     assert turn.plan is not None
     assert {command.stream for command in turn.commands if hasattr(command, "stream")} <= {B}
+
+
+RESTARTS = tuple(cmd.RestartWorker(A, role) for role in ev.Role)
+
+
+def set_aside(hand, at_s):
+    """Has workers of a stream die three times, the last time at ``at_s``."""
+    for at_us in ((at_s - 2) * S, (at_s - 1) * S, at_s * S):
+        hand.give(at_us, ev.WorkerDied(at_us, A, INFERENCE, "killed"))
+    assert hand.stream().status is Status.SET_ASIDE
+
+
+def next_window(hand):
+    """Opens the next window as the loop does by itself; returns what it commands for the first stream."""
+    now_us = hand.state.fleet.window_end_us
+    turn = hand.give(now_us, *due(hand.state.fleet, now_us, hand.options))
+    return tuple(command for command in turn.commands if command in RESTARTS)
+
+
+def endless(readmit_after_us):
+    options = replace(OPTIONS, windows=None, readmit_after_us=readmit_after_us)
+    return started(wishes={A: Wish(1000), B: Wish(1000)}, options=options)
+
+
+def test_stream_set_aside_is_readmitted_after_a_time_that_doubles():
+    hand = endless(150 * S)
+    set_aside(hand, 50)
+    assert (next_window(hand), next_window(hand)) == ((), RESTARTS), "150 s after 50 s, when a window opens"
+    assert hand.stream().status is Status.RESTARTING
+    assert next_window(hand) == (), "it has been readmitted already"
+    hand.give(310 * S, ev.WorkerBack(310 * S, A, INFERENCE))
+    assert hand.stream().status is Status.SERVING
+    set_aside(hand, 350)
+    assert [next_window(hand) for _ in range(4)] == [(), (), (), RESTARTS], "300 s after 350 s"
+
+
+def test_readmission_never_waits_longer_than_an_hour():
+    after_us = 600 * S
+    faults = Faults(set_aside="killed", asides_us=(0, S, 2 * S, 3 * S, 4 * S))
+    assert faults.readmitted_us(after_us) == 4 * S + 3600 * S
+
+
+def test_stream_of_a_run_stays_set_aside():
+    hand = endless(None)
+    set_aside(hand, 50)
+    assert {next_window(hand) for _ in range(40)} == {()}
+
+
+def test_operator_resumes_a_stream_set_aside_at_once():
+    hand = endless(150 * S)
+    set_aside(hand, 50)
+    turn = hand.give(60 * S, rq.StreamPaused(60 * S, A, paused=False))
+    assert turn.commands[:2] == RESTARTS
+    assert hand.stream().status is Status.RESTARTING
+
+
+def test_recording_that_ended_is_not_readmitted():
+    hand = endless(150 * S)
+    set_aside(hand, 50)
+    hand.give(51 * S, ev.StreamEnded(51 * S, A))
+    assert [next_window(hand) for _ in range(3)] == [(), (), ()]
+    assert hand.stream().status is Status.ENDED
 
 
 def test_rare_deaths_never_set_stream_aside():

@@ -55,6 +55,7 @@ def one_of_each(t_us):
         ev.ShareOverdue(t_us, inference_holder(A), 1, 9),
         ev.CapacityLent(t_us, 200),
         ev.WorkerDied(t_us, A, ev.Role.INFERENCE, "why"),
+        ev.StreamReadmitted(t_us, A),
         ev.WorkerBack(t_us, A, ev.Role.INFERENCE),
         ev.StreamLost(t_us, A, "why"),
         ev.StreamBack(t_us, A),

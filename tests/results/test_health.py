@@ -239,6 +239,14 @@ def test_health_lost_stream_stays_lost_in_next_window():
     assert "3 times" in health.reason
 
 
+def test_health_readmitted_stream_is_well_when_its_inference_is_back():
+    aside = turn(5, cmd.SetAside(A, "its workers died 3 times"))
+    again = turn(10, ev.StreamReadmitted(10 * S, A))
+    back = turn(10.1, ev.WorkerBack(10_100_000, A, ev.Role.INFERENCE))
+    told = states(aside, border(1), again, back, border(2), end(2))
+    assert {window: state == "lost" for window, state in told.items()} == {0: True, 1: False, 2: False}
+
+
 def test_health_ended_stream_is_not_judged_broken_off_is_lost():
     ended = turn(15, ev.StreamEnded(15 * S, A))
     assert states(ended, border(1, asked=()), end(1)) == {0: "ok"}

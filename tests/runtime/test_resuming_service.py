@@ -112,6 +112,14 @@ def continued(folder, resumed, monkeypatch, *streams):
     return step(state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan).state.fleet
 
 
+def test_stream_that_was_set_aside_serves_again_after_a_restart(folder, monkeypatch):
+    died = (ev.WorkerDied((150 + at) * S, CAM, ev.Role.INFERENCE, "killed") for at in range(3))
+    resumed = interrupted(folder, early=tuple(died))(CAM, OTHER)
+    assert resumed.state.fleet.stream(CAM).status is Status.SET_ASIDE
+    fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
+    assert {one.stream: one.status for one in fleet.streams} == dict.fromkeys((CAM, OTHER), Status.SERVING)
+
+
 # Requests of the window that was interrupted
 
 

@@ -117,6 +117,15 @@ def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
     assert run.actors.killed[1:] == [run.process, run.actors.streams[OTHER].retraining]
 
 
+def test_stream_set_aside_is_started_again_when_it_is_readmitted(run):
+    run.executor.execute([cmd.SetAside(CAM, "it died too often")])
+    (leave,) = run.actors.calls("leave", run.process)
+    assert run.reply(leave) == []
+    join = run.restart(CAM)
+    assert run.reply(join) == [(BACK, CAM)]
+    assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)], "its deaths count again"
+
+
 def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
     run.executor.execute([cmd.SetInference(CAM, InferenceConfig(1, 32), 100, 2)])
     (overdue,) = run.executor.wait(60_000_000).events

@@ -205,7 +205,7 @@ def _lost(facts: WindowFacts) -> Health:
             remedy = "see what ended its process, often too little memory"
         case Gone.SET_ASIDE:
             reason = f"it was set aside{why}"
-            remedy = "mend its cause, then ekya run --resume, or remove and add the camera in a service"
+            remedy = "mend its cause; a service tries again by itself, at once with ekya ctl resume"
     return Health(HealthState.LOST, reason, remedy)
 
 

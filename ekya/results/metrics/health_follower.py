@@ -240,11 +240,14 @@ class _Stream:
                 self.go(Gone.INFERENCE, event.reason, event.t_us)
             case ev.WorkerBack(role=ev.Role.INFERENCE):
                 self.come_back(Gone.INFERENCE, event.t_us)
+            case ev.StreamReadmitted():
+                self.readmit(event.t_us)
             case ev.StreamEnded():
                 self.end(event.t_us)
             case rq.StreamPaused():
                 # The rest of the window in which it goes on is not judged either.
                 self.paused, self.facts, self.since_us, self.carried = event.paused, None, None, WELL
+                self.readmit(event.t_us)
             case _ if self.facts is not None:
                 self._note(self.facts, event)
 
@@ -289,6 +292,12 @@ class _Stream:
             return
         self.facts.silent_us += max(t_us - self.since_us, 0)
         self.since_us = None
+
+    def readmit(self, t_us: int) -> None:
+        """Marks a stream that was set aside as one whose inference is started again."""
+        why = self.gone.pop(Gone.SET_ASIDE, None)
+        if why is not None:
+            self.go(Gone.INFERENCE, why, t_us)
 
     def end(self, t_us: int) -> None:
         """Ends the stream; one that is lost at the same moment broke off and has not ended."""

@@ -30,6 +30,7 @@ NEWER = {
     "retrains_together": False,
     "zoo": 0,
     "doses": 1,
+    "readmit_after_us": None,
 }
 """Options that came later, and the values at which they are left out: such a run is written as before."""
 
