@@ -336,11 +336,9 @@ def main(
             "kills": day.kills,
             "cuts": len(day.cuts),
             "changes": day.changes,
-            "slowest_back_s": max((one["back_s"] or float("inf") for one in backs), default=0.0),
+            "slowest_back_s": slowest([one["back_s"] for one in backs]),
             "median_back_s": statistics.median([one["back_s"] or 0.0 for one in backs]) if backs else 0.0,
-            "slowest_recovery_s": max(
-                (one.recovered_s or float("inf") for one in chaos.outcomes), default=0.0
-            ),
+            "slowest_recovery_s": slowest([one.recovered_s for one in chaos.outcomes]),
             "answers": sum(of for of, _ in lacking.values()),
             "answers_missing": sum(count for _, count in lacking.values()),
             "answers_again": sum(one.again for one in consumer.cameras().values()),
