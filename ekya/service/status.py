@@ -44,6 +44,7 @@ class RetrainingRow:
         outcome: ``served``, ``kept`` (the model that served before goes on) or ``failed``.
         reason: why it was not served, in a sentence; empty if it was.
         began_unix_s, ended_unix_s: when.
+        validated: its validation is kept: confusion, and pictures of mistakes.
     """
 
     job: int
@@ -56,6 +57,7 @@ class RetrainingRow:
     reason: str
     began_unix_s: float
     ended_unix_s: float
+    validated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

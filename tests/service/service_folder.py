@@ -34,7 +34,14 @@ def a_service(root, **fleet):
     put(folder, f"predictions/{CAM}/2026-11-25T17.parts/000000000000-000000000009.parquet", "a part")
     put(folder, "answers/broker.json", '{"cam-1": 17}')
     put(folder, "answers/events.jsonl", "delivered")
-    for secret in ("token", "service.json", "logs/service.jsonl", "supervisor.log"):
+    for secret in (
+        "exemplars/cam-1.safetensors",
+        "validations/cam-1/7.json",
+        "token",
+        "service.json",
+        "logs/service.jsonl",
+        "supervisor.log",
+    ):
         put(folder, secret, "TOP-SECRET")
     return folder
 
