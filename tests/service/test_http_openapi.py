@@ -10,7 +10,7 @@ from ekya.service.http.openapi import description
 from ekya.service.http.routes import ROUTES
 from ekya.service.http.server import application
 
-PAGE_ROUTES = {"/", "/login", "/logout"}
+PAGE_ROUTES = {"/", "/validation", "/login", "/logout"}
 
 
 def test_openapi_describes_every_route_that_is_served_and_no_other():
