@@ -51,11 +51,14 @@ class ServiceBackend:
     def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
         """Returns a camera's last retrainings, the oldest first."""
         rows = self._keeper.retrainings(camera)
-        kept = validated_jobs(self._folder, StreamId(camera))
-        # A service that was killed begins its window again, so a number may be that of a later one as well.
+        written_s = validated_jobs(self._folder, StreamId(camera))
+        # Retrainings that ended in the window in which a service was killed share numbers with later ones.
         last = {row.job: at for at, row in enumerate(rows)}
         return tuple(
-            replace(row, validated=row.job in kept and last[row.job] == at) for at, row in enumerate(rows)
+            replace(row, validated=written_s.get(JobId(row.job), 0.0) >= row.began_unix_s)
+            if last[row.job] == at
+            else row
+            for at, row in enumerate(rows)
         )
 
     def validation(self, camera: str, job: int) -> KeptValidation:

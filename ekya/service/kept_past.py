@@ -6,8 +6,9 @@ The journal would give the same, but reading a week of it takes minutes.
 
 import logging
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -71,7 +72,7 @@ def read_past(
 ) -> dict[StreamId, CameraPast]:
     """Returns what is known of these cameras; nothing where no file can be read.
 
-    A history with points after ``now_unix_s`` is left out: the clock of the machine was set back.
+    Points after ``now_unix_s`` are left out: the clock of the machine was set back.
     """
     path = past_file(folder)
     try:
@@ -84,11 +85,19 @@ def read_past(
     if kept.format != FORMAT:
         return {}
     return {
-        name: past
+        name: replace(
+            past, history=Past(_until(past.history.fine, now_unix_s), _until(past.history.coarse, now_unix_s))
+        )
         for name, past in kept.cameras.items()
-        if name in streams and _last_s(past.history.fine) <= now_unix_s
+        if name in streams
     }
 
 
-def _last_s(series: Series) -> float:
-    return series.unix_s[-1] if series.unix_s else 0.0
+def _until(series: Series, unix_s: float) -> Series:
+    end = bisect_right(series.unix_s, unix_s)
+    return Series(
+        series.unix_s[:end],
+        series.accuracy[:end],
+        series.inference_milli[:end],
+        series.retraining_milli[:end],
+    )

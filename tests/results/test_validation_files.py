@@ -1,6 +1,7 @@
 """Validations of retrainings on disk: the newest of each camera, whole or not at all."""
 
 import os
+import time
 
 import pytest
 
@@ -29,8 +30,9 @@ def folder(tmp_path):
 def test_validation_is_read_as_it_was_kept(folder):
     keep_validation(folder, CAM, JobId(7), KEPT_ONE)
     assert read_validation(folder, CAM, JobId(7)) == KEPT_ONE
-    assert validated_jobs(folder, CAM) == {7}
-    assert validated_jobs(folder, OTHER) == set()
+    assert validated_jobs(folder, CAM).keys() == {7}
+    assert validated_jobs(folder, CAM)[JobId(7)] == pytest.approx(time.time(), abs=60)
+    assert validated_jobs(folder, OTHER) == {}
 
 
 def test_newest_validations_of_each_camera_are_kept(folder):
@@ -41,7 +43,7 @@ def test_newest_validations_of_each_camera_are_kept(folder):
     assert len(validated_jobs(folder, CAM)) == KEPT
     assert JobId(KEPT + 2) in validated_jobs(folder, CAM)
     assert JobId(0) not in validated_jobs(folder, CAM)
-    assert validated_jobs(folder, OTHER) == {1}
+    assert validated_jobs(folder, OTHER).keys() == {1}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"validation": 3, "pictures": []}'])
@@ -60,4 +62,4 @@ def test_forgotten_validations_are_gone_also_half_written_ones(folder):
     assert forget_validations(folder, CAM)
     assert not any(folder.validations(CAM).iterdir())
     assert not forget_validations(folder, CAM)
-    assert validated_jobs(folder, OTHER) == {8}
+    assert validated_jobs(folder, OTHER).keys() == {8}

@@ -177,7 +177,7 @@ def test_pictures_of_a_camera_are_forgotten(run):
     run.ask(run.control.forget, FIRST)
     assert not run.folder.exemplars(FIRST).exists()
     assert not validated_jobs(run.folder, FIRST)
-    assert validated_jobs(run.folder, SECOND) == {3}
+    assert validated_jobs(run.folder, SECOND).keys() == {3}
     assert len(run.actors.calls("forget")) == 1
 
 

@@ -82,7 +82,7 @@ def test_service_keeps_the_validation_of_a_retraining(folder, mailbox, weights):
 def test_run_keeps_no_validation(folder, mailbox, weights):
     retraining = retraining_in(folder, mailbox, service=False)
     train(retraining, mailbox, weights)
-    assert validated_jobs(folder, CAM) == set()
+    assert not validated_jobs(folder, CAM)
 
 
 def test_retraining_in_progress_keeps_no_picture_once_forgotten(folder, mailbox, weights, monkeypatch):
@@ -96,6 +96,6 @@ def test_retraining_in_progress_keeps_no_picture_once_forgotten(folder, mailbox,
 
     monkeypatch.setattr(StreamPictures, "keep_validation", forgotten_meanwhile)
     train(retraining, mailbox, weights)
-    assert validated_jobs(folder, CAM) == set()
+    assert not validated_jobs(folder, CAM)
     assert not folder.exemplars(CAM).exists()
     assert retraining.memory().kept is None

@@ -102,7 +102,8 @@ def test_file_that_cannot_be_read_is_no_past(folder, content):
     assert read_past(folder, CAMERAS) == {}
 
 
-def test_past_after_a_clock_that_was_set_back_is_left_out(folder):
+def test_points_after_a_clock_that_was_set_back_are_left_out(folder):
     keep_past(folder, {CAM_1: CameraPast(a_history(60).past())})
-    assert read_past(folder, CAMERAS, BEGAN_UNIX_S + 3600.0)
-    assert not read_past(folder, CAMERAS, BEGAN_UNIX_S - 3600.0)
+    for now_s, points in ((3600, 6), (25, 3), (-3600, 0)):
+        history = read_past(folder, CAMERAS, BEGAN_UNIX_S + now_s)[CAM_1].history
+        assert (len(history.fine.unix_s), len(history.fine.accuracy)) == (points, points)

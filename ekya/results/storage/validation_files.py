@@ -1,5 +1,6 @@
 """Files of a service's validations, with pictures of mistakes: one a retraining, the newest of a stream."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +41,16 @@ def keep_validation(folder: RunFolder, stream: StreamId, job: JobId, kept: KeptV
             file.unlink(missing_ok=True)
 
 
-def validated_jobs(folder: RunFolder, stream: StreamId) -> set[JobId]:
-    """Returns the numbers of the retrainings whose validation is kept."""
-    return {JobId(int(file.stem)) for file in _files(folder.validations(stream))}
+def validated_jobs(folder: RunFolder, stream: StreamId) -> dict[JobId, float]:
+    """Returns the numbers of the retrainings whose validation is kept, and when each was written.
+
+    The times are seconds since 1970.
+    """
+    found = {}
+    for file in _files(folder.validations(stream)):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            found[JobId(int(file.stem))] = file.stat().st_mtime
+    return found
 
 
 def read_validation(folder: RunFolder, stream: StreamId, job: JobId) -> KeptValidation:
