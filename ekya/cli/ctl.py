@@ -184,7 +184,7 @@ def labels(config: CtlCameraConfig, output: Output) -> None:
 
 @command(CtlCameraConfig, "ekya ctl forget gate")
 def forget(config: CtlCameraConfig, output: Output) -> None:
-    """Delete the pictures that are kept of a camera for later retrainings; a removed one's as well."""
+    """Delete the pictures that are kept of a camera; a removed one's as well."""
     _post(config, output, "forget", "has no kept pictures any more")
 
 

@@ -413,8 +413,8 @@ class RayExecutor:
         """Returns run time, 0 before the run begins."""
         return max(self._clock.now_us(), 0)
 
-    def forget_exemplars(self, stream: StreamId) -> None:
-        """Has a stream's trainer forget what it keeps of earlier windows."""
+    def forget_pictures(self, stream: StreamId) -> None:
+        """Has a stream's trainer forget what it keeps of earlier windows, and of its retrainings."""
         forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
         self._calls.add(forgotten, partial(log_failure, "forget"))
 

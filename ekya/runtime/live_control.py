@@ -23,6 +23,7 @@ from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
+from ekya.results.storage.validation_files import forget_validations
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.mailbox import RunClock
@@ -120,6 +121,7 @@ class LiveControl:
             # What an earlier camera of this name has learnt is not this one's.
             remove_all(self._folder, self._store, stream.id)
             self._folder.exemplars(stream.id).unlink(missing_ok=True)
+            forget_validations(self._folder, stream.id)
             self._adding[stream.id] = stream
             self._executor.changes.add(fleet, stream.id, dearest(self._costs), added)
 
@@ -215,7 +217,7 @@ class LiveControl:
         self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
 
     def forget(self, stream: StreamId) -> None:
-        """Deletes the exemplars of a camera; of one that was removed as well.
+        """Deletes the exemplars and validations of a camera; of one that was removed as well.
 
         Raises:
             LookupError: there is no such camera, and nothing is kept of one.
@@ -223,11 +225,13 @@ class LiveControl:
         path = self._folder.exemplars(stream)
 
         def change() -> None:
-            if stream in self._actors.streams:
-                self._executor.forget_exemplars(stream)
-            elif not path.is_file():
-                raise LookupError(f"there is no camera {stream}, and no picture of one")
+            there = path.is_file()
             path.unlink(missing_ok=True)
+            there = forget_validations(self._folder, stream) or there
+            if stream in self._actors.streams:
+                self._executor.forget_pictures(stream)
+            elif not there:
+                raise LookupError(f"there is no camera {stream}, and no picture of one")
 
         check_stream_name(stream)
         self._in_loop(change)

@@ -1,6 +1,5 @@
 """Retraining of one stream: SGD at its share, one job after the other."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from ekya.models.edge.device_memory import (
 )
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache
-from ekya.models.training.exemplar_file import load_exemplars, save_exemplars
+from ekya.models.training.answered import Answered
 from ekya.models.training.exemplars import MOST_EXEMPLARS, ExemplarMemory
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.retrain_setup import retraining_of
@@ -35,9 +34,8 @@ from ekya.runtime.actor_kinds import StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import RECEIVE_TIMEOUT_S, SharedWeights, open_ipc, share
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
 from ekya.runtime.mailbox import Mailbox, RunClock
+from ekya.runtime.stream_pictures import StreamPictures
 from ekya.system.memory import give_back_freed
-
-_LOG = logging.getLogger(__name__)
 
 MEASURE_EVERY_S = 5.0
 
@@ -46,12 +44,13 @@ _OVER = Resized(0, 0, "the retraining is over")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """Weights with the highest accuracy so far, and their accuracies on the partners' labels."""
+    """Weights with the highest accuracy so far, their accuracies on the partners' labels, and answers."""
 
     model: EdgeModel
     accuracy: float
     epoch: int = 0
     partner_accuracies: tuple[float, ...] = ()
+    answered: Answered | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +62,8 @@ class _Job:
         memory: exemplars of the windows before.
         partners: labels of the streams that its weights may serve as well.
         best: None before the first epoch.
-        keeps: whether exemplars are taken from it at its end.
+        keeps: whether pictures are kept of it at its end.
+        before: answers of the model that served, on the validation labels; None where they are not kept.
     """
 
     command: StartRetraining
@@ -74,6 +74,7 @@ class _Job:
     partners: tuple[StreamLabels, ...] = ()
     best: _Best | None = None
     keeps: bool = True
+    before: Answered | None = None
 
 
 class StreamRetraining:
@@ -94,8 +95,8 @@ class StreamRetraining:
         self._settings = replace(setup.settings, device=config.common.device)
         self._mailbox = mailbox
         self._jobs: NewestJob[_Job] = NewestJob()
-        self._exemplars = config.common.folder.exemplars(self._stream.id)
-        self._memory = load_exemplars(self._exemplars, ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
+        self._pictures = StreamPictures(config.common.folder, self._stream.id)
+        self._memory = self._pictures.exemplars(ExemplarMemory(MOST_EXEMPLARS[fleet.edge.task]))
         self._savers: list[threading.Thread] = []
         self._ipc: CudaIpc | None = None
         self._sharing = threading.Lock()
@@ -160,12 +161,15 @@ class StreamRetraining:
         return self._memory
 
     def forget(self) -> None:
-        """Forgets the exemplars, and deletes their file; a retraining in progress keeps none."""
-        self._memory = ExemplarMemory(self._memory.budget)
+        """Forgets exemplars and validations, and deletes their files; a retraining in progress keeps none."""
         running = self._jobs.job
         if running is not None:
             running.keeps = False
-        self._exemplars.unlink(missing_ok=True)
+        self._delete()
+
+    def _delete(self) -> None:
+        self._memory = ExemplarMemory(self._memory.budget)
+        self._pictures.delete()
 
     @contextmanager
     def _beginning(self, command: StartRetraining) -> Iterator[None]:
@@ -337,14 +341,13 @@ class StreamRetraining:
             finally:
                 job.share.end()
                 give_back_freed()
-            self._save_exemplars()
-
-    def _save_exemplars(self) -> None:
-        try:
-            save_exemplars(self._exemplars, self._memory)
-        except (UserError, OSError) as error:
-            # They are in memory; only a restart would lose them.
-            _LOG.warning("%s: its exemplars are not kept on disk (%s)", self._stream.id, error)
+            self._pictures.keep_exemplars(self._memory)
+            best, before = job.best, job.before
+            if best is not None and best.answered is not None and before is not None:
+                validation = job.labels.validation.examples
+                self._pictures.keep_validation(command.job, before, best.answered, validation)
+            if not job.keeps:
+                self._delete()  # it was forgotten, perhaps while this was written
 
     def _train(self, job: _Job, weights: bytes) -> None:
         command = job.command
@@ -360,12 +363,15 @@ class StreamRetraining:
             partners=job.partners,
         )
         retraining.prepare()
+        of_service = self._config.common.keeps_hours
+        job.before = retraining.answered_before() if of_service else None
         gpu_s = 0.0
         while not retraining.done:
             result = retraining.run_epoch()
             if job.best is None or result.validation_accuracy >= job.best.accuracy:
                 accuracy, partners = result.validation_accuracy, result.partner_accuracies
-                job.best = _Best(retraining.model(), accuracy, result.epoch, partners)
+                answered = retraining.answered() if of_service else None
+                job.best = _Best(retraining.model(), accuracy, result.epoch, partners, answered)
             gpu_s = job.share.worth_s()
             self._mailbox.put(
                 ev.RetrainProgress(

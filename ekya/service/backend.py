@@ -1,14 +1,16 @@
 """Backend of the HTTP server in a running service: facts, and changes of the fleet."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
 from ekya.core.faults import Status
-from ekya.core.units import StreamId
+from ekya.core.units import JobId, StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
+from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
 from ekya.runtime.live_control import LiveControl
 from ekya.service.answers.messages import newest
 from ekya.service.exposition import Exposition
@@ -48,7 +50,21 @@ class ServiceBackend:
 
     def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
         """Returns a camera's last retrainings, the oldest first."""
-        return self._keeper.retrainings(camera)
+        rows = self._keeper.retrainings(camera)
+        written_s = validated_jobs(self._folder, StreamId(camera))
+        # Retrainings that ended in the window in which a service was killed share numbers with later ones.
+        last = {row.job: at for at, row in enumerate(rows)}
+        return tuple(
+            replace(row, validated=written_s.get(JobId(row.job), 0.0) >= row.began_unix_s)
+            if last[row.job] == at
+            else row
+            for at, row in enumerate(rows)
+        )
+
+    def validation(self, camera: str, job: int) -> KeptValidation:
+        """Returns the validation of a retraining of a camera."""
+        self._control.require(StreamId(camera))
+        return read_validation(self._folder, StreamId(camera), JobId(job))
 
     def metrics(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
@@ -101,7 +117,7 @@ class ServiceBackend:
         self._control.roll_back(StreamId(camera))
 
     def forget(self, camera: str) -> None:
-        """Deletes the pictures that are kept of a camera for later retrainings."""
+        """Deletes the pictures that are kept of a camera."""
         self._control.forget(StreamId(camera))
 
     def ask_labels(self, camera: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ekya.pipeline.zoo import INDEX
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
+from ekya.service.kept_past import past_file
 from ekya.service.stored import PieceKind, is_service, journal_segments, pieces_of
 
 SNAPSHOT = "snapshot.json"
@@ -33,7 +34,7 @@ _OF_RUN = (
 
 
 _BELONGS = re.compile(
-    r"(fleet\.yaml|starts\.jsonl|snapshot\.json|state\.sqlite|journal(-\d+)?\.jsonl|profiles\.parquet|"
+    r"(fleet\.yaml|starts\.jsonl|snapshot\.json|history\.json|state\.sqlite|journal(-\d+)?\.jsonl|profiles\.parquet|"
     r"summary\.json|report\.html|(answers|models|zoo|predictions|reference|without_retraining|figures)/.+)"
 )
 
@@ -83,7 +84,7 @@ def other_sources(folder: RunFolder) -> Iterator[Source]:
         for pattern in _OF_RUN:
             yield from _sources(folder.path.glob(pattern))
         return
-    yield from _sources([folder.starts, *(folder.path / "answers").glob("*.json")])
+    yield from _sources([folder.starts, past_file(folder), *(folder.path / "answers").glob("*.json")])
     for piece in pieces_of(folder):
         if piece.kind is PieceKind.ANSWERS and piece.needed:
             for path in piece.paths:

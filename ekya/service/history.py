@@ -1,6 +1,8 @@
 """History of a camera's accuracy and shares, in a bounded amount of memory."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +22,29 @@ Point = tuple[float, float, float, float]
 _Points = npt.NDArray[np.float64]
 
 
-class CameraHistory:
-    """Two rings of points of one camera: one of the last hour, and one of means for a week."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a history holds, to be kept on disk: the points of the last hour, and the means of all."""
 
-    def __init__(self) -> None:
+    fine: Series
+    coarse: Series
+
+
+NO_PAST = Past(Series(), Series())
+
+
+class CameraHistory:
+    """Two rings of points of one camera: one of the last hour, and one of means for a week.
+
+    Args:
+        past: what an earlier process of the service kept.
+    """
+
+    def __init__(self, past: Past = NO_PAST) -> None:
         self._fine, self._coarse = _Ring(FINE_POINTS), _Ring(COARSE_POINTS)
+        for ring, series in ((self._fine, past.fine), (self._coarse, past.coarse)):
+            for point in _points(series):
+                ring.append(point)
         self._slot = self._coarse_slot = -1
         self._open: list[Point] = []
 
@@ -45,13 +65,13 @@ class CameraHistory:
         fine, coarse = self._fine.points(), self._coarse.points()
         if len(fine):
             coarse = coarse[coarse[:, 0] < fine[0, 0]]
-        unix_s, accuracy, inference, retraining = np.concatenate((coarse, fine)).T.tolist()
-        return Series(
-            tuple(unix_s),
-            tuple(None if math.isnan(one) else one for one in accuracy),
-            tuple(inference),
-            tuple(retraining),
-        )
+        return _series(np.concatenate((coarse, fine)))
+
+    def past(self) -> Past:
+        """Returns what is kept; the mean of the last five minutes is one of as much of them as is over."""
+        means = [_mean(self._open)] if self._open else []
+        coarse = np.concatenate((self._coarse.points(), np.reshape(means, (-1, 4))))
+        return Past(_series(self._fine.points()), _series(coarse))
 
 
 class _Ring:
@@ -71,6 +91,17 @@ class _Ring:
         if self._added <= size:
             return self._points[: self._added].copy()
         return np.roll(self._points, -(self._added % size), axis=0)
+
+
+def _series(points: _Points) -> Series:
+    unix_s, accuracy, inference, retraining = points.T.tolist()
+    known = tuple(None if math.isnan(one) else one for one in accuracy)
+    return Series(tuple(unix_s), known, tuple(inference), tuple(retraining))
+
+
+def _points(series: Series) -> Iterator[Point]:
+    known = (math.nan if one is None else one for one in series.accuracy)
+    return zip(series.unix_s, known, series.inference_milli, series.retraining_milli, strict=True)
 
 
 def _mean(points: list[Point]) -> Point:

@@ -18,6 +18,7 @@ from ekya.control.loop_state import LoopState
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core import events as ev
+from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.pipeline.classes import fleet_classes
@@ -37,6 +38,7 @@ from ekya.service.exposition import Exposition
 from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import TOKEN_FILE, token_of
 from ekya.service.http.server import HttpServer
+from ekya.service.kept_past import keep_past, read_past
 from ekya.service.logs import logged
 from ekya.service.ray_watch import ended_with_ray
 from ekya.service.restarts import read_restarts
@@ -150,8 +152,9 @@ class FleetService:
         folder, stack = self._run.folder, self._stack
         self._control = control
         self._clock = WallClock.read(folder)
+        past = read_past(folder, self._cameras(), time.time())
         keeper = StatusKeeper(
-            folder.name, self._run.options.scheduler, control.now_us, self._unix_us, self._terms
+            folder.name, self._run.options.scheduler, control.now_us, self._unix_us, self._terms, past
         )
         self._keeper = keeper
         stack.enter_context(logged(folder.path, self._cameras, self._secrets))
@@ -162,9 +165,9 @@ class FleetService:
             publisher.state,
             self._answered_unix_s,
         )
-        backend = ServiceBackend(
-            control, keeper, Exposition(keeper.status, meter.measure), folder, self._classes
-        )
+        # Counters of a killed process would go on a little lower, and Prometheus count all of them again.
+        metrics = Exposition(lambda: keeper.status(since_start=True), meter.measure)
+        backend = ServiceBackend(control, keeper, metrics, folder, self._classes)
         token = token_of(folder.path) if self._with_token else None
         server = HttpServer(backend, folder.path, token, self._run.fleet.http)
         publisher.start()
@@ -173,7 +176,7 @@ class FleetService:
         stack.callback(server.close)
         how = f"; log in with the token in {folder.path / TOKEN_FILE}" if self._with_token else ""
         _LOG.info("serves at %s%s", server.url, how)
-        collecting = threading.Thread(target=self._collect, name="retention", daemon=True)
+        collecting = threading.Thread(target=self._collect, args=(keeper,), name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)
 
@@ -215,10 +218,14 @@ class FleetService:
                 newest[camera] = self._unix_us(int(rows.t_us[-1])) / 1e6
         return newest
 
-    def _collect(self) -> None:
+    def _collect(self, keeper: StatusKeeper) -> None:
         while True:
             self._window_over.wait()
             self._window_over.clear()
+            try:
+                keep_past(self._run.folder, keeper.past())
+            except (UserError, OSError) as error:
+                _LOG.warning("what the page shows of the past is not kept (%s)", error)
             if self._stopping:
                 return
             streams = tuple(StreamId(camera) for camera in self._cameras())

@@ -79,6 +79,10 @@ class RetrainingFollower:
         for stream in result.state.fleet.streams:
             self._compare(stream, batch.now_us)
 
+    def continue_after(self, stream: StreamId, rows: Iterable[RetrainingRow]) -> None:
+        """Puts rows of an earlier process before those of a camera, which has none yet."""
+        self._cameras[stream] = _Camera(rows=deque(rows, maxlen=KEPT_ROWS))
+
     def rows(self, stream: StreamId) -> tuple[RetrainingRow, ...]:
         """Returns the last retrainings of a camera that are over, in the order of their ends."""
         camera = self._cameras.get(stream)

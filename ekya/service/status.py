@@ -44,6 +44,7 @@ class RetrainingRow:
         outcome: ``served``, ``kept`` (the model that served before goes on) or ``failed``.
         reason: why it was not served, in a sentence; empty if it was.
         began_unix_s, ended_unix_s: when.
+        validated: its validation is kept: confusion, and pictures of mistakes.
     """
 
     job: int
@@ -56,15 +57,33 @@ class RetrainingRow:
     reason: str
     began_unix_s: float
     ended_unix_s: float
+    validated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RetrainingCounts:
-    """Numbers of retrainings by outcome since the service started."""
+    """Numbers of retrainings by outcome."""
 
     served: int = 0
     kept: int = 0
     failed: int = 0
+
+    def plus(self, other: "RetrainingCounts") -> "RetrainingCounts":
+        """Returns the sums."""
+        return RetrainingCounts(
+            self.served + other.served, self.kept + other.kept, self.failed + other.failed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CameraCounts:
+    """What was counted of a camera; see ``CameraStatus``."""
+
+    frames_due: int = 0
+    frames_analysed: int = 0
+    drifts: int = 0
+    labels: int = 0
+    retrainings: RetrainingCounts = RetrainingCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +128,7 @@ class AuditedAccuracy:
 class CameraStatus:
     """One camera at a moment.
 
-    Counts are since the service was started last.
+    Counts are of all starts of the service; those of the metrics are since the last one.
 
     Attributes:
         id: as in the fleet file.

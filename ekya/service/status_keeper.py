@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ekya import __version__
 from ekya.control.loop import first_state
@@ -22,10 +23,12 @@ from ekya.results.metrics.audit import AuditEstimate, AuditTrail
 from ekya.results.metrics.health import WELL, Health
 from ekya.results.metrics.health_follower import HealthFollower
 from ekya.service.history import CameraHistory
+from ekya.service.kept_past import NOT_COUNTED, CameraPast
 from ekya.service.retrainings import RetrainingFollower
 from ekya.service.status import (
     STEP_BOUNDS_S,
     AuditedAccuracy,
+    CameraCounts,
     CameraStatus,
     RetrainingRow,
     RetrainingStatus,
@@ -73,6 +76,17 @@ class _Tally:
     why: str = ""
     audits: AuditTrail = field(default_factory=AuditTrail)
     history: CameraHistory = field(default_factory=CameraHistory)
+    earlier: CameraCounts = NOT_COUNTED
+    labelled_unix_s: float | None = None
+
+    @staticmethod
+    def after(past: CameraPast) -> "_Tally":
+        """Returns the tally of a camera that earlier processes of the service have served."""
+        return _Tally(
+            history=CameraHistory(past.history),
+            earlier=past.counts,
+            labelled_unix_s=past.labels_unix_s,
+        )
 
 
 class StatusKeeper:
@@ -86,6 +100,7 @@ class StatusKeeper:
         now_us: run time, as of ``RunClock``.
         unix_us: wall-clock time of a run time, as of ``WallClock``.
         terms: of a state of the loop.
+        past: what earlier processes of the service knew of its cameras, as ``past`` returned it.
     """
 
     def __init__(
@@ -95,6 +110,7 @@ class StatusKeeper:
         now_us: Callable[[], int],
         unix_us: Callable[[int], int],
         terms: Callable[[LoopState], FleetTerms],
+        past: Mapping[StreamId, CameraPast] = MappingProxyType({}),
     ) -> None:
         self._name, self._scheduler = name, scheduler
         self._now_us, self._unix_us, self._terms = now_us, unix_us, terms
@@ -104,6 +120,7 @@ class StatusKeeper:
         self._health = HealthFollower(windows=1)
         self._retrainings = RetrainingFollower(self._unix_s)
         self._tallies: dict[StreamId, _Tally] = {}
+        self._past = dict(past)
         self._warnings: deque[WarningRow] = deque(maxlen=KEPT_WARNINGS)
         self._warned: Counter[str] = Counter()
         self._steps = [0] * (len(STEP_BOUNDS_S) + 1)
@@ -116,7 +133,8 @@ class StatusKeeper:
             streams = result.state.fleet.streams
             names = [stream.stream for stream in streams]
             for name in names:
-                self._tallies.setdefault(name, _Tally())
+                if name not in self._tallies:
+                    self._begin(name)
             for event in batch.events:
                 self._count(event)
             for assignment in result.plan.phases[0].assignments if result.plan is not None else ():
@@ -131,12 +149,18 @@ class StatusKeeper:
             self._steps[bisect_left(STEP_BOUNDS_S, step_s)] += 1
             self._steps_s += step_s
 
-    def status(self) -> ServiceStatus:
-        """Returns the service as it is after the last step."""
+    def status(self, *, since_start: bool = False) -> ServiceStatus:
+        """Returns the service as it is after the last step.
+
+        Args:
+            since_start: whether cameras' counts begin at zero with this process.
+        """
         with self._lock:
             fleet, health = self._state.fleet, self._health.now()
             terms = self._terms(self._state)
-            cameras = [self._camera(one, health.get(one.stream, WELL), terms) for one in fleet.streams]
+            cameras = [
+                self._camera(one, health.get(one.stream, WELL), terms, since_start) for one in fleet.streams
+            ]
             return ServiceStatus(
                 name=self._name,
                 version=__version__,
@@ -173,6 +197,26 @@ class StatusKeeper:
         with self._lock:
             self._tally(camera)
             return self._retrainings.rows(StreamId(camera))
+
+    def past(self) -> dict[StreamId, CameraPast]:
+        """Returns what is known of each camera, to be kept for the next process of the service."""
+        cameras = self.status().cameras
+        with self._lock:
+            known = {StreamId(one.id): one for one in cameras if one.id in self._tallies}
+            return self._past | {name: self._past_of(name, one) for name, one in known.items()}
+
+    def _past_of(self, name: StreamId, camera: CameraStatus) -> CameraPast:
+        counts = CameraCounts(
+            camera.frames_due, camera.frames_analysed, camera.drifts, camera.labels, camera.retrainings
+        )
+        history = self._tallies[name].history.past()
+        return CameraPast(history, self._retrainings.rows(name), counts, camera.labels_unix_s)
+
+    def _begin(self, name: StreamId) -> None:
+        past = self._past.pop(name, None)
+        self._tallies[name] = _Tally() if past is None else _Tally.after(past)
+        if past is not None:
+            self._retrainings.continue_after(name, past.retrainings)
 
     def _unix_s(self, t_us: int) -> float:
         return self._unix_us(t_us) / US_PER_S
@@ -236,8 +280,11 @@ class StatusKeeper:
         for name in self._tallies.keys() - set(names):
             del self._tallies[name]
 
-    def _camera(self, stream: StreamState, health: Health, fleet_terms: FleetTerms) -> CameraStatus:
+    def _camera(
+        self, stream: StreamState, health: Health, fleet_terms: FleetTerms, since_start: bool
+    ) -> CameraStatus:
         tally, job, inference = self._tallies[stream.stream], stream.job, stream.inference
+        earlier = NOT_COUNTED if since_start else tally.earlier
         terms = fleet_terms.cameras.get(stream.stream, CameraTerms())
         return CameraStatus(
             id=stream.stream,
@@ -254,14 +301,16 @@ class StatusKeeper:
             retraining_share_milli=0 if job is None else job.share_milli,
             retraining=None if job is None else _in_progress(job),
             why=tally.why,
-            frames_due=tally.frames_due,
-            frames_analysed=tally.frames_analysed,
+            frames_due=earlier.frames_due + tally.frames_due,
+            frames_analysed=earlier.frames_analysed + tally.frames_analysed,
             weight=terms.weight,
             frozen=terms.frozen,
-            drifts=tally.drifts,
-            labels=tally.labels,
-            labels_unix_s=None if tally.labels_us is None else self._unix_s(tally.labels_us),
-            retrainings=self._retrainings.counts(stream.stream),
+            drifts=earlier.drifts + tally.drifts,
+            labels=earlier.labels + tally.labels,
+            labels_unix_s=(
+                tally.labelled_unix_s if tally.labels_us is None else self._unix_s(tally.labels_us)
+            ),
+            retrainings=earlier.retrainings.plus(self._retrainings.counts(stream.stream)),
         )
 
 

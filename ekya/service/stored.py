@@ -26,6 +26,9 @@ class PieceKind(StrEnum):
     JOURNAL = "journal"
     """A segment of the journal."""
 
+    VALIDATION = "validations"
+    """Confusion and pictures of mistakes of a stream's retraining."""
+
     LOG = "log"
     """A rotated log file."""
 
@@ -79,7 +82,13 @@ def pieces_of(folder: RunFolder, streams: Collection[StreamId] | None = None) ->
         folder: of a run or a service.
         streams: that are in it; of others nothing is needed. None: all.
     """
-    found = (*_answers(folder, streams), *_journal(folder), *_logs(folder), *_temporary(folder))
+    found = (
+        *_answers(folder, streams),
+        *_journal(folder),
+        *_validations(folder),
+        *_logs(folder),
+        *_temporary(folder),
+    )
     return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
 
 
@@ -105,6 +114,12 @@ def _journal(folder: RunFolder) -> Iterator[Piece]:
     segments = journal_segments(folder)
     for number, path in segments:
         yield _piece(PieceKind.JOURNAL, [path], None, number == segments[-1][0])
+
+
+def _validations(folder: RunFolder) -> Iterator[Piece]:
+    for of_stream in _folders(folder.path / "validations"):
+        for path in of_stream.glob("*.json"):
+            yield _piece(PieceKind.VALIDATION, [path], None)
 
 
 def _logs(folder: RunFolder) -> Iterator[Piece]:

@@ -106,6 +106,12 @@ def test_training_lowers_the_loss_and_raises_accuracy(data_dir: Path) -> None:
     assert before < 0.2
     assert epochs[-1].validation_accuracy > 0.7
     assert run.model().classes == base.classes
+    told = run.answered()
+    hits, objects, found = (
+        int(rows.sum()) for rows in (told.labels == told.answers, told.labels >= 0, told.answers >= 0)
+    )
+    f1 = 2 * hits / (objects + found)
+    assert f1 == pytest.approx(epochs[-1].validation_accuracy, abs=0.02), "the same answers, object by object"
 
 
 def test_training_of_heads_leaves_all_blocks_unchanged(model: EdgeModel) -> None:

@@ -15,14 +15,17 @@ from ekya.control.options import StreamHome
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
-from ekya.core.units import ModelVersion
+from ekya.core.units import JobId, ModelVersion, StreamId
+from ekya.core.validation import Validation
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
 from ekya.runtime import live_control
 from ekya.runtime.actor_kinds import Ready
 
 NEW, OTHER = "new", "other"
 S = 1_000_000
+VALIDATION = KeptValidation(Validation((), (), (), ()), ())
 
 
 @pytest.fixture
@@ -151,6 +154,7 @@ def test_camera_is_added_again_when_the_one_before_has_ended(run):
     run.keep_model(FIRST, 0)
     run.keep_model(FIRST, 1)
     run.folder.exemplars(FIRST).write_bytes(b"learnt")
+    keep_validation(run.folder, FIRST, JobId(3), VALIDATION)
     run.ask(run.control.remove, FIRST)
     workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
     with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
@@ -163,6 +167,28 @@ def test_camera_is_added_again_when_the_one_before_has_ended(run):
     assert [row.version for row in run.store.models(FIRST)] == [0]
     assert not run.folder.model(FIRST, ModelVersion(1)).exists(), "of an earlier camera"
     assert not run.folder.exemplars(FIRST).exists()
+    assert not validated_jobs(run.folder, FIRST)
+
+
+def test_pictures_of_a_camera_are_forgotten(run):
+    run.folder.exemplars(FIRST).write_bytes(b"learnt")
+    for stream in (FIRST, SECOND):
+        keep_validation(run.folder, stream, JobId(3), VALIDATION)
+    run.ask(run.control.forget, FIRST)
+    assert not run.folder.exemplars(FIRST).exists()
+    assert not validated_jobs(run.folder, FIRST)
+    assert validated_jobs(run.folder, SECOND).keys() == {3}
+    assert len(run.actors.calls("forget")) == 1
+
+
+def test_pictures_of_a_removed_camera_are_forgotten(run):
+    gone = StreamId("gone")
+    keep_validation(run.folder, gone, JobId(3), VALIDATION)
+    run.ask(run.control.forget, gone)
+    assert not validated_jobs(run.folder, gone)
+    assert run.actors.calls("forget") == []
+    with pytest.raises(LookupError, match="there is no camera gone, and no picture of one"):
+        run.ask(run.control.forget, gone)
 
 
 def test_camera_is_not_added_where_streams_have_homes(tmp_path, monkeypatch):

@@ -10,7 +10,9 @@ import numpy as np
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId
+from ekya.core.validation import Mistake, Validation
 from ekya.results.storage.run_state import ModelRow
+from ekya.results.storage.validation_files import KeptValidation
 from ekya.service.status import (
     AuditedAccuracy,
     CameraStatus,
@@ -99,6 +101,21 @@ CAMERAS = (
 )
 
 
+VALIDATION = Validation(
+    ("person", "car", "truck"),
+    ((18, 2, 0), (1, 40, 6), (0, 5, 7)),
+    ((19, 1, 0), (0, 44, 3), (0, 3, 9)),
+    (
+        Mistake("truck", "car", 0.973),
+        Mistake("car", "truck", 0.951),
+        Mistake("truck", "car", 0.884),
+        Mistake("car", "truck", 0.79),
+        Mistake("person", "car", 0.761),
+        Mistake("car", "truck", 0.702),
+    ),
+)
+
+
 def picture_of(camera, frame=0):
     """A drawn street with boxes, as JPEG."""
     rng = np.random.default_rng(sum(map(ord, camera)))
@@ -117,6 +134,14 @@ def picture_of(camera, frame=0):
         cv2.putText(
             image, f"car {rng.integers(70, 99)}%", (x - 3, y - 7), 0, 0.42, (155, 196, 95), 1, cv2.LINE_AA
         )
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+def mistake_of(place):
+    """A drawn crop, as JPEG."""
+    rng = np.random.default_rng(place)
+    image = np.full((64, 64, 3), rng.integers(60, 200, 3), np.uint8)
+    cv2.rectangle(image, (8, 22 - 2 * place), (56, 50), rng.integers(0, 255, 3).tolist(), -1)
     return cv2.imencode(".jpg", image)[1].tobytes()
 
 
@@ -199,9 +224,16 @@ class FakeService:
                 reason,
                 NOW_UNIX_S - (468 - window) * 200 - 120,
                 NOW_UNIX_S - (468 - window) * 200,
+                validated=after is not None,
             )
             for window, before, after, outcome, reason in rows
         )
+
+    def validation(self, camera, job):
+        self._known(camera)
+        if job not in (12, 14, 17):
+            raise LookupError(f"of retraining {job} of {camera} no validation is kept")
+        return KeptValidation(VALIDATION, tuple(map(mistake_of, range(len(VALIDATION.mistakes)))))
 
     def metrics(self):
         return b"# TYPE ekya_up gauge\nekya_up 1\n"

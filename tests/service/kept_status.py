@@ -55,9 +55,9 @@ def unix_us(t_us):
     return BEGAN_UNIX_S * S + t_us
 
 
-def make_keeper(clock, capacity_milli=2000, **cameras):
+def make_keeper(clock, capacity_milli=2000, past=None, **cameras):
     terms = FleetTerms(capacity_milli, cameras)
-    return StatusKeeper("yard", "ekya", clock, unix_us, lambda state: terms)
+    return StatusKeeper("yard", "ekya", clock, unix_us, lambda state: terms, past or {})
 
 
 def step_of(run, at):

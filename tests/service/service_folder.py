@@ -29,11 +29,19 @@ def a_service(root, **fleet):
     put(folder, "journal-000001.jsonl", steps(1))
     put(folder, "journal-000002.jsonl", steps(2) + '{"now_us": 12')
     put(folder, "snapshot.json", json.dumps({"format": 1, "segment": 2, "at_byte": 10}))
+    put(folder, "history.json", '{"format": 1, "cameras": {}}')
     put(folder, f"predictions/{CAM}/2026-11-25T16.parquet", "an hour")
     put(folder, f"predictions/{CAM}/2026-11-25T17.parts/000000000000-000000000009.parquet", "a part")
     put(folder, "answers/broker.json", '{"cam-1": 17}')
     put(folder, "answers/events.jsonl", "delivered")
-    for secret in ("token", "service.json", "logs/service.jsonl", "supervisor.log"):
+    for secret in (
+        "exemplars/cam-1.safetensors",
+        "validations/cam-1/7.json",
+        "token",
+        "service.json",
+        "logs/service.jsonl",
+        "supervisor.log",
+    ):
         put(folder, secret, "TOP-SECRET")
     return folder
 

@@ -19,6 +19,7 @@ TAKEN = {
     "fleet.yaml",
     "starts.jsonl",
     "snapshot.json",
+    "history.json",
     "journal-000002.jsonl",
     "state.sqlite",
     f"models/{CAM}/3.safetensors",

@@ -74,6 +74,21 @@ def test_retrainings_picture_answer_and_metrics_come_as_they_are(ask):
     assert metrics.content.endswith(b"ekya_up 1\n")
 
 
+def test_validation_of_a_retraining_has_confusion_and_pictures_of_mistakes(ask):
+    rows = ask.get("/api/v1/cameras/yard/retrainings").json
+    assert [row["validated"] for row in rows] == [True, True, False, True]
+    found = ask.get(f"/api/v1/cameras/yard/validation?job={rows[0]['job']}").json
+    assert found["classes"] == ["person", "car", "truck"]
+    assert found["after"][1] == [0, 44, 3]
+    assert found["mistakes"][0] == {"label": "truck", "answer": "car", "confidence": 0.973}
+    picture = ask.get("/api/v1/cameras/yard/mistake.jpg?job=12&place=5")
+    assert (picture.headers["Content-Type"], picture.content[:2]) == ("image/jpeg", b"\xff\xd8")
+    assert "6 pictures" in ask.get("/api/v1/cameras/yard/mistake.jpg?job=12&place=6").error
+    assert ask.get("/api/v1/cameras/yard/validation?job=13").status == 404
+    assert ask.get("/api/v1/cameras/yard/validation").error.startswith("job: ")
+    assert ask.get("/api/v1/cameras/yard/mistake.jpg?job=12&place=-1").status == 400
+
+
 def test_what_is_not_there_yet_is_not_found(ask):
     assert ask.get("/api/v1/cameras/station-hall/picture.jpg").status == 404
     assert ask.get("/api/v1/cameras/parking-deck/answer").error == "camera parking-deck has no answer yet"
@@ -84,7 +99,8 @@ def test_what_is_not_there_yet_is_not_found(ask):
 )
 def test_unknown_camera_is_not_found(ask, service, route):
     body = {"weight": 2} if route.body else None
-    answer = ask(route.method, route.path.replace("{camera}", "attic%2F..%2Fyard"), body)
+    query = "?job=17" if route.name in ("validation", "mistake") else ""
+    answer = ask(route.method, route.path.replace("{camera}", "attic%2F..%2Fyard") + query, body)
     assert (answer.status, answer.error) == (404, "there is no camera 'attic/../yard'")
     assert service.asked == []
 

@@ -1,6 +1,5 @@
 """The live page in a real Chromium: logging in, reading it, and changing the fleet with it."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from fake_service import CAMERAS, TOKEN, FakeService
 from http_asking import FREE_PORT, serving
 
 from ekya.config.fleet_sections import HttpConfig
+from ekya.models.training.answered import MOST_MISTAKES
 from ekya.service.http.server import HttpServer
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is missing; pip install selenium")
@@ -245,6 +245,39 @@ def test_chart_has_the_hours_that_are_chosen_and_gaps(browser):
     assert browser.find("[data-hours='24']").get_attribute("aria-pressed") == "true"
 
 
+def test_camera_shows_what_a_retraining_changed_and_its_worst_mistakes(browser, service):
+    browser.log_in()
+    browser.open("crossing")
+    assert len(browser.all("#retrainings details")) == 3, "one broke before its first epoch"
+    browser.find("#retrainings details summary").click()
+    before, after = browser.until(lambda: browser.all(".confusions table"))
+    assert before.text.splitlines()[0] == "Before"
+    assert [row.text for row in after.find_elements(By.TAG_NAME, "tr")] == [
+        "Label person car truck Found", "person 19 1 95.0%", "car 44 3 93.6%", "truck 3 9 75.0%",
+    ]  # fmt: skip
+    assert browser.text(".mistakes figcaption") == "truck, taken for car, 97.3%"
+    all_shown = "return [...document.querySelectorAll('.mistakes img')].every((one) => one.naturalWidth)"
+    browser.until(lambda: browser.driver.execute_script(all_shown))
+    service.cameras["crossing"] = replace(service.cameras["crossing"], accuracy=0.5)
+    browser.until(lambda: "50.0%" in browser.text(".facts"))
+    assert browser.find("#retrainings details").get_attribute("open"), "a newer rendering leaves it open"
+    assert len(browser.all(".mistakes img")) == MOST_MISTAKES
+
+
+def test_what_is_typed_stays_while_the_page_is_renewed(browser, service):
+    browser.log_in()
+    browser.open("yard")
+    weight = browser.find("#weight")
+    weight.clear()
+    weight.send_keys("3.5")
+    service.cameras["yard"] = replace(service.cameras["yard"], accuracy=0.5, weight=1.5)
+    browser.until(lambda: "50.0%" in browser.text(".facts"))
+    assert weight.get_property("value") == "3.5"
+    weight.send_keys(Keys.ENTER)
+    browser.until(lambda: service.asked == [("change", "yard", {"weight": 3.5})])
+    browser.until(lambda: weight.get_property("value") == "1.5")
+
+
 def test_text_of_a_service_is_never_markup(browser, service):
     evil = "<img src=x onerror=alert(1)>"
     service.cameras["yard"] = replace(service.cameras["yard"], reason=evil, why=evil, state="lost")
@@ -263,8 +296,10 @@ def test_page_fits_and_is_readable(browser, chromium, scheme, width):
     browser.log_in()
     for camera in (None, "gate-north", "station-hall"):
         if camera is not None:
-            chromium.execute_script(f"location.hash = {json.dumps(camera)}")
+            chromium.get(f"{browser.url}?camera={camera}")
             browser.until(lambda: browser.all("#models tbody tr") and browser.all("#chart path.inference"))
+            browser.find("details summary").click()
+            browser.until(lambda: len(browser.all(".mistakes img")) == MOST_MISTAKES)
         assert browser.overflow() <= 0
         assert chromium.execute_script(CONTRAST) == []
 
@@ -283,7 +318,6 @@ def test_every_control_has_a_name(browser, chromium):
 def test_log_out_and_ended_session_lead_to_the_log_in(browser, chromium):
     browser.log_in()
     chromium.delete_all_cookies()
-    chromium.execute_script("location.hash = 'yard'")
     browser.until(lambda: browser.all("#token"))
     browser.forget_refusals()
     browser.log_in()

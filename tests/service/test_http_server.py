@@ -3,16 +3,20 @@
 import os
 import threading
 import time
+from importlib.resources import files
 
 import pytest
 from fake_service import TOKEN, FakeService
 from http_asking import FREE_PORT, GUARD, Asking, serving
 
+import ekya.service.http
 from ekya.config.fleet_sections import HttpConfig
 from ekya.core.errors import UserError
 from ekya.service.http.access import FAILURES_ALLOWED
 from ekya.service.http.place import Place, find_service, read_place
 from ekya.service.http.server import HttpServer
+
+ASSETS = files(ekya.service.http) / "assets"
 
 
 @pytest.fixture
@@ -156,12 +160,42 @@ def test_every_answer_forbids_foreign_scripts_and_frames(ask):
 
 
 def test_page_has_no_inline_code_and_escapes_the_name(ask):
-    page = ask.get("/", ask.log_in().cookie).content.decode()
+    cookie = ask.log_in().cookie
+    page = ask.get("/", cookie).content.decode()
     assert "city&lt;east&gt;" in page
     assert "city<east>" not in page
-    assert "style=" not in page
-    assert "onclick" not in page
-    assert page.count("<script") == page.count('<script type="module" src="static/') == 1
+    for path in ("/", "/?camera=gate-north", "/validation?camera=gate-north&job=17"):
+        page = ask.get(path, cookie).content.decode()
+        assert "style=" not in page
+        assert "onclick" not in page
+        assert page.count("<script ") == page.count('src="static/') - page.count('<img src="static/')
+        assert page.count("</script>") == page.count("></script>"), "a script has no text of its own"
+
+
+def test_page_of_a_camera_is_there_without_a_script(ask):
+    cookie = ask.log_in().cookie
+    page = ask.get("/?camera=gate-north", cookie).content.decode()
+    assert "<title>gate-north – city&lt;east&gt; – Ekya</title>" in page
+    assert "parking-deck leaves 0.35 of a GPU" in page
+    gone = ask.get("/?camera=attic", cookie)
+    assert (gone.status, gone.headers["Location"]) == (303, "./")
+
+
+def test_validation_of_a_retraining_is_shown_to_who_is_logged_in(ask):
+    cookie = ask.log_in().cookie
+    assert ask.get("/validation?camera=yard&job=17", {}).status == 401
+    assert "truck, taken for car, 97.3%" in ask.get("/validation?camera=yard&job=17", cookie).content.decode()
+    assert ask.get("/validation?camera=yard&job=13", cookie).status == 404
+    assert ask.get("/validation?camera=yard&job=../7", cookie).status == 400
+
+
+def test_own_scripts_of_the_page_stay_few():
+    own = [
+        path for path in ASSETS.iterdir() if path.name.endswith(".js") and not path.name.endswith(".min.js")
+    ]
+    lines = [line for path in own for line in path.read_text().splitlines()]
+    assert len(lines) < 400
+    assert max(map(len, lines)) <= 120
 
 
 def test_files_of_the_page_are_open_and_not_sent_twice(ask):

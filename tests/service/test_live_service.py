@@ -143,7 +143,7 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     service.until(lambda: json.loads(service.ask("/api/v1/status"))["window"] >= 1, 30)
     time.sleep(2)
 
-    before = service.ids("cam-1")[-1]
+    before, killed_unix_s = service.ids("cam-1")[-1], time.time()
     os.kill(service.process_of_service(), signal.SIGKILL)
     service.until(lambda: not service.healthy(), 10)
     service.until(service.healthy, BACK_S)
@@ -151,6 +151,8 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert service.camera("cam-2")["state"] == "paused"
     assert service.camera("cam-1")["frozen"]
     assert service.camera("third") is not None
+    curve = json.loads(service.ask("/api/v1/cameras/cam-1/series"))
+    assert curve["unix_s"][0] < killed_unix_s - 5, "the page does not begin anew"
     assert json.loads((service.runs / "restarts.json").read_text())["count"] == 1
     assert b"ekya_service_restarts_total 1.0" in service.ask("/metrics")
 

@@ -75,6 +75,8 @@ def folder(tmp_path):
     aged(folder.path / "journal.jsonl", 9)
     aged(folder.path / "journal-000001.jsonl", 8)
     aged(folder.path / "journal-000002.jsonl", 8)
+    for days in (1, 8):
+        aged(folder.path / f"validations/cam/{days}.json", days)
     for name in ("snapshot.json", "starts.jsonl", "fleet.yaml", "token", "logs/service.jsonl"):
         aged(folder.path / name, 10)
     aged(folder.path / "logs/service.jsonl.1", 8)
@@ -99,6 +101,7 @@ def test_retention_of_a_service_keeps_what_a_start_needs(folder):
         *(f"predictions/cam/{hour(days)}.parquet" for days in (8, 9, 10)),
         "journal.jsonl",
         "journal-000001.jsonl",
+        "validations/cam/8.json",
         "logs/service.jsonl.1",
         "models/cam/.3.safetensors.12-34.tmp",
     }

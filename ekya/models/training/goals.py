@@ -13,6 +13,7 @@ from ekya.core.matching import SURE, match_image
 from ekya.models.edge.detection.detector import Detector, Targets
 from ekya.models.edge.detection.suppress import Candidates, Found, fleet_outputs, found_in
 from ekya.models.edge.model import known_outputs
+from ekya.models.training.answered import Answered, answered_crops, answered_frames
 from ekya.models.training.frames import FrameObjects, LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops
 
@@ -63,6 +64,9 @@ class Goal(Protocol):
     def threshold(self, outputs: Tensor) -> float:
         """Returns the score from which the outputs for all images should count, in (0, 1)."""
 
+    def answered(self, outputs: Tensor, threshold: float = SURE) -> Answered:
+        """Returns object by object what the outputs for all images say, with a threshold of a detector."""
+
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's answers on all images as targets.
 
@@ -109,6 +113,12 @@ class ClassGoal:
         """Returns which of the (N, C) logits are highest at the label."""
         right = outputs.argmax(dim=1) == self._labels
         return Judged(right.cpu().numpy().astype(np.float64), np.ones(len(right)))
+
+    def answered(self, outputs: Tensor, threshold: float = SURE) -> Answered:
+        """Returns the best class of each crop, with its probability."""
+        confidence, best = outputs.softmax(dim=1).max(dim=1)
+        labels = self._labels.cpu().numpy()
+        return answered_crops(self._classes, labels, best.cpu().numpy(), confidence.cpu().numpy())
 
     def threshold(self, outputs: Tensor) -> float:
         """Returns the usual threshold: of a classifier the best class counts, whatever its score."""
@@ -161,7 +171,7 @@ class DetectionGoal:
     def __init__(
         self, frames: LabelledFrames, classes: tuple[str, ...], detector: Detector, device: str
     ) -> None:
-        self._objects = frames.objects
+        self._objects, self._names = frames.objects, frames.names
         self._detector = detector
         self._in_fleet = fleet_outputs(classes, frames.names)
         counts = [len(of.classes) for of in frames.objects]
@@ -183,8 +193,11 @@ class DetectionGoal:
 
     def judge(self, outputs: Tensor, threshold: float = SURE) -> Judged:
         """Returns the counts of F1 at IoU 0.5 with class, for boxes of at least this score."""
-        found = found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet, threshold)
-        return judged_frames(found, self._objects)
+        return judged_frames(self._found(outputs, threshold), self._objects)
+
+    def answered(self, outputs: Tensor, threshold: float = SURE) -> Answered:
+        """Returns objects and boxes of at least this score."""
+        return answered_frames(self._names, self._found(outputs, threshold), self._objects)
 
     def threshold(self, outputs: Tensor) -> float:
         """Returns the threshold with the best F1, ``SURE`` unless another is clearly better.
@@ -200,6 +213,9 @@ class DetectionGoal:
         smooth = np.convolve(f1, np.full(3, 1 / 3), mode="valid")
         best, usual = int(smooth.argmax()), THRESHOLDS.index(SURE) - 1
         return THRESHOLDS[1 + best] if smooth[best] >= smooth[usual] + CLEARLY_BETTER else SURE
+
+    def _found(self, outputs: Tensor, threshold: float) -> list[Found]:
+        return found_in(Candidates.of(self._detector.decode(outputs)), self._in_fleet, threshold)
 
     def teaching(self, start: tuple[str, ...], answers: Tensor) -> Teaching:
         """Returns the start model's outputs where they are right."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ekya.core.configs import RetrainConfig
-from ekya.models.edge.model import EdgeModel, adapt, clone, on_cpu, split_at, to_input
+from ekya.models.edge.model import EdgeModel, adapt, clone, known_outputs, on_cpu, split_at, to_input
 from ekya.models.edge.predictor import FORWARD_BATCH
 from ekya.models.training.goals import Goal, Teaching, goal_of
 from ekya.models.training.labelled import Examples
@@ -72,6 +72,22 @@ class Trainee:
         them would take several times as long as an epoch of a head.
         """
         return clone(self._model, self._frozen).requires_grad_(False).to("cpu").eval()
+
+    @property
+    def has_the_start_head(self) -> bool:
+        """True if the model answered as the start model does before it was trained."""
+        start = self._start
+        return start.detector is not None or (
+            start.classes == self._classes and start.head_width == self._model.head_width
+        )
+
+    def answers_of_start(self, inputs: Tensor) -> Tensor:
+        """Returns the start model's outputs for the classes of the trained one; -inf for new classes."""
+        answers = self._answers(inputs)
+        known, places = known_outputs(self._start.classes, self._classes)
+        outputs = answers.new_full((len(answers), len(self._classes)), -torch.inf)
+        outputs[:, places] = answers[:, known]
+        return outputs.float()
 
     def weights(self, moved: Mapping[str, Tensor] = _NOT_MOVED) -> NDArray[np.float32]:
         """Returns a (P,) copy of all trained weights, concatenated.

@@ -14,6 +14,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.matching import SURE
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
+from ekya.models.training.answered import Answered
 from ekya.models.training.augmentation import copies_of, versions_of
 from ekya.models.training.epochs import crops_in_epoch, epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
@@ -240,6 +241,20 @@ class Retraining:
         ]
         return self._evaluate()
 
+    def answered_before(self) -> Answered:
+        """Returns what the start model answers on the validation part; to be called after ``prepare``.
+
+        Only where the head is another one must the crops pass the start model's last blocks for this.
+        """
+        if self._trainee.has_the_start_head:
+            return self.answered()
+        outputs = self._trainee.answers_of_start(self._validation_inputs)
+        return self._validation_goal.answered(outputs, self._threshold)
+
+    def answered(self) -> Answered:
+        """Returns what the model answered on the validation part when it was measured last."""
+        return self._validation_goal.answered(self._answers, self._threshold)
+
     def share(self, passed: ActivationCache) -> None:
         """Adds the activations of the frozen blocks to ``passed``; to be called after ``prepare``."""
         passed.keep(self.config.trainable_blocks, self._trained_on.images, self._lesson.inputs)
@@ -284,9 +299,9 @@ class Retraining:
         """Calibrates the threshold, and returns the accuracy with it."""
         if len(self._validation) == 0:
             return 0.0
-        goal, answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
-        self._threshold = goal.threshold(answers)
-        return goal.judge(answers, self._threshold).accuracy(self._weights)
+        goal, self._answers = self._validation_goal, self._trainee.answers(self._validation_inputs)
+        self._threshold = goal.threshold(self._answers)
+        return goal.judge(self._answers, self._threshold).accuracy(self._weights)
 
     def _evaluate_partners(self) -> tuple[float, ...]:
         """Returns the accuracies on the partners' parts."""

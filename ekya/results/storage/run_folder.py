@@ -139,6 +139,10 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{stream}.safetensors"
 
+    def validations(self, stream: StreamId) -> Path:
+        """Returns the folder of a stream's validations, of a service; see ``validation_files``."""
+        return self.path / "validations" / stream
+
     def predictions(self, stream: StreamId) -> Path:
         """Returns the path of a stream's predictions, one row per frame that arrived; see ``run_tables``."""
         return self.path / "predictions" / f"{stream}.parquet"

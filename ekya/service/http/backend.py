@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ekya.results.storage.run_state import ModelRow
+from ekya.results.storage.validation_files import KeptValidation
 from ekya.service.status import RetrainingRow, Series, ServiceStatus
 
 
@@ -22,6 +23,9 @@ class Backend(Protocol):
 
     def retrainings(self, camera: str) -> tuple[RetrainingRow, ...]:
         """Returns a camera's last retrainings, the oldest first."""
+
+    def validation(self, camera: str, job: int) -> KeptValidation:
+        """Returns the validation of a retraining of a camera; ``LookupError`` where none is kept."""
 
     def metrics(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
@@ -60,7 +64,7 @@ class Backend(Protocol):
         """Serves the model before the one that serves now."""
 
     def forget(self, camera: str) -> None:
-        """Deletes the pictures that are kept of a camera for later retrainings."""
+        """Deletes the pictures that are kept of a camera."""
 
     def ask_labels(self, camera: str) -> None:
         """Has the golden model label a camera now."""

@@ -58,6 +58,27 @@ class SeriesQuery(_Body):
     hours: float | None = Field(default=None, gt=0)
 
 
+class ValidationQuery(_Body):
+    """Retraining that is asked about.
+
+    Attributes:
+        job: its number.
+    """
+
+    job: int = Field(ge=0)
+
+
+class MistakeQuery(ValidationQuery):
+    """Mistake that is asked for.
+
+    Attributes:
+        job: number of the retraining.
+        place: of the mistake in its validation, from 0.
+    """
+
+    place: int = Field(default=0, ge=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model that served a camera.

@@ -83,9 +83,11 @@ def _in_path(name: str) -> dict[str, Any]:
 
 def _in_query(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
     meanings = attribute_meanings(query)
-    for name, schema in query.model_json_schema()["properties"].items():
+    whole = query.model_json_schema()
+    for name, schema in whole["properties"].items():
         told = {"description": _one_line(meanings.get(name, ""))}
-        yield {"name": name, "in": "query", "required": False, **told, "schema": schema}
+        required = name in whole.get("required", ())
+        yield {"name": name, "in": "query", "required": required, **told, "schema": schema}
 
 
 def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:

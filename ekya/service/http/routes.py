@@ -10,8 +10,18 @@ from pydantic import BaseModel
 
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
+from ekya.core.validation import Validation
 from ekya.service.http.backend import Backend
-from ekya.service.http.bodies import CameraTerms, FleetTerms, Model, SeriesQuery, last_hours, models_of
+from ekya.service.http.bodies import (
+    CameraTerms,
+    FleetTerms,
+    MistakeQuery,
+    Model,
+    SeriesQuery,
+    ValidationQuery,
+    last_hours,
+    models_of,
+)
 from ekya.service.status import CameraStatus, RetrainingRow, Series, ServiceStatus
 
 API = "/api/v1"
@@ -88,6 +98,21 @@ def _picture(backend: Backend, call: Call) -> bytes:
     return picture
 
 
+def _validation(backend: Backend, call: Call) -> Validation:
+    return backend.validation(call.camera, call.values["job"]).validation
+
+
+def _mistake(backend: Backend, call: Call) -> bytes:
+    place: int
+    pictures, place = (
+        backend.validation(call.camera, call.values["job"]).pictures,
+        call.values.get("place", 0),
+    )
+    if place >= len(pictures):
+        raise LookupError(f"this retraining has {len(pictures)} pictures of mistakes, counted from 0")
+    return pictures[place]
+
+
 def _newest(backend: Backend, call: Call) -> dict[str, object]:
     message = backend.newest(call.camera)
     if message is None:
@@ -146,6 +171,24 @@ ROUTES: tuple[Route, ...] = (
         "A camera's last retrainings, the oldest first.",
         lambda b, call: b.retrainings(call.camera),
         tuple[RetrainingRow, ...],
+    ),
+    Route(
+        "GET",
+        f"{API}/{_CAMERA}/validation",
+        "validation",
+        "What the models before and after a retraining answered on its validation labels.",
+        _validation,
+        Validation,
+        query=ValidationQuery,
+    ),
+    Route(
+        "GET",
+        f"{API}/{_CAMERA}/mistake.jpg",
+        "mistake",
+        "An object that a retrained model got wrong in its validation.",
+        _mistake,
+        media=JPEG,
+        query=MistakeQuery,
     ),
     _read(
         f"{_CAMERA}/models",

@@ -41,7 +41,7 @@ def application(
     guard = Guard(None if token is None else Keys(token), metrics_open)
     app = web.Application(middlewares=[errors_as_json], client_max_size=MOST_BYTES)
     Endpoints(backend, guard).add_to(app)
-    Page(name, guard).add_to(app)
+    Page(backend, name, guard).add_to(app)
     app.on_response_prepare.append(set_headers)
     return app
 

@@ -1,6 +1,6 @@
 // Charts in SVG. Colours are classes, so that they follow the page's theme.
 
-import { clock, day, el, gpus, moment, percent } from "./tools.js";
+import { $, all, api, clock, day, el, gpus, moment, path, percent } from "./tools.js";
 
 const STEPS_S = [300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
@@ -47,7 +47,7 @@ export function sparkline(host, { unix_s: times, accuracy }) {
 const key = ([kind, text]) => el("span", {}, el("i", { className: kind }), text);
 
 // Accuracy above, stacked shares below, over one axis of time. A pointer or the arrow keys read single values.
-export function timeline(host, series, hours, nowS, capacityMilli) {
+function timeline(host, series, hours, nowS, capacityMilli) {
   const { unix_s: times, accuracy, inference_milli: inference, retraining_milli: retraining } = series;
   const width = Math.max(280, host.clientWidth), left = 44, right = width - 8, fromS = nowS - hours * 3600;
   const x = (s) => left + ((s - fromS) / (nowS - fromS)) * (right - left);
@@ -58,7 +58,8 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
   const low = (milli) => base - Math.min(1, milli / capacityMilli) * below;
   const at = (i) => x(times[i]);
   const about = `Accuracy and shares of the last ${hours} hours; the arrow keys read single values`;
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${base + 24}`, width, height: base + 24, role: "img", tabindex: 0, "aria-label": about });
+  const height = base + 24, size = { viewBox: `0 0 ${width} ${height}`, width, height };
+  const picture = svg("svg", { ...size, role: "img", tabindex: 0, "aria-label": about });
   const rule = (y, text) => {
     picture.append(svg("line", { class: "grid", x1: left, x2: right, y1: y, y2: y }));
     picture.append(svg("text", { class: "end", x: left - 8, y: y + 4 }, text));
@@ -94,7 +95,8 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
     if (i === null) return;
     cursor.setAttribute("x1", at(i));
     cursor.setAttribute("x2", at(i));
-    tip.textContent = `${moment(times[i], nowS)} · accuracy ${percent(accuracy[i])} · inference ${gpus(inference[i])} · retraining ${gpus(retraining[i])}`;
+    const used = `inference ${gpus(inference[i])} · retraining ${gpus(retraining[i])}`;
+    tip.textContent = `${moment(times[i], nowS)} · accuracy ${percent(accuracy[i])} · ${used}`;
   }
   picture.onpointermove = (event) => {
     const s = fromS + ((event.clientX - picture.getBoundingClientRect().left - left) / (right - left)) * (nowS - fromS);
@@ -108,4 +110,27 @@ export function timeline(host, series, hours, nowS, capacityMilli) {
     event.preventDefault();
     show(Math.min(times.length - 1, Math.max(0, (shown ?? times.length) + move)));
   };
+}
+
+// Keeps the timeline of a camera new, and shows the hours that are chosen.
+export function followSeries(camera) {
+  const chart = $("#chart"), { dataset: fleet } = document.body;
+  let hours = 1, series = null;
+  const draw = () => series && timeline(chart, series, hours, Number(fleet.now), Number(fleet.capacity));
+  async function load() {
+    const asked = hours;
+    const read = await api(path(camera, `/series?hours=${hours}`)).catch(() => null); // the page says so itself
+    if (!read || asked !== hours) return;
+    series = read;
+    if (!chart.matches(":hover, :focus-within")) draw();
+  }
+  function choose(button) {
+    hours = Number(button.dataset.hours);
+    for (const one of all("[data-hours]")) one.setAttribute("aria-pressed", one === button);
+    load().then(draw);
+  }
+  for (const button of all("[data-hours]")) button.addEventListener("click", () => choose(button));
+  addEventListener("resize", draw);
+  setInterval(load, 10000);
+  load();
 }

@@ -1,133 +1,80 @@
-// The live page: one event stream for what changes each second, plain requests for the rest.
+// The live page. The server renders it whole; once a second a newer rendering is put in its place, node by node.
 
-import { openCamera } from "./camera.js";
-import { sparkline } from "./charts.js";
-import { $, act, all, api, el, gpus, guard, kindOf, moment, path, percent, refresh, showShares, showState } from "./tools.js";
+import { followSeries, sparkline } from "./charts.js";
+import { $, act, all, api, confirmed, el, guard, path, showTimes } from "./tools.js";
 
-let status = null; // the newest
-let detail = null; // the camera that is shown alone
-let events = null;
-
-const tileId = (camera) => document.getElementById(`tile-${camera}`);
-
-function newTile(camera) {
-  const tile = $("#tile").content.firstElementChild.cloneNode(true);
-  tile.id = `tile-${camera}`;
-  $(".picture", tile).dataset.camera = camera;
-  $("a", tile).textContent = camera;
-  $("a", tile).href = `#${encodeURIComponent(camera)}`;
-  return tile;
-}
-
-function showTile(camera) {
-  const tile = tileId(camera.id) ?? newTile(camera.id);
-  const { retraining: job, inference_share_milli: inference, retraining_share_milli: retraining } = camera;
-  tile.dataset.kind = kindOf(camera);
-  showState($(".pill", tile), camera);
-  $(".chip", tile).hidden = !job && !camera.frozen;
-  $(".chip", tile).textContent = job ? `Retraining ${job.epoch}/${job.epochs}` : "Frozen";
-  $(".accuracy", tile).textContent = percent(camera.accuracy);
-  showShares($(".shares", tile), inference, retraining, status.capacity_milli);
-  const told = `inference ${gpus(inference)}${retraining ? `, retraining ${gpus(retraining)}` : ""} GPU`;
-  $(".line", tile).textContent = `Model ${camera.model_version} · ${told}`;
-  $(".note", tile).textContent = camera.reason || camera.health_reason;
-  return tile;
-}
-
-function showTiles() {
-  const tiles = status.cameras.map(showTile), before = [...$("#tiles").children];
-  if (tiles.length === before.length && tiles.every((tile, at) => tile === before[at])) return;
-  $("#tiles").replaceChildren(...tiles);
-  tiles.filter((tile) => !before.includes(tile)).forEach(fill);
-}
-
-async function fill(tile) {
-  const camera = $(".picture", tile).dataset.camera;
-  refresh($(".picture", tile), camera);
-  const series = await api(path(camera, "/series?hours=1")).catch(() => null);
-  if (series) sparkline($(".spark", tile), series);
-}
-
-const someOf = (cameras, none) => {
-  const more = cameras.length > 2 ? ` and ${cameras.length - 2} more` : "";
-  return cameras.slice(0, 2).map((camera) => camera.id).join(", ") + more || none;
+const MORPH = {
+  callbacks: {
+    beforeNodeMorphed: (old) => old.nodeType !== Node.ELEMENT_NODE || old.dataset.own === undefined,
+    beforeAttributeUpdated: (name) => name !== "open", // of details that the reader has opened
+  },
 };
 
-function showStats() {
-  const { cameras, capacity_milli: capacity } = status;
-  const sum = (of, among = cameras) => among.reduce((total, camera) => total + of(camera), 0);
-  const known = cameras.filter((camera) => camera.accuracy !== null && camera.state === "serving");
-  const weight = sum((camera) => camera.weight, known), due = sum((camera) => camera.frames_due);
-  const on = cameras.filter((camera) => kindOf(camera) !== "off"), ill = on.filter((camera) => kindOf(camera) !== "ok");
-  const inference = sum((camera) => camera.inference_share_milli), retraining = sum((camera) => camera.retraining_share_milli);
-  $("#mean").textContent = percent(weight ? sum((camera) => camera.weight * camera.accuracy, known) / weight : null);
-  $("#healthy").textContent = `${on.length - ill.length} of ${on.length}`;
-  $("#unhealthy").textContent = someOf(ill, "all well");
-  const retrained = cameras.filter((camera) => camera.retraining);
-  $("#retraining").textContent = retrained.length;
-  $("#preparing").textContent = status.preparing ? "labels are being made" : someOf(retrained, "no camera");
-  $("#analysed").textContent = percent(due ? sum((camera) => camera.frames_analysed) / due : null);
-  $("#gpus").textContent = `${gpus(inference + retraining)} of ${gpus(capacity)}`;
-  $("#inference").textContent = gpus(inference);
-  $("#training").textContent = gpus(retraining);
-  showShares($(".stats .shares"), inference, retraining, capacity);
+let rendering = false;
+async function update() {
+  if (rendering) return;
+  rendering = true;
+  try {
+    const answer = await fetch(location.href);
+    if (answer.redirected) return void location.assign(answer.url); // the session has ended, or the camera is gone
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    showTimes(page);
+    Idiomorph.morph(document.body, page.body, MORPH);
+    fillNew();
+  } catch {
+    // The event stream says that the service is away.
+  } finally {
+    rendering = false;
+  }
 }
 
-function showWindow() {
-  const { window_opened_us: opened, window_ends_us: ends, now_us: now } = status;
-  const left = Math.max(0, Math.round((ends - now) / 1e6));
-  const ending = `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
-  $("#window-text").textContent = status.window < 0 ? "Starting …" : `Window ${status.window} · ends in ${ending}`;
-  $("#window").value = ends > opened ? Math.min(1, Math.max(0, (now - opened) / (ends - opened))) : 0;
-  $("#scheduler").textContent = `scheduler ${status.scheduler} · `;
+// Asks for what the server does not render, where a node is new.
+function fillNew() {
+  for (const node of all("[data-own][data-camera]:not([data-asked])")) {
+    node.dataset.asked = "";
+    if (node.matches(".picture")) showPicture(node);
+    else showSpark(node);
+  }
 }
 
-function warningRow({ unix_s: unixS, source, text }) {
-  return el("li", {}, el("time", {}, moment(unixS, status.now_unix_s)), el("b", {}, source), text);
+async function showSpark(node) {
+  const series = await api(path(node.dataset.camera, "/series?hours=1")).catch(() => null);
+  if (series) sparkline(node, series);
 }
 
-function show() {
-  showStats();
-  showWindow();
-  showTiles();
-  $("#none").hidden = status.cameras.length > 0;
-  $("#warnings").hidden = !status.warnings.length;
-  $("#warnings ul").replaceChildren(...status.warnings.slice(-20).reverse().map(warningRow));
-  route();
-  detail?.update();
+// Loads the newest picture beside the one that is shown, lest it flicker; only in view, and not too often.
+function showPicture(frame) {
+  const box = frame.getBoundingClientRect(), camera = frame.dataset.camera;
+  if (frame.dataset.busy || document.hidden || box.bottom < 0 || box.top > innerHeight) return;
+  frame.dataset.busy = "1";
+  setTimeout(() => delete frame.dataset.busy, frame.closest(".tile") ? 2000 : 1000);
+  const next = el("img", { alt: `Newest frame of ${camera} with its boxes` });
+  next.onload = () => frame.replaceChildren(next);
+  next.src = `api/v1/${path(camera, "/picture.jpg")}?${Date.now()}`;
 }
 
-// The address names what is shown: all cameras, or one.
-function route() {
-  const name = decodeURIComponent(location.hash.slice(1));
-  const there = status?.cameras.some((camera) => camera.id === name);
-  if (there ? detail?.name === name : !detail) return;
-  detail?.close();
-  detail = there ? openCamera(name, () => status) : null;
-  $("#overview").hidden = there;
-  $("#camera").hidden = !there;
-  document.title = `${there ? `${name} – ` : ""}${document.body.dataset.name} – Ekya`;
-  detail?.update();
-  scrollTo(0, 0);
-  all(there ? "#camera .picture" : "#tiles .picture").forEach((frame) => refresh(frame, frame.dataset.camera));
+async function showValidation(details) {
+  const camera = $("#camera").dataset.camera;
+  const answer = await fetch(`validation?camera=${encodeURIComponent(camera)}&job=${details.dataset.job}`);
+  $(".validation", details).innerHTML = answer.ok ? await answer.text() : "It is not kept any more.";
 }
 
+let events = null;
 function link(state, text) {
   $("#link").dataset.link = state;
   if ($("#link").textContent !== text) $("#link").textContent = text;
 }
-
 function listen() {
   events?.close();
   events = new EventSource("api/v1/events");
-  events.addEventListener("status", (event) => {
-    status = JSON.parse(event.data);
+  events.addEventListener("status", () => {
     link("live", "Live");
-    show();
+    update();
   });
   events.addEventListener("answer", (event) => {
     const { camera } = JSON.parse(event.data);
-    for (const frame of all(".picture")) if (frame.dataset.camera === camera) refresh(frame, camera);
+    for (const frame of all(".picture")) if (frame.dataset.camera === camera) showPicture(frame);
   });
   events.onerror = () => {
     link("lost", "Reconnecting");
@@ -135,26 +82,59 @@ function listen() {
   };
 }
 
-const adding = $("#adding");
-async function add(event) {
-  event.preventDefault();
-  const { id, kind, url, weight } = Object.fromEntries(new FormData(event.target));
-  const source = kind === "camera" ? { kind, url } : { kind, files: [url] };
-  const send = () => api("cameras", "POST", { id, source, weight: Number(weight) });
-  const problem = await act(event.submitter, `${id} is added`, send);
-  $(".problem", adding).textContent = problem;
-  if (problem) return;
-  event.target.reset();
-  adding.close();
+// What is done. Buttons name their request; forms have its values.
+async function press(button) {
+  const { path: route, method, done, ask, yes } = button.dataset;
+  if (ask && !(await confirmed(ask, yes))) return;
+  await act(button, done, () => api(route, method));
+  update();
 }
-$("#add").addEventListener("click", () => adding.showModal());
-$("[value=cancel]", adding).addEventListener("click", () => adding.close());
-$("form", adding).addEventListener("submit", add);
-$("#logout")?.addEventListener("click", async () => {
-  await fetch("logout", { method: "POST", headers: guard });
-  location.assign("login");
+
+function valuesOf(form) {
+  const given = [...new FormData(form)].filter(([, text]) => text !== "");
+  const typed = ([name, text]) => [name, form.elements[name].type === "number" ? Number(text) : text];
+  return Object.fromEntries(given.map(typed));
+}
+
+async function add(form, button) {
+  const { kind, url, ...camera } = valuesOf(form);
+  camera.source = kind === "camera" ? { kind, url } : { kind, files: [url] };
+  const problem = await act(button, `${camera.id} is added`, () => api("cameras", "POST", camera));
+  $(".problem", form).textContent = problem;
+  if (problem) return;
+  form.reset();
+  $("#adding").close();
+}
+
+async function change(form, button) {
+  const problem = await act(button, form.dataset.done, () => api(form.dataset.path, "PATCH", valuesOf(form)));
+  if (!problem) delete form.dataset.own;
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.do) press(button);
+  else if (button?.id === "add") $("#adding").showModal();
+  else if (button?.value === "cancel") $("#adding").close();
+  else if (button?.id === "logout") {
+    fetch("logout", { method: "POST", headers: guard }).then(() => location.assign("login"));
+  }
 });
-addEventListener("hashchange", route);
+document.addEventListener("submit", (event) => {
+  if (event.target.method === "dialog") return;
+  event.preventDefault();
+  (event.target.id === "terms" ? change : add)(event.target, event.submitter);
+});
+document.addEventListener("input", (event) => {
+  if (event.target.form?.id === "terms") event.target.form.dataset.own = ""; // what is being typed stays
+});
+document.addEventListener("toggle", (event) => {
+  if (event.target.open && event.target.dataset.job) showValidation(event.target);
+}, true); // it does not bubble
 document.addEventListener("visibilitychange", () => (document.hidden ? events.close() : listen()));
-setInterval(() => document.hidden || [...$("#tiles").children].forEach(fill), 60000);
+addEventListener("scroll", () => all(".picture:not(:has(img))").forEach(showPicture), { passive: true });
+setInterval(() => document.hidden || all(".spark").forEach(showSpark), 60000);
+showTimes(document);
+fillNew();
+if ($("#camera")) followSeries($("#camera").dataset.camera);
 listen();
