@@ -25,6 +25,12 @@ _MaxAge = Annotated[
     typer.Option(metavar="SECONDS", help="Maximum age of the camera's latest result; 0 for no limit."),
 ]
 
+_OF_CAMERA = {"weight": "weight", "max_age": "max_age_s"}
+_OF_FLEET = {"min_accuracy": "min_accuracy", "scheduler": "scheduler"}
+"""Options of ``ekya ctl set`` and the keys of the API that they set."""
+
+_ZERO_IS_NONE = ("max_age",)
+
 _COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "ended": "dim"}
 
 
@@ -87,6 +93,10 @@ class CtlSetConfig:
     min_accuracy: Annotated[
         float | None, typer.Option(help="Lowest accuracy that inference of a camera may have, of the fleet.")
     ] = None
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
+    ] = None
     runs: opt.Runs = Path("runs")
     name: _Service = None
     json_to: opt.Json = None
@@ -113,10 +123,7 @@ def status(config: CtlConfig, output: Output) -> None:
 )
 def add(config: CtlAddConfig, output: Output) -> None:
     """Add a camera to a running service, and wait until it serves."""
-    values = _stream(config)
-    client = _client(config.runs, config.name)
-    client.change("POST", "cameras", values)
-    _done(output, config.camera, "add", "is added")
+    _change(config, output, "POST", "cameras", _stream(config), (config.camera, "add", "is added"))
 
 
 @command(CtlCameraConfig, "ekya ctl remove gate")
@@ -124,8 +131,8 @@ def remove(config: CtlCameraConfig, output: Output) -> None:
     """Remove a camera from a running service for good."""
     from ekya.service.http.client import camera_path
 
-    _client(config.runs, config.name).change("DELETE", camera_path(config.camera))
-    _done(output, config.camera, "remove", "is removed")
+    path = camera_path(config.camera)
+    _change(config, output, "DELETE", path, None, (config.camera, "remove", "is removed"))
 
 
 @command(CtlCameraConfig, "ekya ctl pause gate")
@@ -140,22 +147,28 @@ def resume(config: CtlCameraConfig, output: Output) -> None:
     _post(config, output, "resume", "goes on")
 
 
-@command(CtlSetConfig, "ekya ctl set gate --weight 2 --max-age 3", "ekya ctl set --min-accuracy 0.6")
+@command(
+    CtlSetConfig,
+    "ekya ctl set gate --weight 2 --max-age 3",
+    "ekya ctl set --min-accuracy 0.6",
+    "ekya ctl set --scheduler uniform:inference=300",
+)
 def set_(config: CtlSetConfig, output: Output) -> None:
     """Change terms of a camera, or of the fleet, while the service runs."""
     from ekya.service.http.client import camera_path
 
-    of_camera = _given({"weight": config.weight, "max_age_s": config.max_age})
-    of_fleet = _given({"min_accuracy": config.min_accuracy})
+    of_camera, of_fleet = _given(config, _OF_CAMERA), _given(config, _OF_FLEET)
     if config.camera is None and of_camera:
         raise UserError("CAMERA is missing: --weight and --max-age are of one camera; name it")
     if config.camera is not None and of_fleet:
-        raise UserError("--min-accuracy is of the fleet; leave CAMERA out")
+        option = next(option for option, key in _OF_FLEET.items() if key in of_fleet)
+        raise UserError(f"--{option.replace('_', '-')} is of the fleet; leave CAMERA out")
     if not (values := {**of_camera, **of_fleet}):
-        raise UserError("nothing is to change; give --weight or --max-age, or --min-accuracy")
+        raise UserError(
+            "nothing is to change; give --weight or --max-age of a camera, or an option of the fleet"
+        )
     path = "fleet" if config.camera is None else camera_path(config.camera)
-    _client(config.runs, config.name).change("PATCH", path, values)
-    _done(output, config.camera or "fleet", "set", "is changed")
+    _change(config, output, "PATCH", path, values, (config.camera or "fleet", "set", "is changed"))
 
 
 @command(CtlCameraConfig, "ekya ctl freeze gate")
@@ -197,19 +210,33 @@ def _client(runs: Path, name: str | None) -> "ServiceClient":
 def _post(config: CtlCameraConfig, output: Output, what: str, done: str) -> None:
     from ekya.service.http.client import camera_path
 
-    _client(config.runs, config.name).change("POST", camera_path(config.camera, f"/{what}"))
-    _done(output, config.camera, what, done)
+    path = camera_path(config.camera, f"/{what}")
+    _change(config, output, "POST", path, None, (config.camera, what, done))
 
 
-def _done(output: Output, subject: str, what: str, done: str) -> None:
+def _change(
+    config: CtlCameraConfig | CtlAddConfig | CtlSetConfig,
+    output: Output,
+    method: str,
+    path: str,
+    values: Mapping[str, object] | None,
+    told: tuple[str, str, str],
+) -> None:
+    """Changes something of a service, and tells what is changed, by what, and how it is now."""
+    _client(config.runs, config.name).change(method, path, values)
+    subject, what, done = told
     output.report({"subject": subject, "change": what})
     output.say(f"{subject} {done}")
 
 
-def _given(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Returns the options that were given; ``--max-age 0`` means no limit."""
-    given = {key: value for key, value in values.items() if value is not None}
-    return {key: None if key == "max_age_s" and value == 0 else value for key, value in given.items()}
+def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
+    """Returns the values of the options that were given, by their keys; ``--max-age 0`` means no limit."""
+    given = {option: getattr(config, option) for option in keys}
+    return {
+        keys[option]: None if option in _ZERO_IS_NONE and value == 0 else value
+        for option, value in given.items()
+        if value is not None
+    }
 
 
 def _stream(config: CtlAddConfig) -> dict[str, object]:
@@ -232,7 +259,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
             "kind": "video",
             "files": [str(Path(one).absolute()) for one in opt.names(config.video)],
         }
-    return {**values, "id": config.camera, **_given({"weight": config.weight, "max_age_s": config.max_age})}
+    return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 
 
 def _mapping(path: Path) -> dict[str, object]:

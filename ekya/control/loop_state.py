@@ -3,7 +3,10 @@
 from dataclasses import dataclass, replace
 
 from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
 from ekya.control.views import Histories
+from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.plan import Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState
@@ -39,3 +42,12 @@ def options_known(options: LoopOptions, state: LoopState) -> LoopOptions:
         training_speed=options.training_speed if speed is None else speed,
         min_accuracy=options.min_accuracy if least is None else least,
     )
+
+
+def scheduler_of(fleet: FleetState, batch: Batch) -> str | None:
+    """Returns the name of the scheduler that decides a step: as an operator has chosen, up to its events.
+
+    None for the one with which the run began.
+    """
+    changes = [one for one in ev.in_order(batch.events) if isinstance(one, rq.SchedulerChanged)]
+    return changes[-1].scheduler if changes else fleet.scheduler

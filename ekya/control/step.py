@@ -59,6 +59,7 @@ PLANNED_AGAIN_AFTER = (
     rq.ModelFrozen,
     rq.TermsChanged,
     rq.MinAccuracyChanged,
+    rq.SchedulerChanged,
     ev.CapacityLent,
 )
 """Events that always require a new plan."""

@@ -64,6 +64,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return replace(state, zoo=event.models, next_kept=max(state.next_kept, newest + 1))
         case rq.MinAccuracyChanged():
             return replace(state, min_accuracy=event.min_accuracy)
+        case rq.SchedulerChanged():
+            return replace(state, scheduler=event.scheduler)
         case ev.StreamAdded():
             state = replace(state, forgotten=state.forgotten - {event.stream})
             return state.with_stream(

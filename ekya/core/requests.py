@@ -76,13 +76,25 @@ class MinAccuracyChanged:
     min_accuracy: float
 
 
-Request = (
-    StreamPaused
-    | StreamRemoved
-    | ModelFrozen
-    | RollBackRequested
-    | LabelsRequested
-    | TermsChanged
-    | MinAccuracyChanged
+@dataclass(frozen=True, slots=True)
+class SchedulerChanged:
+    """Another scheduler decides from now on.
+
+    Attributes:
+        scheduler: its name with options, as in a fleet file; without a preset.
+    """
+
+    t_us: int
+    scheduler: str
+
+
+StreamRequest = (
+    StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
 )
-"""All requests."""
+"""Requests about one stream."""
+
+FleetRequest = MinAccuracyChanged | SchedulerChanged
+"""Requests about the whole fleet."""
+
+Request = StreamRequest | FleetRequest
+"""All requests, in the order in which those of one instant are applied."""

@@ -265,6 +265,7 @@ class FleetState:
         zoo: kept models, the least recently used first.
         next_kept: number of the next one.
         min_accuracy: a_MIN, where it has changed since the run began.
+        scheduler: name of the one that decides, where it has changed since the run began.
         forgotten: streams that were removed.
     """
 
@@ -280,6 +281,7 @@ class FleetState:
     zoo: tuple[KeptModel, ...] = ()
     next_kept: int = 1
     min_accuracy: float | None = None
+    scheduler: str | None = None
     forgotten: frozenset[StreamId] = frozenset()
 
     @property

@@ -52,7 +52,7 @@ class LateStreams:
                 return [event]
             case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
-            case ev.ZooOpened() | ev.DoseDue() | rq.MinAccuracyChanged():
+            case ev.ZooOpened() | ev.DoseDue() | rq.MinAccuracyChanged() | rq.SchedulerChanged():
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

@@ -25,6 +25,7 @@ from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_changes import fleet_change
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.resuming import kept_models
 from ekya.system.files import write_text_atomic
@@ -190,18 +191,18 @@ class LiveControl:
 
         self._in_loop(change)
 
-    def change_min_accuracy(self, min_accuracy: float) -> None:
-        """Sets a_MIN of the fleet.
+    def change_fleet(self, values: Mapping[str, object]) -> None:
+        """Changes terms of the fleet; see ``fleet_change``.
 
         Raises:
-            UserError: it is not in [0, 1).
+            UserError: a value is not possible.
         """
-        if not 0.0 <= min_accuracy < 1.0:
-            raise UserError(f"min_accuracy: {min_accuracy:g} is not in [0, 1); give a part, such as 0.4")
 
         def change() -> None:
-            self._keep(self._fleet.model_copy(update={"min_accuracy": min_accuracy}))
-            self._executor.emit(rq.MinAccuracyChanged(self.now_us(), min_accuracy))
+            changed = fleet_change(self._fleet, values, self.now_us())
+            self._keep(changed.fleet)
+            for event in changed.events:
+                self._executor.emit(event)
 
         self._in_loop(change)
 

@@ -90,14 +90,8 @@ class Resumed:
             cut_to(folder, self.snapshot)
 
 
-_Kept = rq.StreamPaused | rq.ModelFrozen | rq.TermsChanged | rq.MinAccuracyChanged
-
-_KEPT_REQUESTS = (
-    rq.StreamPaused,
-    rq.ModelFrozen,
-    rq.TermsChanged,
-    rq.MinAccuracyChanged,
-)
+_KeptOfStream = rq.StreamPaused | rq.ModelFrozen | rq.TermsChanged
+_Kept = _KeptOfStream | rq.FleetRequest
 """Requests that hold until they are taken back, so those of the interrupted window hold as well.
 
 What was removed is not in the fleet.
@@ -180,8 +174,8 @@ def _requests(happened: Sequence[ev.Event], streams: Collection[StreamId]) -> li
     for event in happened:
         if isinstance(event, rq.StreamRemoved):
             kept = [one for one in kept if getattr(one, "stream", None) != event.stream]
-        elif isinstance(event, rq.MinAccuracyChanged) or (
-            isinstance(event, _KEPT_REQUESTS) and event.stream in streams
+        elif isinstance(event, rq.FleetRequest) or (
+            isinstance(event, _KeptOfStream) and event.stream in streams
         ):
             kept.append(event)
     return kept

@@ -189,14 +189,19 @@ class RunSession:
             self.attach(control)
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
+            plan = self.coordinator.planner(planner.plan)
+
+            def planner_of(name: str) -> Planner:
+                planner.change(name)
+                return plan
+
             with open_screen(console) as show:
                 observe = self._observer(show, store, facts)
-                plan = self.coordinator.planner(planner.plan)
                 state = None if resumed is None else resumed.state
                 journal = stack.enter_context(closing(self._journal()))
                 try:
                     needs, snapshot = scheduler.needs, journal.snapshot
-                    run_loop(executor, journal, plan, needs, constants, observe, state, snapshot)
+                    run_loop(executor, journal, plan, needs, constants, observe, state, snapshot, planner_of)
                 except (KeyboardInterrupt, StoppedEarlyError):
                     follows = "" if opened.options.endless else "; measuring what there is"
                     _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)

@@ -1,7 +1,7 @@
 """Backend of the HTTP server in a running service: facts, and changes of the fleet."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
@@ -89,8 +89,8 @@ class ServiceBackend:
         self._control.change_terms(StreamId(camera), values)
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes ``min_accuracy`` of the fleet."""
-        self._control.change_min_accuracy(float(cast(Any, values["min_accuracy"])))
+        """Changes terms of the fleet."""
+        self._control.change_fleet(values)
 
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""

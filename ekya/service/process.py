@@ -150,9 +150,7 @@ class FleetService:
         folder, stack = self._run.folder, self._stack
         self._control = control
         self._clock = WallClock.read(folder)
-        keeper = StatusKeeper(
-            folder.name, self._run.options.scheduler, control.now_us, self._unix_us, self._terms
-        )
+        keeper = StatusKeeper(folder.name, control.now_us, self._unix_us, self._terms)
         self._keeper = keeper
         stack.enter_context(logged(folder.path, self._cameras, self._secrets))
         publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
@@ -183,7 +181,8 @@ class FleetService:
             stream.stream: CameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
             for stream in state.fleet.streams
         }
-        return FleetTerms(self._run.constants.capacity_milli, cameras)
+        scheduler = state.fleet.scheduler or self._run.options.scheduler
+        return FleetTerms(self._run.constants.capacity_milli, scheduler, cameras)
 
     def _cameras(self) -> tuple[str, ...]:
         return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)

@@ -30,6 +30,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
@@ -231,6 +232,9 @@ class ScriptedFleet:
         self._tell(ev.WorkerBack(self.now_us, command.stream, command.role))
 
     def strike(self, event: ev.Event) -> None:
+        if isinstance(event, rq.FleetRequest):
+            self._tell(event)
+            return
         camera = self.cameras[event.stream]
         match event:
             case ev.WorkerDied(role=ev.Role.RETRAINING):

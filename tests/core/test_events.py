@@ -67,6 +67,7 @@ def one_of_each(t_us):
         rq.LabelsRequested(t_us, A, 0),
         rq.TermsChanged(t_us, A, 2.0, None),
         rq.MinAccuracyChanged(t_us, 0.5),
+        rq.SchedulerChanged(t_us, "thief"),
     )
 
 

@@ -118,7 +118,7 @@ def test_changes_while_a_camera_is_being_added_are_kept(opening):
     (call,) = opening.opening()
     opening.ask(opening.control.change_terms, FIRST, {"weight": 5.0})
     opening.ask(opening.control.remove, SECOND)
-    opening.ask(opening.control.change_min_accuracy, 0.4)
+    opening.ask(opening.control.change_fleet, {"min_accuracy": 0.4})
     reply(opening, call)
     opening.until(asked.done)
     asked.result()
@@ -208,11 +208,33 @@ def test_requests_are_events_of_the_loop(run):
     assert (type(terms), terms.weight, terms.max_age_us) == (rq.TermsChanged, 2.0, None)
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.0, float("nan")])
-def test_impossible_min_accuracy_is_refused(run, wrong):
-    with pytest.raises(UserError, match="min_accuracy: "):
-        run.ask(run.control.change_min_accuracy, wrong)
-    assert run.events == []
+def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
+    run.ask(run.control.change_fleet, {"min_accuracy": 0.3, "scheduler": "uniform:inference=300"})
+    assert run.events == [rq.MinAccuracyChanged(0, 0.3), rq.SchedulerChanged(0, "uniform:inference=300")]
+    run.cameras()
+    assert (run.control.fleet.min_accuracy, run.control.fleet.scheduler) == (0.3, "uniform:inference=300")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"min_accuracy": -0.1}, "min_accuracy: -0.1 is too small; use at least 0"),
+        ({"min_accuracy": 1.0}, "min_accuracy: 1.0 is too large; use less than 1"),
+        ({"min_accuracy": float("nan")}, "min_accuracy: nan is not possible"),
+        ({"scheduler": "fifo"}, "the request: scheduler: there is no 'fifo'; choose one of cloud, ekya"),
+        ({"scheduler": "oracle"}, "scheduler: oracle has to know what a retraining will give"),
+        ({"scheduler": "cloud"}, "scheduler: cloud serves weights that are not trained on the GPUs here"),
+        ({"scheduler": "paper"}, "scheduler: paper is a preset, which sets what cannot be changed"),
+        ({"scheduler": "uniform@paper"}, "scheduler: uniform@paper is a preset"),
+        ({"min_accuracy": 0.3, "scheduler": "fifo"}, "there is no 'fifo'"),
+    ],
+)
+def test_impossible_terms_of_the_fleet_are_refused(run, values, sentence):
+    before = run.control.fleet
+    with pytest.raises(UserError) as refused:
+        run.ask(run.control.change_fleet, values)
+    assert sentence in str(refused.value)
+    assert (run.events, run.control.fleet) == ([], before)
 
 
 # Earlier weights
@@ -333,7 +355,7 @@ def test_full_disk_changes_nothing(run, full_disk):
     for method, *arguments in (
         ("remove", FIRST),
         ("change_terms", FIRST, {"weight": 2.0}),
-        ("change_min_accuracy", 0.5),
+        ("change_fleet", {"min_accuracy": 0.5}),
     ):
         with pytest.raises(UserError, match="the disk is full"):
             run.ask(getattr(run.control, method), *arguments)

@@ -130,13 +130,14 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         rq.ModelFrozen(T, OTHER, True),
         rq.TermsChanged(T, OTHER, 3.0, 2 * S),
         rq.MinAccuracyChanged(T, 0.4),
+        rq.SchedulerChanged(T, "uniform"),
     )
     for _interruption in range(2):
         resumed = resume(CAM, OTHER)
         assert resumed.paused == (CAM,)
         fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
         cam, other = fleet.stream(CAM), fleet.stream(OTHER)
-        assert (fleet.window, fleet.min_accuracy) == (2, 0.4)
+        assert (fleet.window, fleet.min_accuracy, fleet.scheduler) == (2, 0.4, "uniform")
         assert (cam.status, cam.frozen) == (Status.PAUSED, False)
         assert (other.status, other.frozen) == (Status.SERVING, True)
         assert (other.terms.weight, other.terms.max_age_us) == (3.0, 2 * S)

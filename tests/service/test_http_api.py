@@ -105,12 +105,14 @@ def test_camera_is_added_changed_and_removed(ask, service):
     assert ask("PATCH", "/api/v1/cameras/attic", {"weight": 2, "max_age_s": None}).status == 204
     assert ask("PATCH", "/api/v1/cameras/attic", {"max_age_s": 1.5}).status == 204
     assert ask("PATCH", "/api/v1/fleet", {"min_accuracy": 0.5}).status == 204
+    assert ask("PATCH", "/api/v1/fleet", {"scheduler": "thief"}).status == 204
     assert ask("DELETE", "/api/v1/cameras/attic").status == 204
     assert service.asked == [
         ("add", stream),
         ("change", "attic", {"weight": 2, "max_age_s": None}),
         ("change", "attic", {"max_age_s": 1.5}),
         ("fleet", {"min_accuracy": 0.5}),
+        ("fleet", {"scheduler": "thief"}),
         ("remove", "attic"),
     ]
 
@@ -123,6 +125,7 @@ def test_camera_is_added_changed_and_removed(ask, service):
         ("cameras/yard", {}, "nothing is to change; name one of weight, max_age_s"),
         ("cameras/yard", {"weight": float("inf")}, "weight: inf is not possible; write a number that"),
         ("fleet", {"min_accuracy": "low"}, "min_accuracy: 'low' is not possible; write a number"),
+        ("fleet", {"scheduler": None}, "scheduler: None is not possible; write text"),
         ("fleet", {"min_accuracy": 1}, "min_accuracy: 1 is too large; use less than 1"),
     ],
 )  # fmt: skip

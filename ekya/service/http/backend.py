@@ -51,7 +51,7 @@ class Backend(Protocol):
         """Changes ``weight`` or ``max_age_s`` of a camera."""
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes ``min_accuracy`` of the fleet."""
+        """Changes terms of the fleet, as in ``FleetTerms``."""
 
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER
 from ekya.results.storage.run_state import ModelRow
 from ekya.service.status import Series
 
@@ -43,9 +44,11 @@ class FleetTerms(_Change):
 
     Attributes:
         min_accuracy: the lowest accuracy that inference of a camera may have.
+        scheduler: that plans from now on: its name with its options, as in uniform:inference=300.
     """
 
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    scheduler: str = DEFAULT_SCHEDULER
 
 
 class SeriesQuery(_Body):
