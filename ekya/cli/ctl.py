@@ -26,10 +26,16 @@ _MaxAge = Annotated[
 ]
 
 _OF_CAMERA = {"weight": "weight", "max_age": "max_age_s"}
-_OF_FLEET = {"min_accuracy": "min_accuracy", "scheduler": "scheduler"}
+_OF_FLEET = {
+    "min_accuracy": "min_accuracy",
+    "scheduler": "scheduler",
+    "labels": "labels_per_window",
+    "frames": "frames_per_window",
+    "label_gpu_s": "gpu_s_per_window",
+}
 """Options of ``ekya ctl set`` and the keys of the API that they set."""
 
-_ZERO_IS_NONE = ("max_age",)
+_ZERO_IS_NONE = ("max_age", "label_gpu_s")
 
 _COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "ended": "dim"}
 
@@ -97,6 +103,21 @@ class CtlSetConfig:
         str | None,
         typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
     ] = None
+    labels: Annotated[
+        int | None,
+        typer.Option(help="Objects that are labelled per camera and window, where edge models classify."),
+    ] = None
+    frames: Annotated[
+        int | None,
+        typer.Option(help="Frames that are labelled per camera and window, where edge models detect."),
+    ] = None
+    label_gpu_s: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="GPU-seconds that labelling a camera's window may take; 0 for no limit.",
+        ),
+    ] = None
     runs: opt.Runs = Path("runs")
     name: _Service = None
     json_to: opt.Json = None
@@ -152,6 +173,7 @@ def resume(config: CtlCameraConfig, output: Output) -> None:
     "ekya ctl set gate --weight 2 --max-age 3",
     "ekya ctl set --min-accuracy 0.6",
     "ekya ctl set --scheduler uniform:inference=300",
+    "ekya ctl set --labels 48 --label-gpu-s 2",
 )
 def set_(config: CtlSetConfig, output: Output) -> None:
     """Change terms of a camera, or of the fleet, while the service runs."""
@@ -230,7 +252,7 @@ def _change(
 
 
 def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
-    """Returns the values of the options that were given, by their keys; ``--max-age 0`` means no limit."""
+    """Returns the values of the options that were given, by their keys; a limit of 0 is none."""
     given = {option: getattr(config, option) for option in keys}
     return {
         keys[option]: None if option in _ZERO_IS_NONE and value == 0 else value

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.units import ModelVersion, StreamId
+from ekya.core.weights import LabelBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,20 @@ class SchedulerChanged:
     scheduler: str
 
 
+@dataclass(frozen=True, slots=True)
+class LabelBudgetChanged:
+    """Preparations that begin from now on have another budget of labels."""
+
+    t_us: int
+    budget: LabelBudget
+
+
 StreamRequest = (
     StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
 )
 """Requests about one stream."""
 
-FleetRequest = MinAccuracyChanged | SchedulerChanged
+FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged
 """Requests about the whole fleet."""
 
 Request = StreamRequest | FleetRequest

@@ -18,7 +18,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere, KeptModel, Partner, Scene
+from ekya.core.weights import CachedModel, Elsewhere, KeptModel, LabelBudget, Partner, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +266,7 @@ class FleetState:
         next_kept: number of the next one.
         min_accuracy: a_MIN, where it has changed since the run began.
         scheduler: name of the one that decides, where it has changed since the run began.
+        label_budget: of preparations, where it has changed since the run began.
         forgotten: streams that were removed.
     """
 
@@ -282,6 +283,7 @@ class FleetState:
     next_kept: int = 1
     min_accuracy: float | None = None
     scheduler: str | None = None
+    label_budget: LabelBudget | None = None
     forgotten: frozenset[StreamId] = frozenset()
 
     @property

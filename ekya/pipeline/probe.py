@@ -91,6 +91,9 @@ def _forward(test: SelfTest) -> dict[str, object]:
 
 _PROBED = TypeAdapter(ProbedHost)
 
+_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window"}
+"""Keys of ``golden`` that say how much is labelled, and not what a label costs."""
+
 _LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
 
 
@@ -141,10 +144,11 @@ def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:
 
 def _measured(fleet: FleetConfig, device: str) -> list[object]:
     """Returns what a measurement depends on, as JSON values: the machine, and the work beside the cameras."""
-    work = (fleet.edge, fleet.golden, fleet.inference, fleet.retraining)
+    golden = fleet.golden.model_dump(mode="json", exclude=_BUDGET)
+    work = (fleet.edge, fleet.inference, fleet.retraining)
     gpus = [gpu.name for gpu in list_gpus().gpus]
     machine = [processor_name(), instruction_set(), cpu_limit(), device, gpus]
-    return [*machine, *map(version, _LIBRARIES), *(part.model_dump(mode="json") for part in work)]
+    return [*machine, *map(version, _LIBRARIES), golden, *(part.model_dump(mode="json") for part in work)]
 
 
 class Probe:

@@ -52,7 +52,13 @@ class LateStreams:
                 return [event]
             case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
                 return [event]
-            case ev.ZooOpened() | ev.DoseDue() | rq.MinAccuracyChanged() | rq.SchedulerChanged():
+            case (
+                ev.ZooOpened()
+                | ev.DoseDue()
+                | rq.MinAccuracyChanged()
+                | rq.SchedulerChanged()
+                | rq.LabelBudgetChanged()
+            ):
                 return [event]
             case _ if event.stream not in self._held:
                 return [event]

@@ -201,6 +201,8 @@ class LiveControl:
         def change() -> None:
             changed = fleet_change(self._fleet, values, self.now_us())
             self._keep(changed.fleet)
+            # Of actors that are made again later.
+            self._actors.change_fleet({"golden": changed.fleet.golden})
             for event in changed.events:
                 self._executor.emit(event)
 

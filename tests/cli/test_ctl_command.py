@@ -56,9 +56,11 @@ def test_ctl_changes_a_camera(runs, service, capfd, what):
 def test_ctl_set_changes_camera_or_fleet(runs, service):
     assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
     assert ctl(runs, "set", "--min-accuracy", "0.6", "--scheduler", "uniform:inference=300") == 0
+    assert ctl(runs, "set", "--labels", "48", "--frames", "12", "--label-gpu-s", "0") == 0
     assert service.asked == [
         ("change", "yard", {"weight": 2.0, "max_age_s": None}),
         ("fleet", {"min_accuracy": 0.6, "scheduler": "uniform:inference=300"}),
+        ("fleet", {"labels_per_window": 48, "frames_per_window": 12, "gpu_s_per_window": None}),
     ]
 
 
@@ -89,6 +91,8 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["set", "yard"], "nothing is to change"),
         (["set", "--weight", "2"], "CAMERA is missing"),
         (["set", "yard", "--min-accuracy", "0.5"], "--min-accuracy is of the fleet"),
+        (["set", "yard", "--labels", "5"], "--labels is of the fleet; leave CAMERA out"),
+        (["set", "--frames", "2"], "frames_per_window: 2 is too small; use at least 4"),
         (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
     ],
 )

@@ -10,6 +10,8 @@ from whole_runs import run
 from ekya.control.journal_replay import replay
 from ekya.core import commands as cmd
 from ekya.core import requests as rq
+from ekya.core.codec import decode, encode
+from ekya.core.weights import LabelBudget
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_journal
 
@@ -21,6 +23,7 @@ SCHEDULER = st.sampled_from(["ekya", "thief", "uniform", "no-retrain", "exact", 
 REQUESTS = st.one_of(
     st.builds(rq.SchedulerChanged, TIMES_US, SCHEDULER),
     st.builds(rq.MinAccuracyChanged, TIMES_US, st.sampled_from([0.0, 0.3, 0.7])),
+    st.builds(rq.LabelBudgetChanged, TIMES_US, st.builds(LabelBudget, st.integers(1, 200))),
 )
 
 
@@ -83,3 +86,15 @@ def test_replay_of_another_scheduler_differs_after_the_change():
     ]
     chosen = make_scheduler("thief")
     assert not all(one.same for one in replay(turns, OPTIONS, chosen.needs, chosen.plan))
+
+
+# The budget of labels
+
+
+def test_changed_budget_is_that_of_all_later_preparations():
+    budget = LabelBudget(40, 1.5)
+    done = run("thief", misfortunes=(rq.LabelBudgetChanged(40 * S, budget),))
+    begun = done.commands(cmd.BeginPreparation)
+    assert [(one.window, one.budget) for one in begun] == [(1, None), (2, budget), (3, budget)]
+    assert "budget" not in encode(begun[0]), "a journal without requests is as before"
+    assert decode(encode(begun[1])) == begun[1]

@@ -14,7 +14,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import Family
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Compared
+from ekya.core.weights import Compared, LabelBudget
 
 A, B = StreamId("a"), StreamId("b")
 
@@ -68,6 +68,7 @@ def one_of_each(t_us):
         rq.TermsChanged(t_us, A, 2.0, None),
         rq.MinAccuracyChanged(t_us, 0.5),
         rq.SchedulerChanged(t_us, "thief"),
+        rq.LabelBudgetChanged(t_us, LabelBudget(48, None)),
     )
 
 

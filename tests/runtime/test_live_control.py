@@ -11,11 +11,13 @@ from operated import FIRST, LIMIT_S, SECOND, Operated, camera, ended
 from ray.exceptions import RayError
 from test_resuming import OPTIONS
 
+from ekya.config.fleet_reading import load_fleet
 from ekya.control.options import StreamHome
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion
+from ekya.core.weights import LabelBudget
 from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime import live_control
@@ -211,7 +213,12 @@ def test_requests_are_events_of_the_loop(run):
 def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
     run.ask(run.control.change_fleet, {"min_accuracy": 0.3, "scheduler": "uniform:inference=300"})
     assert run.events == [rq.MinAccuracyChanged(0, 0.3), rq.SchedulerChanged(0, "uniform:inference=300")]
-    run.cameras()
+    run.ask(run.control.change_fleet, {"labels_per_window": 48, "gpu_s_per_window": 2.0})
+    run.ask(run.control.change_fleet, {"gpu_s_per_window": None})
+    assert [one.budget for one in run.events[2:]] == [LabelBudget(48, 2.0), LabelBudget(48, None)]
+    assert run.actors.fleet.golden == run.control.fleet.golden
+    assert run.control.fleet.golden.labels_per_window == 48
+    assert load_fleet(run.folder.fleet) == run.control.fleet
     assert (run.control.fleet.min_accuracy, run.control.fleet.scheduler) == (0.3, "uniform:inference=300")
 
 
@@ -226,6 +233,8 @@ def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
         ({"scheduler": "cloud"}, "scheduler: cloud serves weights that are not trained on the GPUs here"),
         ({"scheduler": "paper"}, "scheduler: paper is a preset, which sets what cannot be changed"),
         ({"scheduler": "uniform@paper"}, "scheduler: uniform@paper is a preset"),
+        ({"labels_per_window": 0}, "golden.labels_per_window: 0 is too small; use at least 1"),
+        ({"frames_per_window": 24}, "frames_per_window: edge models that classify learn from objects"),
         ({"min_accuracy": 0.3, "scheduler": "fifo"}, "there is no 'fifo'"),
     ],
 )

@@ -19,6 +19,7 @@ from ekya.core.faults import Status
 from ekya.core.host import HostCosts
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.core.view import InferenceOption
+from ekya.core.weights import LabelBudget
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.probe import ProbedHost
@@ -131,6 +132,7 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         rq.TermsChanged(T, OTHER, 3.0, 2 * S),
         rq.MinAccuracyChanged(T, 0.4),
         rq.SchedulerChanged(T, "uniform"),
+        rq.LabelBudgetChanged(T, LabelBudget(48, 2.0)),
     )
     for _interruption in range(2):
         resumed = resume(CAM, OTHER)
@@ -138,6 +140,7 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
         cam, other = fleet.stream(CAM), fleet.stream(OTHER)
         assert (fleet.window, fleet.min_accuracy, fleet.scheduler) == (2, 0.4, "uniform")
+        assert fleet.label_budget == LabelBudget(48, 2.0)
         assert (cam.status, cam.frozen) == (Status.PAUSED, False)
         assert (other.status, other.frozen) == (Status.SERVING, True)
         assert (other.terms.weight, other.terms.max_age_us) == (3.0, 2 * S)

@@ -117,7 +117,7 @@ class HealthFollower:
             case rq.StreamRemoved():
                 self._removed.add(event.stream)
                 self._streams.pop(event.stream, None)
-            case rq.MinAccuracyChanged() | rq.SchedulerChanged():
+            case rq.MinAccuracyChanged() | rq.SchedulerChanged() | rq.LabelBudgetChanged():
                 return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return

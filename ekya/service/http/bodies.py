@@ -45,10 +45,17 @@ class FleetTerms(_Change):
     Attributes:
         min_accuracy: the lowest accuracy that inference of a camera may have.
         scheduler: that plans from now on: its name with its options, as in uniform:inference=300.
+        labels_per_window: number of objects that are labelled per camera and window, where edge models
+            classify; from the next preparation on.
+        frames_per_window: number of frames, where they detect.
+        gpu_s_per_window: GPU-seconds that labelling a camera's window may take; null for no limit.
     """
 
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
     scheduler: str = DEFAULT_SCHEDULER
+    labels_per_window: int = Field(default=96, ge=1)
+    frames_per_window: int = Field(default=24, ge=4, le=48)
+    gpu_s_per_window: float | None = Field(default=None, gt=0)
 
 
 class SeriesQuery(_Body):
