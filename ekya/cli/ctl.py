@@ -29,6 +29,7 @@ _OF_CAMERA = {"weight": "weight", "max_age": "max_age_s"}
 _OF_FLEET = {
     "min_accuracy": "min_accuracy",
     "scheduler": "scheduler",
+    "gpus": "gpus",
     "labels": "labels_per_window",
     "frames": "frames_per_window",
     "label_gpu_s": "gpu_s_per_window",
@@ -103,6 +104,10 @@ class CtlSetConfig:
         str | None,
         typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
     ] = None
+    gpus: Annotated[
+        float | None,
+        typer.Option(help="GPUs that the fleet may use, or a part of one; without a GPU, cores."),
+    ] = None
     labels: Annotated[
         int | None,
         typer.Option(help="Objects that are labelled per camera and window, where edge models classify."),
@@ -173,6 +178,7 @@ def resume(config: CtlCameraConfig, output: Output) -> None:
     "ekya ctl set gate --weight 2 --max-age 3",
     "ekya ctl set --min-accuracy 0.6",
     "ekya ctl set --scheduler uniform:inference=300",
+    "ekya ctl set --gpus 1.5",
     "ekya ctl set --labels 48 --label-gpu-s 2",
 )
 def set_(config: CtlSetConfig, output: Output) -> None:

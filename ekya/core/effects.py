@@ -66,6 +66,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return replace(state, min_accuracy=event.min_accuracy)
         case rq.SchedulerChanged():
             return replace(state, scheduler=event.scheduler)
+        case rq.CapacityChanged():
+            return replace(state, capacity=event)
         case rq.LabelBudgetChanged():
             return replace(state, label_budget=event.budget)
         case ev.StreamAdded():

@@ -97,12 +97,26 @@ class LabelBudgetChanged:
     budget: LabelBudget
 
 
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """The fleet may use another part of the machine from now on.
+
+    Attributes:
+        capacity_milli: all GPUs together.
+        preparation_share_milli: largest share of labelling and profiling.
+    """
+
+    t_us: int
+    capacity_milli: int
+    preparation_share_milli: int
+
+
 StreamRequest = (
     StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
 )
 """Requests about one stream."""
 
-FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged
+FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged | CapacityChanged
 """Requests about the whole fleet."""
 
 Request = StreamRequest | FleetRequest

@@ -266,6 +266,7 @@ class FleetState:
         next_kept: number of the next one.
         min_accuracy: a_MIN, where it has changed since the run began.
         scheduler: name of the one that decides, where it has changed since the run began.
+        capacity: of the GPUs, where it has changed since the run began.
         label_budget: of preparations, where it has changed since the run began.
         forgotten: streams that were removed.
     """
@@ -283,6 +284,7 @@ class FleetState:
     next_kept: int = 1
     min_accuracy: float | None = None
     scheduler: str | None = None
+    capacity: rq.CapacityChanged | None = None
     label_budget: LabelBudget | None = None
     forgotten: frozenset[StreamId] = frozenset()
 

@@ -418,6 +418,10 @@ class RayExecutor:
         forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
         self._calls.add(forgotten, partial(log_failure, "forget"))
 
+    def resize_pool(self, capacity_milli: int) -> None:
+        """Changes the capacity of the GPUs, where it is one pool; plans follow by an event."""
+        self._shares.resize_pool(capacity_milli)
+
     def emit(self, event: ev.Event) -> None:
         """Adds an event to the next batch. Called by the thread of the loop."""
         self._emit(event)

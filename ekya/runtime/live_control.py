@@ -12,11 +12,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import dump_fleet
 from ekya.config.fleet_sections import StreamConfig
-from ekya.control.options import LoopOptions
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
-from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
@@ -25,7 +23,7 @@ from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.fleet_changes import fleet_change
+from ekya.runtime.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.resuming import kept_models
 from ekya.system.files import write_text_atomic
@@ -56,8 +54,7 @@ class LiveControl:
         executor, actors, clock: of the run.
         folder: of the run.
         store: of the run; used by the thread of the loop.
-        constants: of its loop.
-        costs: of the frames of its streams.
+        limits: of the run.
     """
 
     def __init__(
@@ -67,12 +64,10 @@ class LiveControl:
         clock: RunClock,
         folder: RunFolder,
         store: StateStore,
-        constants: LoopOptions,
-        costs: dict[StreamId, StreamCosts],
+        limits: RunLimits,
     ) -> None:
         self._executor, self._actors, self._clock = executor, actors, clock
-        self._folder, self._store, self._costs = folder, store, costs
-        self._has_homes = bool(constants.homes)
+        self._folder, self._store, self._limits = folder, store, limits
         self._fleet = actors.fleet
         # Cameras that are being added; of the loop's thread.
         self._adding: dict[StreamId, StreamConfig] = {}
@@ -90,7 +85,7 @@ class LiveControl:
         Raises:
             UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
         """
-        if self._has_homes:
+        if self._limits.constants.homes:
             raise UserError(
                 f"{stream.id}: cameras cannot be added while several GPUs are used; stop the service, add it "
                 f"to {self._folder.fleet} and start the service again"
@@ -122,7 +117,7 @@ class LiveControl:
             remove_all(self._folder, self._store, stream.id)
             self._folder.exemplars(stream.id).unlink(missing_ok=True)
             self._adding[stream.id] = stream
-            self._executor.changes.add(fleet, stream.id, dearest(self._costs), added)
+            self._executor.changes.add(fleet, stream.id, dearest(self._limits.costs.streams), added)
 
         self._open.add(serves)  # before the loop knows it, since the loop may end at once
         try:
@@ -199,11 +194,13 @@ class LiveControl:
         """
 
         def change() -> None:
-            changed = fleet_change(self._fleet, values, self.now_us())
+            changed = fleet_change(self._fleet, values, self._limits, self.now_us())
             self._keep(changed.fleet)
             # Of actors that are made again later.
-            self._actors.change_fleet({"golden": changed.fleet.golden})
+            self._actors.change_fleet({name: getattr(changed.fleet, name) for name in CHANGED_SECTIONS})
             for event in changed.events:
+                if isinstance(event, rq.CapacityChanged):
+                    self._executor.resize_pool(event.capacity_milli)
                 self._executor.emit(event)
 
         self._in_loop(change)

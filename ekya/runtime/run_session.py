@@ -40,6 +40,7 @@ from ekya.runtime.actor_errors import unwrapping_user_error
 from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_changes import RunLimits
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.live_control import LiveControl
 from ekya.runtime.mailbox import RunClock
@@ -183,8 +184,8 @@ class RunSession:
                 zoo,
                 self.alive,
             )
-            costs = dict(opened.host.costs.streams)
-            control = LiveControl(on_ray, actors, clock, opened.folder, store, constants, costs)
+            limits = RunLimits(fleet, constants, opened.host.costs, opened.machine)
+            control = LiveControl(on_ray, actors, clock, opened.folder, store, limits)
             stack.callback(control.close)
             self.attach(control)
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
-from ekya.control.loop_state import LoopState
+from ekya.control.loop_state import LoopState, as_asked
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core import events as ev
@@ -182,7 +182,8 @@ class FleetService:
             for stream in state.fleet.streams
         }
         scheduler = state.fleet.scheduler or self._run.options.scheduler
-        return FleetTerms(self._run.constants.capacity_milli, scheduler, cameras)
+        capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
+        return FleetTerms(capacity_milli, scheduler, cameras)
 
     def _cameras(self) -> tuple[str, ...]:
         return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)

@@ -23,6 +23,7 @@ SCHEDULER = st.sampled_from(["ekya", "thief", "uniform", "no-retrain", "exact", 
 REQUESTS = st.one_of(
     st.builds(rq.SchedulerChanged, TIMES_US, SCHEDULER),
     st.builds(rq.MinAccuracyChanged, TIMES_US, st.sampled_from([0.0, 0.3, 0.7])),
+    st.builds(rq.CapacityChanged, TIMES_US, st.sampled_from([800, 1200, 2000, 3000]), st.just(400)),
     st.builds(rq.LabelBudgetChanged, TIMES_US, st.builds(LabelBudget, st.integers(1, 200))),
 )
 
@@ -98,3 +99,50 @@ def test_changed_budget_is_that_of_all_later_preparations():
     assert [(one.window, one.budget) for one in begun] == [(1, None), (2, budget), (3, budget)]
     assert "budget" not in encode(begun[0]), "a journal without requests is as before"
     assert decode(encode(begun[1])) == begun[1]
+
+
+# The capacity
+
+
+def granted_milli(state):
+    streams = state.fleet.streams
+    jobs = sum(one.job.share_milli for one in streams if one.job is not None)
+    preparing = state.fleet.preparation.share_milli if state.fleet.preparing else 0
+    return jobs + sum(one.inference_share_milli for one in streams) + preparing
+
+
+@settings(max_examples=6)
+@given(
+    st.integers(0, 239), st.sampled_from(["ekya", "thief", "uniform"]), st.sampled_from([OPTIONS, SPARING])
+)
+def test_shares_fit_a_smaller_capacity_from_the_step_of_its_change(at_half_s, name, options):
+    """Whatever runs then; and the law of the scripted fleet: none grows before others have shrunk."""
+    change = rq.CapacityChanged(at_half_s * S // 2, 900, 300)
+    done = run(name, options=options, misfortunes=(*MISFORTUNES, change))
+    since = next(n for n, turn in enumerate(done.turns) if change in turn.events)
+    assert all(granted_milli(state) <= 900 for state in done.states[since:])
+    assert all(
+        one.share_milli <= 300
+        for turn in done.turns[since:]
+        for one in turn.commands
+        if isinstance(one, cmd.BeginPreparation)
+    )
+    assert replays(done, name)
+
+
+def test_larger_capacity_is_used_from_its_step_on_and_ends_nothing():
+    change = rq.CapacityChanged(32 * S, 3000, 500)
+    small = replace(OPTIONS, capacity_milli=1000)
+    done = run("thief", options=small, misfortunes=(change,))
+    since = next(n for n, turn in enumerate(done.turns) if change in turn.events)
+    assert done.states[since - 1].fleet.preparing, "it is prepared at 32 s"
+    assert done.states[since].fleet.preparing
+    assert max(granted_milli(state) for state in done.states[:since]) <= 1000
+    assert granted_milli(done.states[since]) > 1000
+
+
+def test_smaller_capacity_ends_the_preparation_and_jobs_of_streams_that_do_not_serve():
+    change = rq.CapacityChanged(32 * S, 900, 300)
+    done = run("thief", misfortunes=(change,))
+    turn = next(turn for turn in done.turns if change in turn.events)
+    assert turn.commands[0] == cmd.EndPreparation(1)

@@ -68,6 +68,7 @@ def one_of_each(t_us):
         rq.TermsChanged(t_us, A, 2.0, None),
         rq.MinAccuracyChanged(t_us, 0.5),
         rq.SchedulerChanged(t_us, "thief"),
+        rq.CapacityChanged(t_us, 700, 200),
         rq.LabelBudgetChanged(t_us, LabelBudget(48, None)),
     )
 

@@ -19,6 +19,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion
 from ekya.core.weights import LabelBudget
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.planning.profiling.sizes import Machine
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime import live_control
 from ekya.runtime.actor_kinds import Ready
@@ -222,6 +223,43 @@ def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
     assert (run.control.fleet.min_accuracy, run.control.fleet.scheduler) == (0.3, "uniform:inference=300")
 
 
+def test_changed_gpus_are_the_capacity_with_a_preparation_that_fits(run):
+    """It is never larger than the one with which the run began."""
+    began_milli = run.control.fleet.preparation.share_milli
+    told = []
+    for gpus in (0.6, 3.0):
+        run.ask(run.control.change_fleet, {"gpus": gpus})
+        event = run.events[-1]
+        told.append((event.capacity_milli, event.preparation_share_milli))
+        assert run.executor._shares._ledger.free_milli(0) == event.capacity_milli
+        assert load_fleet(run.folder.fleet).gpus == run.actors.fleet.gpus == gpus
+        assert run.actors.fleet.preparation.share_milli == event.preparation_share_milli
+    (small, less_milli), (large, most_milli) = told
+    assert (small, large) == (600, 3000)
+    assert less_milli < 600
+    assert less_milli < most_milli <= began_milli
+
+
+def test_part_of_one_gpu_is_changed_and_several_are_not(tmp_path, monkeypatch):
+    one = Operated(tmp_path, monkeypatch, machine=Machine(1000, on_cores=False))
+    one.ask(one.control.change_fleet, {"gpus": 0.7})
+    assert one.events[-1].capacity_milli == 700
+    with pytest.raises(UserError, match="gpus: 2 is more than the 1 that are here"):
+        one.ask(one.control.change_fleet, {"gpus": 2.0})
+    one.close()
+
+
+def test_several_gpus_are_not_changed(tmp_path, monkeypatch):
+    homes = (StreamHome(FIRST, 0), StreamHome(SECOND, 1))
+    constants = replace(OPTIONS, homes=homes, capacity_milli=2000)
+    two = Operated(tmp_path, monkeypatch, constants=constants, machine=Machine(2000, on_cores=False))
+    for gpus in (1.0, 1.5):
+        with pytest.raises(UserError, match="gpus: processes stay on the GPU where they began"):
+            two.ask(two.control.change_fleet, {"gpus": gpus})
+    assert two.events == []
+    two.close()
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -235,6 +273,8 @@ def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
         ({"scheduler": "uniform@paper"}, "scheduler: uniform@paper is a preset"),
         ({"labels_per_window": 0}, "golden.labels_per_window: 0 is too small; use at least 1"),
         ({"frames_per_window": 24}, "frames_per_window: edge models that classify learn from objects"),
+        ({"gpus": 9.0}, "gpus: 9 is more than the 4 that are here; use at most that"),
+        ({"gpus": 0.001}, "gpus: 2 cameras are too many for 0 cores"),
         ({"min_accuracy": 0.3, "scheduler": "fifo"}, "there is no 'fifo'"),
     ],
 )

@@ -133,6 +133,7 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         rq.MinAccuracyChanged(T, 0.4),
         rq.SchedulerChanged(T, "uniform"),
         rq.LabelBudgetChanged(T, LabelBudget(48, 2.0)),
+        rq.CapacityChanged(T, 700, 200),
     )
     for _interruption in range(2):
         resumed = resume(CAM, OTHER)
@@ -140,7 +141,7 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
         cam, other = fleet.stream(CAM), fleet.stream(OTHER)
         assert (fleet.window, fleet.min_accuracy, fleet.scheduler) == (2, 0.4, "uniform")
-        assert fleet.label_budget == LabelBudget(48, 2.0)
+        assert (fleet.label_budget, fleet.capacity.capacity_milli) == (LabelBudget(48, 2.0), 700)
         assert (cam.status, cam.frozen) == (Status.PAUSED, False)
         assert (other.status, other.frozen) == (Status.SERVING, True)
         assert (other.terms.weight, other.terms.max_age_us) == (3.0, 2 * S)

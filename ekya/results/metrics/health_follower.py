@@ -117,7 +117,9 @@ class HealthFollower:
             case rq.StreamRemoved():
                 self._removed.add(event.stream)
                 self._streams.pop(event.stream, None)
-            case rq.MinAccuracyChanged() | rq.SchedulerChanged() | rq.LabelBudgetChanged():
+            case rq.MinAccuracyChanged() | rq.SchedulerChanged():
+                return
+            case rq.LabelBudgetChanged() | rq.CapacityChanged():
                 return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return

@@ -45,6 +45,7 @@ class FleetTerms(_Change):
     Attributes:
         min_accuracy: the lowest accuracy that inference of a camera may have.
         scheduler: that plans from now on: its name with its options, as in uniform:inference=300.
+        gpus: number of GPUs that the fleet may use, or a part of one; without a GPU, of cores.
         labels_per_window: number of objects that are labelled per camera and window, where edge models
             classify; from the next preparation on.
         frames_per_window: number of frames, where they detect.
@@ -53,6 +54,7 @@ class FleetTerms(_Change):
 
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
     scheduler: str = DEFAULT_SCHEDULER
+    gpus: float = Field(default=1.0, gt=0)
     labels_per_window: int = Field(default=96, ge=1)
     frames_per_window: int = Field(default=24, ge=4, le=48)
     gpu_s_per_window: float | None = Field(default=None, gt=0)
