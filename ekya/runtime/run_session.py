@@ -213,10 +213,13 @@ class RunSession:
     def _journal(self) -> SegmentedJournal:
         """Opens the journal, which goes on where the run is resumed."""
         opened = self.opened
+        state = None
         if opened.resumed is not None:
             opened.resumed.cut(opened.folder)
+            state = opened.resumed.state
         segment_bytes = SEGMENT_BYTES if opened.options.endless else None
-        return SegmentedJournal(opened.folder, opened.options.scheduler, opened.constants, segment_bytes)
+        scheduler = opened.options.scheduler
+        return SegmentedJournal(opened.folder, scheduler, opened.constants, segment_bytes, state)
 
     def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
         """Opens the meter of the run's GPUs, and checks that its inference fits in their memory."""
