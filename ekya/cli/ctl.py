@@ -61,6 +61,16 @@ class CtlCameraConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CtlClassConfig:
+    """Options of ``ekya ctl add-class``."""
+
+    class_name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")]
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CtlAddConfig:
     """Options of ``ekya ctl add``."""
 
@@ -199,6 +209,13 @@ def set_(config: CtlSetConfig, output: Output) -> None:
     _change(config, output, "PATCH", path, values, (config.camera or "fleet", "set", "is changed"))
 
 
+@command(CtlClassConfig, "ekya ctl add-class truck")
+def add_class(config: CtlClassConfig, output: Output) -> None:
+    """Add a class that the golden model knows; the service starts again for it, with its models."""
+    values = {"name": config.class_name}
+    _change(config, output, "POST", "classes", values, (config.class_name, "add-class", "is added"))
+
+
 @command(CtlCameraConfig, "ekya ctl freeze gate")
 def freeze(config: CtlCameraConfig, output: Output) -> None:
     """Keep a camera's model: no retraining."""
@@ -243,18 +260,18 @@ def _post(config: CtlCameraConfig, output: Output, what: str, done: str) -> None
 
 
 def _change(
-    config: CtlCameraConfig | CtlAddConfig | CtlSetConfig,
+    config: CtlCameraConfig | CtlClassConfig | CtlAddConfig | CtlSetConfig,
     output: Output,
     method: str,
     path: str,
     values: Mapping[str, object] | None,
     told: tuple[str, str, str],
 ) -> None:
-    """Changes something of a service, and tells what is changed, by what, and how it is now."""
-    _client(config.runs, config.name).change(method, path, values)
+    """Changes something of a service, and tells what is changed, by what, how it is now, and what follows."""
+    answer = _client(config.runs, config.name).change(method, path, values) or {}
     subject, what, done = told
-    output.report({"subject": subject, "change": what})
-    output.say(f"{subject} {done}")
+    output.report({"subject": subject, "change": what, **answer})
+    output.say("; ".join([f"{subject} {done}", *answer.values()]))
 
 
 def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:

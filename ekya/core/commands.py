@@ -224,6 +224,17 @@ class SetAside:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StartAgain:
+    """End the service in order and start it again, with the fleet as its file says now.
+
+    Attributes:
+        reason: in one sentence.
+    """
+
+    reason: str
+
+
 Command = (
     BeginPreparation
     | SkipPreparation
@@ -239,6 +250,7 @@ Command = (
     | StopRetraining
     | RestartWorker
     | SetAside
+    | StartAgain
 )
 
 

@@ -53,7 +53,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return _with_cost(state, event).without_preparation() if state.ends(event) else state
-        case ev.ProfilerBack():
+        case ev.ProfilerBack() | rq.ClassAdded():
             return state
         case ev.DoseDue():
             return replace(state, dose=event.dose) if event.window == state.window else state

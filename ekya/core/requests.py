@@ -111,13 +111,25 @@ class CapacityChanged:
     preparation_share_milli: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClassAdded:
+    """The fleet has another class, which a start of the service brings into effect.
+
+    Attributes:
+        name: the last one of the fleet from then on.
+    """
+
+    t_us: int
+    name: str
+
+
 StreamRequest = (
     StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
 )
 """Requests about one stream."""
 
 FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged | CapacityChanged
-"""Requests about the whole fleet."""
+"""Requests about the whole fleet, which hold until others of their kind."""
 
-Request = StreamRequest | FleetRequest
+Request = StreamRequest | FleetRequest | ClassAdded
 """All requests, in the order in which those of one instant are applied."""

@@ -124,8 +124,9 @@ def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
         host, sources = _PROBED.validate_python(content["host"]), dict(content["sources"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
-    known = host.costs.streams
-    if host.classes != fleet.classes or not known:
+    known, classes = host.costs.streams, fleet.classes
+    # A class more costs no more.
+    if classes is None or classes[: len(host.classes)] != host.classes or not known:
         return None
     usual = dearest(known)
     streams = {
@@ -134,7 +135,7 @@ def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
         else usual
         for stream in fleet.streams
     }
-    return replace(host, costs=replace(host.costs, streams=streams))
+    return replace(host, classes=classes, costs=replace(host.costs, streams=streams))
 
 
 def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:

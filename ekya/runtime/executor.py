@@ -230,6 +230,8 @@ class RayExecutor:
                 self._restart(command.stream, command.role)
             case cmd.KeepServing():
                 _LOG.info("%s: %s; the old ones go on serving", command.stream, command.reason)
+            case cmd.StartAgain():
+                _LOG.warning("%s, so the service starts again", command.reason)
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)

@@ -15,6 +15,7 @@ from ekya.core.host import HostCosts
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.weights import LabelBudget
 from ekya.models.edge.cuts import Task
+from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.setup import preparation_milli
 from ekya.planning.profiling.sizes import Machine
@@ -96,6 +97,22 @@ def fleet_change(
         preparing_milli = preparation_milli(changed, limits.constants.training_groups)
         events.append(rq.CapacityChanged(now_us, changed.capacity_milli, preparing_milli))
     return FleetChange(changed, tuple(events))
+
+
+def with_class(fleet: FleetConfig, name: str) -> FleetConfig:
+    """Returns the fleet with one more class, the last one: the numbers of the others stay.
+
+    Raises:
+        UserError: there is one of this name, or a source that knows its objects has none of this class.
+    """
+    classes = fleet_classes(fleet)
+    if name in classes:
+        raise UserError(f"{name}: there is a class of this name; the classes are {', '.join(classes)}")
+    larger = with_values(fleet, {"classes": [*classes, name]})
+    for stream in larger.streams:
+        if stream.source.gives_truth:
+            stream.source.open(fleet_classes(larger))
+    return larger
 
 
 def _at_capacity(changed: FleetConfig, before: float, limits: RunLimits) -> FleetConfig:

@@ -21,9 +21,10 @@ from ekya.pipeline.run_writer import ModelRecord
 from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
+from ekya.runtime.actor_errors import in_words, unwrapping_user_error
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
-from ekya.runtime.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change
+from ekya.runtime.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.resuming import kept_models
 from ekya.system.files import write_text_atomic
@@ -202,6 +203,32 @@ class LiveControl:
                 if isinstance(event, rq.CapacityChanged):
                     self._executor.resize_pool(event.capacity_milli)
                 self._executor.emit(event)
+
+        self._in_loop(change)
+
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet; the service starts again for it.
+
+        What is remembered of earlier windows is forgotten: it shows objects of the class without their name.
+
+        Raises:
+            UserError: there is one of this name, or the golden model, a detector or a source has none.
+        """
+        larger = with_class(self._fleet, name)
+        checked = self._actors.preparation.require_class.remote(larger, name)
+        try:
+            unwrapping_user_error(lambda: ray.get(checked, timeout=_ADDED_S))
+        except RayError as error:
+            raise UserError(
+                f"{name}: the golden model does not answer ({in_words(error)}); try again"
+            ) from None
+
+        def change() -> None:
+            self._keep(with_class(self._fleet, name))
+            for stream in self._actors.streams:
+                self._executor.forget_exemplars(stream)
+                self._folder.exemplars(stream).unlink(missing_ok=True)
+            self._executor.emit(rq.ClassAdded(self.now_us(), name))
 
         self._in_loop(change)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import cv2
 
+from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
@@ -230,6 +231,17 @@ class PreparationActor:
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
+
+    def require_class(self, fleet: FleetConfig, name: str) -> None:
+        """Refuses a fleet with one more class that the golden model or a detector does not know.
+
+        Raises:
+            UserError: says which.
+        """
+        open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        if fleet.edge.task is Task.DETECT:
+            base_model(fleet, self._config.seed)
+            self._models.require_output(name)
 
     def _now_us(self) -> int:
         """Returns run time by the clock that ``begin_run`` sets."""

@@ -92,6 +92,10 @@ class ServiceBackend:
         """Changes terms of the fleet."""
         self._control.change_fleet(values)
 
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet, for which the service starts again."""
+        self._control.add_class(name)
+
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
         self._control.freeze(StreamId(camera), frozen)

@@ -17,6 +17,7 @@ from ekya.config.run_options import RunOptions
 from ekya.control.loop_state import LoopState, as_asked
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.units import StreamId
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
@@ -50,8 +51,10 @@ _CLOCK_SET_US = 2_000_000
 """Difference at which the host's clock was set: less is drift, which is corrected slowly."""
 
 
-def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> None:
+def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> bool:
     """Serves a fleet until SIGTERM or SIGINT; goes on with what ``options.resume`` holds.
+
+    Returns whether it is to be started again, with the fleet as its folder has it then.
 
     Args:
         fleet: to serve.
@@ -69,7 +72,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
         try:
             run = _open(fleet, options, chosen, console)
             if stop.is_set():
-                return
+                return False
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
             # Ray has put a handler before ours that prints a stack trace.
@@ -79,11 +82,12 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                 run.open_shares() as shares,
                 ExitStack() as stack,
             ):
-                service = FleetService(run, with_token, stack)
+                service = FleetService(run, with_token, stack, stop)
                 session = RunSession(
                     run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
                 )
                 session.play(Console(quiet=True))
+                return service.starts_again
         finally:
             ray.shutdown()
 
@@ -112,10 +116,15 @@ class FleetService:
         run: not begun.
         with_token: whether clients must show the token.
         stack: closes what was opened.
+        stop: ends the run when it is set.
+
+    Attributes:
+        starts_again: whether the service is to be started again when the run has ended.
     """
 
-    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack) -> None:
-        self._run, self._with_token, self._stack = run, with_token, stack
+    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack, stop: threading.Event) -> None:
+        self._run, self._with_token, self._stack, self._stop = run, with_token, stack, stop
+        self.starts_again = False
         self._classes = fleet_classes(run.fleet)
         self._control: LiveControl | None = None
         self._keeper: StatusKeeper | None = None
@@ -141,6 +150,9 @@ class FleetService:
         """Follows a step of the loop; what is old is removed when a window is over."""
         if self._keeper is not None:
             self._keeper(batch, result)
+        if any(isinstance(command, cmd.StartAgain) for command in result.commands):
+            self.starts_again = True
+            self._stop.set()
         if any(isinstance(event, ev.WindowClosed) for event in batch.events):
             self._window_over.set()
             self._set_clock()

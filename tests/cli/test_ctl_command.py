@@ -64,6 +64,17 @@ def test_ctl_set_changes_camera_or_fleet(runs, service):
     ]
 
 
+def test_ctl_add_class_says_what_follows(runs, service, capfd):
+    assert ctl(runs, "add-class", "tram") == 0
+    told = capfd.readouterr().out
+    assert told.startswith("tram is added; the service starts again with the class tram")
+    assert ctl(runs, "add-class", "tram", "--json", "-") == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["subject"], answer["change"]) == ("tram", "add-class")
+    assert answer["note"].startswith("the service starts again")
+    assert service.asked == [("class", "tram")] * 2
+
+
 def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "attic.yaml").write_text("source: {kind: camera, url: /dev/video0}\nweight: 3\n")
@@ -93,6 +104,7 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["set", "yard", "--min-accuracy", "0.5"], "--min-accuracy is of the fleet"),
         (["set", "yard", "--labels", "5"], "--labels is of the fleet; leave CAMERA out"),
         (["set", "--frames", "2"], "frames_per_window: 2 is too small; use at least 4"),
+        (["add-class", "zeppelin"], "city-east: key 'classes': the golden detector knows no 'zeppelin'"),
         (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
     ],
 )
@@ -102,7 +114,7 @@ def test_ctl_refusals_are_one_sentence(runs, service, capfd, arguments, sentence
     told = capfd.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
-    assert not [asked for asked in service.asked if asked[0] != "add"]
+    assert not [asked for asked in service.asked if asked[0] not in ("add", "class")]
 
 
 def test_ctl_waits_for_a_change_that_takes_long(runs, service):

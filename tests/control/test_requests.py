@@ -135,6 +135,13 @@ def test_operator_rolls_back_to_a_version():
     assert (back.stream, back.version) == (A, 3)
 
 
+def test_added_class_has_the_service_start_again():
+    hand = started()
+    turn = hand.give(10 * S, rq.ClassAdded(10 * S, "tram"))
+    assert turn.commands == (cmd.StartAgain("the class tram was added"),)
+    assert turn.plan is None
+
+
 def test_requested_labels_are_made_at_once_without_a_drift():
     """Even where the fleet does not react to drift, and whatever they cost."""
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))

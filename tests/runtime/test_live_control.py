@@ -6,9 +6,10 @@ import threading
 from dataclasses import replace
 
 import pytest
+import ray
 from fake_actors import SETTINGS
 from operated import FIRST, LIMIT_S, SECOND, Operated, camera, ended
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from test_resuming import OPTIONS
 
 from ekya.config.fleet_reading import load_fleet
@@ -284,6 +285,54 @@ def test_impossible_terms_of_the_fleet_are_refused(run, values, sentence):
         run.ask(run.control.change_fleet, values)
     assert sentence in str(refused.value)
     assert (run.events, run.control.fleet) == ([], before)
+
+
+# Classes
+
+
+def test_added_class_is_the_last_of_the_fleet_and_what_lacks_its_name_is_forgotten(run, monkeypatch):
+    fleet = run.control.fleet.model_copy(update={"classes": ("person", "car", "bus")})
+    monkeypatch.setattr(run.control, "_fleet", fleet)
+    monkeypatch.setattr(type(fleet.streams[0].source), "open", lambda source, classes: None)
+    run.folder.exemplars(FIRST).parent.mkdir(exist_ok=True)
+    run.folder.exemplars(FIRST).write_bytes(b"learnt")
+    run.actors.replies["require_class"] = ()
+    run.ask(run.control.add_class, "truck")
+    ((larger, name),) = run.actors.arguments("require_class")
+    assert (larger.classes, name) == (("person", "car", "bus", "truck"), "truck")
+    assert [(type(event), event.name) for event in run.events] == [(rq.ClassAdded, "truck")]
+    assert run.control.fleet.classes == ("person", "car", "bus", "truck")
+    assert load_fleet(run.folder.fleet).classes == run.control.fleet.classes
+    assert run.actors.arguments("forget") == [(FIRST,), (SECOND,)]
+    assert not run.folder.exemplars(FIRST).exists()
+
+
+def test_class_that_the_golden_model_does_not_know_is_refused(run, monkeypatch):
+    monkeypatch.setattr(type(run.control.fleet.streams[0].source), "open", lambda source, classes: None)
+    refusal = RayTaskError("require_class", "traceback", UserError("key 'classes': it knows no 'tram'"))
+
+    def get(_reference, timeout):
+        raise refusal
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(UserError, match="key 'classes': it knows no 'tram'"):
+        run.control.add_class("tram")
+    assert (run.events, run.control.fleet.classes[-1]) == ([], "motorcycle")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("car", "car: there is a class of this name; the classes are person, car"),
+        ("tram", "classes: the synthetic city has no 'tram'"),
+        ("", "classes"),
+    ],
+)
+def test_class_that_is_not_possible_is_refused_without_asking_the_models(run, name, sentence):
+    with pytest.raises(UserError) as refused:
+        run.control.add_class(name)
+    assert sentence in str(refused.value)
+    assert (run.events, run.actors.calls("require_class")) == ([], [])
 
 
 # Earlier weights

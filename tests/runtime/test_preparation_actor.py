@@ -28,6 +28,7 @@ from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.audits import AccuracyAudited
+from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
@@ -98,6 +99,7 @@ def made_actor(monkeypatch, golden, classes):
     return PreparationActor(
         SimpleNamespace(
             fleet=fleet,
+            seed=0,
             shares=shares,
             costs=costs,
             device="cpu",
@@ -188,6 +190,17 @@ def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(act
     assert not told.of_new_scene
     most = dose.of(SETTINGS.labels_per_window)
     assert 0 < told.training_crops + told.validation_crops <= most < SETTINGS.labels_per_window
+
+
+def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
+    """Its outputs stay, whatever the fleet asks for; a classifier gets new ones."""
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "base_model", lambda *_: None)
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    for task, name in ((Task.CLASSIFY, "tram"), (Task.DETECT, NAMES[0])):
+        fleet = SimpleNamespace(golden=None, edge=SimpleNamespace(task=task))
+        actor.require_class(fleet, name)
+    with pytest.raises(UserError, match="tram: the detector of cam has no output of this name"):
+        actor.require_class(fleet, "tram")
 
 
 def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materials):

@@ -117,6 +117,16 @@ def test_camera_is_added_changed_and_removed(ask, service):
     ]
 
 
+def test_class_is_added_and_the_answer_says_what_follows(ask, service):
+    answer = ask("POST", "/api/v1/classes", {"name": "tram"})
+    assert answer.status == 200
+    assert answer.json["note"].startswith("the service starts again with the class tram")
+    refused = ask("POST", "/api/v1/classes", {"name": "zeppelin"})
+    assert (refused.status, refused.error) == (400, "key 'classes': the golden detector knows no 'zeppelin'")
+    assert ask("POST", "/api/v1/classes", {}).error == "name: this key is missing; add it"
+    assert service.asked == [("class", "tram"), ("class", "zeppelin")]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [

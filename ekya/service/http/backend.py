@@ -53,6 +53,9 @@ class Backend(Protocol):
     def change_fleet(self, values: Mapping[str, object]) -> None:
         """Changes terms of the fleet, as in ``FleetTerms``."""
 
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet, for which the service starts again."""
+
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
 

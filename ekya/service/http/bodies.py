@@ -60,6 +60,16 @@ class FleetTerms(_Change):
     gpu_s_per_window: float | None = Field(default=None, gt=0)
 
 
+class NewClass(_Body):
+    """A class that is added to the fleet.
+
+    Attributes:
+        name: one that the golden model knows, or its map of classes.
+    """
+
+    name: str = Field(min_length=1)
+
+
 class SeriesQuery(_Body):
     """Part of a series that is asked for.
 
@@ -87,6 +97,17 @@ class Model:
     config: str | None
     validation_accuracy: float | None
     serving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What follows from a change.
+
+    Attributes:
+        note: one sentence.
+    """
+
+    note: str
 
 
 @dataclass(frozen=True, slots=True)

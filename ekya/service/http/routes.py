@@ -11,7 +11,16 @@ from pydantic import BaseModel
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core.errors import UserError
 from ekya.service.http.backend import Backend
-from ekya.service.http.bodies import CameraTerms, FleetTerms, Model, SeriesQuery, last_hours, models_of
+from ekya.service.http.bodies import (
+    CameraTerms,
+    FleetTerms,
+    Model,
+    NewClass,
+    Note,
+    SeriesQuery,
+    last_hours,
+    models_of,
+)
 from ekya.service.status import CameraStatus, RetrainingRow, Series, ServiceStatus
 
 API = "/api/v1"
@@ -100,6 +109,12 @@ def _add(backend: Backend, call: Call) -> None:
     if not call.values:
         raise UserError("the camera is missing; give it as a stream of the fleet file, with id and source")
     backend.add_camera(call.values)
+
+
+def _add_class(backend: Backend, call: Call) -> Note:
+    name = call.values["name"]
+    backend.add_class(name)
+    return Note(f"the service starts again with the class {name}, and answers in about ten seconds")
 
 
 def _read(path: str, name: str, about: str, call: Callable[[Backend, Call], object], answers: Any) -> Route:
@@ -256,6 +271,16 @@ ROUTES: tuple[Route, ...] = (
         "Changes terms of the fleet.",
         lambda b, call: b.change_fleet(call.values),
         FleetTerms,
+    ),
+    Route(
+        "POST",
+        f"{API}/classes",
+        "add_class",
+        "Adds a class, which models learn from their next labels on; the service starts again for it.",
+        _add_class,
+        Note,
+        body=NewClass,
+        access=Access.CHANGE,
     ),
     Route(
         "GET",
