@@ -1,7 +1,6 @@
 """`ekya ctl` against a real server in this process."""
 
 import json
-import os
 import threading
 
 import pytest
@@ -135,7 +134,7 @@ def test_ctl_without_or_with_a_wrong_token_is_refused(runs, capfd):
 def test_ctl_says_that_a_service_does_not_answer(tmp_path, capfd):
     folder = tmp_path / "gone"
     folder.mkdir()
-    Place("127.0.0.1", 1, os.getpid()).write(folder)
+    Place.here("127.0.0.1", 1).write(folder)
     assert ctl(tmp_path, "status") == 2
     assert "gone: the service does not answer at http://127.0.0.1:1" in capfd.readouterr().err
     assert ctl(tmp_path, "status", "--name", "other") == 2
