@@ -340,6 +340,10 @@ class RayExecutor:
         workers = (*(worker for workers in self._polled.values() for worker in workers), *+self._moving)
         return frozenset(role for one, role in workers if one == stream)
 
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether labels and profiles of a stream may still come."""
+        return self._profiler.prepares(stream)
+
     def release(self, stream: StreamId) -> None:
         """Releases the share of a stream's inference."""
         self._shares.release_inference(stream)

@@ -39,6 +39,11 @@ class KnownModels:
             if known is None or version > known.version:
                 self._known[stream] = Weights(self._loaded(weights, settings), version)
 
+    def forget(self, stream: StreamId) -> None:
+        """Forgets the model of a stream."""
+        with self._loading:
+            self._known.pop(stream, None)
+
     def newest(
         self,
         stream: StreamId,

@@ -111,8 +111,13 @@ class PreparationActor:
         self._run_begun.set()
 
     def admit(self, stream: StreamId, costs: StreamCosts) -> None:
-        """Sets the costs of a stream that is added to the run."""
+        """Sets the costs of a stream that is added to the run, and forgets an earlier one of its name."""
         self._costs[stream] = costs
+        self._evaluated.pop(stream, None)
+        self._trained_crops.pop(stream, None)
+        self._teacher_checked.discard(stream)
+        for kept in (self._models, self._pool, self._auditor):
+            kept.forget(stream)
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""

@@ -74,6 +74,11 @@ class ProfilerCalls:
         self._preparing = None
         self._shares.leave(preparation_holder(command.window, command.round))
 
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether a preparation of a stream is in progress."""
+        asked = () if self._preparing is None else self._preparing.streams
+        return any(one.stream == stream for one in asked)
+
     def begin(self, command: cmd.BeginPreparation) -> None:
         """Begins a preparation as soon as there is a share for it."""
         if command.round == 0:

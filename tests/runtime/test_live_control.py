@@ -14,6 +14,7 @@ from test_resuming import OPTIONS
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.control.options import StreamHome
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
@@ -167,6 +168,22 @@ def test_camera_is_added_again_when_the_one_before_has_ended(run):
     assert [row.version for row in run.store.models(FIRST)] == [0]
     assert not run.folder.model(FIRST, ModelVersion(1)).exists(), "of an earlier camera"
     assert not run.folder.exemplars(FIRST).exists()
+
+
+def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
+    """Labels of the earlier one may still come, and would be taken for those of the new one."""
+    asked = tuple(cmd.PrepareStream(one, (), ()) for one in (FIRST, SECOND))
+    run.executor.execute([cmd.BeginPreparation(1, 300, asked)])
+    workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
+    run.ask(run.control.remove, FIRST)
+    for worker in workers:
+        run.actors.kill(worker)
+    run.turn()
+    with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
+        run.ask(run.control.add, camera(FIRST))
+    run.executor.execute([cmd.EndPreparation(1)])
+    run.ask(run.control.add, camera(FIRST))
+    assert list(run.cameras()) == [FIRST, SECOND]
 
 
 def test_camera_is_not_added_where_streams_have_homes(tmp_path, monkeypatch):

@@ -192,6 +192,16 @@ def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(act
     assert 0 < told.training_crops + told.validation_crops <= most < SETTINGS.labels_per_window
 
 
+def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before(actor, good, materials):
+    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    assert prepare(actor, materials, 1, ModelVersion(1), None).serving_accuracy < 0.5
+    actor.admit(CAM, StreamCosts(10.0, {SIDE: 0.001}))
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    assert prepare(actor, materials, 2, BASE_VERSION, None).serving_accuracy > 0.8
+    newest, *earlier = actor._pool._newest_first[CAM]
+    assert (newest.window, earlier) == (materials[1].window, [])
+
+
 def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
     """Its outputs stay, whatever the fleet asks for; a classifier gets new ones."""
     monkeypatch.setattr(ekya.runtime.preparation_actor, "base_model", lambda *_: None)
