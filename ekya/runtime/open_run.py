@@ -160,8 +160,10 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         resumed = (resume_service if options.endless else resume)(folder, streams)
     if resumed is not None:
         fleet = _as_begun(fleet, resumed.options)
-        options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)
-        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
+        # That of a service may have been changed since, as its file says.
+        scheduler = options.scheduler if options.endless else resumed.scheduler
+        options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
+        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
     for warning in host.teacher_warnings:
         _LOG.warning("%s", warning)

@@ -21,7 +21,7 @@ from ekya.control.protocols import Batch
 from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
-from ekya.results.storage.journal import FileJournal, read_header
+from ekya.results.storage.journal import FileJournal
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import user_errors, write_text_atomic
 
@@ -55,8 +55,8 @@ class SegmentedJournal:
         folder: of the run.
         scheduler, options: of the run.
         segment_bytes: size after which another segment is begun when a window opens; None: never.
-        state: from which the run goes on. If the last segment began with other options, another one does
-            with these: what it holds is decided under them.
+        state: from which the run goes on, if it does. In segments another one begins with it, since what it
+            holds is decided under these options.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SegmentedJournal:
         self._segment_bytes = segment_bytes
         self._number = segments(folder)[-1] if segments(folder) else 0
         first = None
-        if state is not None and segment_bytes is not None and self._began_otherwise():
+        if state is not None and segment_bytes is not None:
             self._number += 1
             first = _STATE.dump_python(state, mode="json")
         self._file = self._open(first)
@@ -106,14 +106,6 @@ class SegmentedJournal:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def _began_otherwise(self) -> bool:
-        """Returns whether the last segment began with other options, or is of another version of Ekya."""
-        path = self._folder.journal_segment(self._number)
-        try:
-            return path.is_file() and read_header(path) != (self._scheduler, self._options)
-        except UserError:
-            return True
 
     def _open(self, state: dict[str, Any] | None) -> FileJournal:
         path = self._folder.journal_segment(self._number)
