@@ -121,6 +121,8 @@ class PreparationActor:
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
+        if command.budget is not None and command.budget.gpu_s is not None:
+            self._golden.try_out()  # nothing is known of its cost if no budget was set before
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._config.shares.attach(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)

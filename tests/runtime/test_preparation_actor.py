@@ -34,7 +34,7 @@ from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import Dose, KeptModel, Scene
+from ekya.core.weights import Dose, KeptModel, LabelBudget, Scene
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.cuts import Task
@@ -200,6 +200,13 @@ def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before
     assert prepare(actor, materials, 2, BASE_VERSION, None).serving_accuracy > 0.8
     newest, *earlier = actor._pool._newest_first[CAM]
     assert (newest.window, earlier) == (materials[1].window, [])
+
+
+def test_cost_of_a_label_is_known_before_the_first_preparation_with_a_budget(actor):
+    assert actor._golden.calls == 0
+    for serial, budget in enumerate((None, LabelBudget(40), LabelBudget(40, 1.0), LabelBudget(40, 2.0))):
+        actor.begin(cmd.BeginPreparation(1 + serial, 500, (), budget=budget), serial)
+    assert actor._golden.calls == 1
 
 
 def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
