@@ -141,7 +141,7 @@ def test_larger_capacity_is_used_from_its_step_on_and_ends_nothing():
     assert granted_milli(done.states[since]) > 1000
 
 
-def test_smaller_capacity_ends_the_preparation_and_jobs_of_streams_that_do_not_serve():
+def test_smaller_capacity_ends_the_preparation():
     change = rq.CapacityChanged(32 * S, 900, 300)
     done = run("thief", misfortunes=(change,))
     turn = next(turn for turn in done.turns if change in turn.events)
