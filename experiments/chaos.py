@@ -190,7 +190,7 @@ class Chaos:
         for _ in range(self.chance.randint(0, 2)):
             names = sorted(self.wanted)
             name = self.chance.choice(names)
-            kind = self.chance.choice(["pause", "freeze", "weight", "accuracy", "labels", "remove", "add"])
+            kind = self.chance.choice(["pause", "freeze", "weight", "fleet", "labels", "remove", "add"])
             try:
                 said = self.changed(kind, name)
             except UserError as error:
@@ -221,9 +221,16 @@ class Chaos:
             service.change("PATCH", f"cameras/{name}", {"weight": weight})
             terms.weight = weight
             return f"weight {name} {weight:g}"
-        if kind == "accuracy":
-            service.change("PATCH", "fleet", {"min_accuracy": self.chance.choice([0.3, 0.4, 0.5])})
-            return "min_accuracy"
+        if kind == "fleet":
+            changes = [
+                {"min_accuracy": 0.3},
+                {"min_accuracy": 0.4},
+                {"scheduler": "ekya"},
+                {"scheduler": "thief"},
+            ]
+            change = self.chance.choice([*changes, {"labels_per_window": 40}, {"labels_per_window": 96}])
+            service.change("PATCH", "fleet", change)
+            return " ".join(f"{key} {value}" for key, value in change.items())
         if kind == "labels":
             if terms.paused or terms.frozen:
                 return ""

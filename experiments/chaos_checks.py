@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ekya.control.journal_replay import replay
-from ekya.control.loop_state import LoopState
+from ekya.control.loop_state import LoopState, as_asked
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.storage.journal import read_header, read_steps
@@ -85,11 +85,10 @@ def journal_wrong(folder: RunFolder) -> list[str]:
     for number, done in enumerate(replay(steps, options, chosen.needs, chosen.plan, state)):
         if not done.same:
             return [f"replay: step {number} of {path.name} gives other commands"]
-        if (granted := granted_milli(done.state)) > options.capacity_milli:
+        capacity_milli = as_asked(options, done.state.fleet).capacity_milli
+        if (granted := granted_milli(done.state)) > capacity_milli:
             at_s = done.recorded.now_us / 1e6
-            return [
-                f"shares: {granted} of {options.capacity_milli} thousandths at {at_s:.1f} s ({path.name})"
-            ]
+            return [f"shares: {granted} of {capacity_milli} thousandths at {at_s:.1f} s ({path.name})"]
     return []
 
 

@@ -25,6 +25,19 @@ _MaxAge = Annotated[
     typer.Option(metavar="SECONDS", help="Maximum age of the camera's latest result; 0 for no limit."),
 ]
 
+_OF_CAMERA = {"weight": "weight", "max_age": "max_age_s"}
+_OF_FLEET = {
+    "min_accuracy": "min_accuracy",
+    "scheduler": "scheduler",
+    "gpus": "gpus",
+    "labels": "labels_per_window",
+    "frames": "frames_per_window",
+    "label_gpu_s": "gpu_s_per_window",
+}
+"""Options of ``ekya ctl set`` and the keys of the API that they set."""
+
+_ZERO_IS_NONE = ("max_age", "label_gpu_s")
+
 _COLORS = {"ok": "green", "lost": "red", "set aside": "red", "paused": "dim", "ended": "dim"}
 
 
@@ -42,6 +55,16 @@ class CtlCameraConfig:
     """Options of a command about one camera."""
 
     camera: _Camera
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtlClassConfig:
+    """Options of ``ekya ctl add-class``."""
+
+    class_name: Annotated[str, typer.Argument(metavar="CLASS", help="Name of the class.")]
     runs: opt.Runs = Path("runs")
     name: _Service = None
     json_to: opt.Json = None
@@ -87,6 +110,29 @@ class CtlSetConfig:
     min_accuracy: Annotated[
         float | None, typer.Option(help="Lowest accuracy that inference of a camera may have, of the fleet.")
     ] = None
+    scheduler: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Scheduler of the fleet, such as ekya or uniform:inference=300."),
+    ] = None
+    gpus: Annotated[
+        float | None,
+        typer.Option(help="GPUs that the fleet may use, or a part of one; without a GPU, cores."),
+    ] = None
+    labels: Annotated[
+        int | None,
+        typer.Option(help="Objects that are labelled per camera and window, where edge models classify."),
+    ] = None
+    frames: Annotated[
+        int | None,
+        typer.Option(help="Frames that are labelled per camera and window, where edge models detect."),
+    ] = None
+    label_gpu_s: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="GPU-seconds that labelling a camera's window may take; 0 for no limit.",
+        ),
+    ] = None
     runs: opt.Runs = Path("runs")
     name: _Service = None
     json_to: opt.Json = None
@@ -113,10 +159,7 @@ def status(config: CtlConfig, output: Output) -> None:
 )
 def add(config: CtlAddConfig, output: Output) -> None:
     """Add a camera to a running service, and wait until it serves."""
-    values = _stream(config)
-    client = _client(config.runs, config.name)
-    client.change("POST", "cameras", values)
-    _done(output, config.camera, "add", "is added")
+    _change(config, output, "POST", "cameras", _stream(config), (config.camera, "add", "is added"))
 
 
 @command(CtlCameraConfig, "ekya ctl remove gate")
@@ -124,8 +167,8 @@ def remove(config: CtlCameraConfig, output: Output) -> None:
     """Remove a camera from a running service for good."""
     from ekya.service.http.client import camera_path
 
-    _client(config.runs, config.name).change("DELETE", camera_path(config.camera))
-    _done(output, config.camera, "remove", "is removed")
+    path = camera_path(config.camera)
+    _change(config, output, "DELETE", path, None, (config.camera, "remove", "is removed"))
 
 
 @command(CtlCameraConfig, "ekya ctl pause gate")
@@ -140,22 +183,37 @@ def resume(config: CtlCameraConfig, output: Output) -> None:
     _post(config, output, "resume", "goes on")
 
 
-@command(CtlSetConfig, "ekya ctl set gate --weight 2 --max-age 3", "ekya ctl set --min-accuracy 0.6")
+@command(
+    CtlSetConfig,
+    "ekya ctl set gate --weight 2 --max-age 3",
+    "ekya ctl set --min-accuracy 0.6",
+    "ekya ctl set --scheduler uniform:inference=300",
+    "ekya ctl set --gpus 1.5",
+    "ekya ctl set --labels 48 --label-gpu-s 2",
+)
 def set_(config: CtlSetConfig, output: Output) -> None:
     """Change terms of a camera, or of the fleet, while the service runs."""
     from ekya.service.http.client import camera_path
 
-    of_camera = _given({"weight": config.weight, "max_age_s": config.max_age})
-    of_fleet = _given({"min_accuracy": config.min_accuracy})
+    of_camera, of_fleet = _given(config, _OF_CAMERA), _given(config, _OF_FLEET)
     if config.camera is None and of_camera:
         raise UserError("CAMERA is missing: --weight and --max-age are of one camera; name it")
     if config.camera is not None and of_fleet:
-        raise UserError("--min-accuracy is of the fleet; leave CAMERA out")
+        option = next(option for option, key in _OF_FLEET.items() if key in of_fleet)
+        raise UserError(f"--{option.replace('_', '-')} is of the fleet; leave CAMERA out")
     if not (values := {**of_camera, **of_fleet}):
-        raise UserError("nothing is to change; give --weight or --max-age, or --min-accuracy")
+        raise UserError(
+            "nothing is to change; give --weight or --max-age of a camera, or an option of the fleet"
+        )
     path = "fleet" if config.camera is None else camera_path(config.camera)
-    _client(config.runs, config.name).change("PATCH", path, values)
-    _done(output, config.camera or "fleet", "set", "is changed")
+    _change(config, output, "PATCH", path, values, (config.camera or "fleet", "set", "is changed"))
+
+
+@command(CtlClassConfig, "ekya ctl add-class truck")
+def add_class(config: CtlClassConfig, output: Output) -> None:
+    """Add a class that the golden model knows; the service starts again for it, with its models."""
+    values = {"name": config.class_name}
+    _change(config, output, "POST", "classes", values, (config.class_name, "add-class", "is added"))
 
 
 @command(CtlCameraConfig, "ekya ctl freeze gate")
@@ -197,19 +255,33 @@ def _client(runs: Path, name: str | None) -> "ServiceClient":
 def _post(config: CtlCameraConfig, output: Output, what: str, done: str) -> None:
     from ekya.service.http.client import camera_path
 
-    _client(config.runs, config.name).change("POST", camera_path(config.camera, f"/{what}"))
-    _done(output, config.camera, what, done)
+    path = camera_path(config.camera, f"/{what}")
+    _change(config, output, "POST", path, None, (config.camera, what, done))
 
 
-def _done(output: Output, subject: str, what: str, done: str) -> None:
-    output.report({"subject": subject, "change": what})
-    output.say(f"{subject} {done}")
+def _change(
+    config: CtlCameraConfig | CtlClassConfig | CtlAddConfig | CtlSetConfig,
+    output: Output,
+    method: str,
+    path: str,
+    values: Mapping[str, object] | None,
+    told: tuple[str, str, str],
+) -> None:
+    """Changes something of a service, and tells what is changed, by what, how it is now, and what follows."""
+    answer = _client(config.runs, config.name).change(method, path, values) or {}
+    subject, what, done = told
+    output.report({"subject": subject, "change": what, **answer})
+    output.say("; ".join([f"{subject} {done}", *answer.values()]))
 
 
-def _given(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Returns the options that were given; ``--max-age 0`` means no limit."""
-    given = {key: value for key, value in values.items() if value is not None}
-    return {key: None if key == "max_age_s" and value == 0 else value for key, value in given.items()}
+def _given(config: CtlAddConfig | CtlSetConfig, keys: Mapping[str, str]) -> dict[str, object]:
+    """Returns the values of the options that were given, by their keys; a limit of 0 is none."""
+    given = {option: getattr(config, option) for option in keys}
+    return {
+        keys[option]: None if option in _ZERO_IS_NONE and value == 0 else value
+        for option, value in given.items()
+        if value is not None
+    }
 
 
 def _stream(config: CtlAddConfig) -> dict[str, object]:
@@ -232,7 +304,7 @@ def _stream(config: CtlAddConfig) -> dict[str, object]:
             "kind": "video",
             "files": [str(Path(one).absolute()) for one in opt.names(config.video)],
         }
-    return {**values, "id": config.camera, **_given({"weight": config.weight, "max_age_s": config.max_age})}
+    return {**values, "id": config.camera, **_given(config, _OF_CAMERA)}
 
 
 def _mapping(path: Path) -> dict[str, object]:

@@ -10,6 +10,7 @@ from ekya.cli.output import Output
 from ekya.config.adhoc import fleet_from_videos
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet, with_play
+from ekya.config.needs import require_needs
 from ekya.config.run_options import RunOptions
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
@@ -128,17 +129,7 @@ def require_world(fleet: FleetConfig, scheduler: str, clock: Clock) -> None:
     """
     if clock is Clock.VIRTUAL:
         require_recorded(fleet, "on virtual time")
-    chosen = make_scheduler(scheduler, offered=fleet.retrain_configs())
-    if chosen.needs.true_profile:
-        raise UserError(
-            f"scheduler: {chosen.name} has to know what a retraining will give, and only a trace does; "
-            f"use ekya simulate TRACE --scheduler {chosen.name}"
-        )
-    if clock is Clock.WALL and (chosen.needs.elsewhere or chosen.needs.kept_models):
-        raise UserError(
-            f"scheduler: {chosen.name} serves weights that are not trained on the GPUs here, and no server "
-            "sends them to a live run; use --clock virtual, or choose another scheduler"
-        )
+    require_needs(fleet, scheduler, live=clock is Clock.WALL)
 
 
 def require_recorded(fleet: FleetConfig, how: str) -> None:

@@ -113,13 +113,15 @@ def _serve(config: ServeConfig, fleet: "FleetConfig", folder: Path, output: Outp
     from ekya.cli.fleet_from_options import run_options
     from ekya.cli.run import ready
     from ekya.service.process import serve_fleet
+    from ekya.service.supervised import AGAIN
 
     goes_on = folder if (folder / "fleet.yaml").is_file() else None
     options = replace(run_options(config, fleet, goes_on), name=folder.name, endless=True)
     fleet = ready(fleet, options, Clock.WALL, output, gpus_asked_for=config.gpus is not None)
     if config.port is not None:
         fleet = fleet.model_copy(update={"http": fleet.http.model_copy(update={"port": config.port})})
-    serve_fleet(fleet, options, config.token, output.console)
+    if serve_fleet(fleet, options, config.token, output.console):
+        raise typer.Exit(AGAIN)
 
 
 def _print_unit(config: ServeConfig, folder: Path) -> None:

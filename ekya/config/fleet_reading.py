@@ -84,6 +84,19 @@ def with_stream(fleet: FleetConfig, values: Mapping[str, object]) -> StreamConfi
     return larger.stream(StreamId(str(values["id"])))
 
 
+def with_values(fleet: FleetConfig, values: Mapping[str, object]) -> FleetConfig:
+    """Returns the fleet with other values of some keys, such as ``golden.labels_per_window``.
+
+    Raises:
+        UserError: see ``load_fleet``.
+    """
+    raw = _written(fleet)
+    for key, value in values.items():
+        part, _, name = key.rpartition(".")
+        (raw[part] if part else raw)[name] = value
+    return parse_fleet(raw, "the request", (Path(),), changed=tuple(values))
+
+
 def _written(fleet: FleetConfig) -> dict[str, Any]:
     """Returns a fleet as JSON values, without the sizes that are open."""
     raw: dict[str, Any] = fleet.model_dump(mode="json")

@@ -73,8 +73,8 @@ def answers(
         case ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True):
             # No frames remain to serve, or no new weights shall serve: the share is freed immediately.
             yield from _stopping(before.stream(event.stream))
-        case rq.RollBackRequested() if after.fleet.stream(event.stream).status not in OVER:
-            yield cmd.RollBack(event.stream, "an operator has asked for it", event.version)
+        case rq.CapacityChanged() | rq.RollBackRequested() | rq.ClassAdded():
+            yield from _asked_for(before, event, options)
         case ev.WorkerDied():
             yield from _after_death(before.stream(event.stream), after.fleet.stream(event.stream), event.role)
         case ev.StreamReadmitted() | rq.StreamPaused(paused=False):
@@ -96,6 +96,28 @@ def _starting_again(was: StreamState, now: StreamState) -> Iterator[cmd.RestartW
     if was.status is Status.SET_ASIDE and now.status not in OVER:
         for role in ev.Role:
             yield cmd.RestartWorker(now.stream, role)
+
+
+def _asked_for(
+    fleet: FleetState, event: rq.CapacityChanged | rq.RollBackRequested | rq.ClassAdded, options: LoopOptions
+) -> Iterator[cmd.Command]:
+    """Yields commands that an operator's request requires."""
+    match event:
+        case rq.CapacityChanged() if event.capacity_milli < options.capacity_milli:
+            yield from _ending_what_stays(fleet)
+        case rq.RollBackRequested() if fleet.stream(event.stream).status not in OVER:
+            yield cmd.RollBack(event.stream, "an operator has asked for it", event.version)
+        case rq.ClassAdded():
+            yield cmd.StartAgain(f"the class {event.name} was added")
+
+
+def _ending_what_stays(fleet: FleetState) -> Iterator[cmd.EndPreparation | cmd.StopRetraining]:
+    """Yields commands to end what holds a share that no plan changes."""
+    if fleet.preparation is not None:
+        yield cmd.EndPreparation(fleet.window, fleet.preparation.round)
+    for stream in fleet.streams:
+        if stream.status is not Status.SERVING:
+            yield from _stopping(stream)
 
 
 def _stopping(stream: StreamState) -> Iterator[cmd.StopRetraining]:

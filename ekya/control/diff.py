@@ -143,7 +143,9 @@ def after_command(state: FleetState, command: cmd.Command, now_us: int) -> Fleet
             return state.with_stream(replace(stream, faults=faults, job=None))
         case cmd.EndPreparation():
             return state.without_preparation()
-        case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack() | cmd.SkipPreparation():
+        case cmd.RestartWorker() | cmd.KeepServing() | cmd.RollBack():
+            return state
+        case cmd.SkipPreparation() | cmd.StartAgain():
             return state
 
 

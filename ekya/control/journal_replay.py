@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ekya.control.loop import first_state
-from ekya.control.loop_state import LoopState
+from ekya.control.loop_state import LoopState, scheduler_of
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Planner
 from ekya.control.remote_plan import plan_beside, remote_retrainings
 from ekya.control.step import step
 from ekya.core.commands import Command, of_plan
 from ekya.core.step_record import StepRecord
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
 
 
@@ -47,13 +48,17 @@ def replay(
 
     Args:
         steps: recorded.
-        options, needs, planner: of the run.
+        options, needs, planner: of the run, as it began.
         state: before the first of the steps; None for the first state of a run.
     """
     state = first_state() if state is None else state
     for recorded in steps:
+        batch = Batch(recorded.now_us, recorded.events)
+        if (chosen := scheduler_of(state.fleet, batch)) is not None:
+            scheduler = make_scheduler(chosen)
+            needs, planner = scheduler.needs, scheduler.plan
         asked = _as_agreed(planner, recorded) if not needs.elsewhere else planner
-        result = step(state, Batch(recorded.now_us, recorded.events), options, needs, asked)
+        result = step(state, batch, options, needs, asked)
         state = result.state
         replayed = Replayed(recorded, result.commands, state)
         yield replayed

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
-from ekya.control.loop_state import LoopState
+from ekya.control.loop_state import LoopState, scheduler_of
 from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch, Executor, Journal, Planner
 from ekya.control.step import StepResult, due, next_due_us, step
 from ekya.core.events import WindowClosed, WindowOpened
 from ekya.core.state import FleetState
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs
 
 Observer = Callable[[Batch, StepResult], None]
@@ -15,6 +16,9 @@ Observer = Callable[[Batch, StepResult], None]
 
 Snapshot = Callable[[LoopState], None]
 """Callback before the batch that opens a window is written, with the state from which a run can resume."""
+
+PlannerOf = Callable[[str], Planner]
+"""Returns the planner of another scheduler, by its name."""
 
 
 def first_state() -> LoopState:
@@ -31,10 +35,11 @@ def run_loop(
     observe: Observer,
     state: LoopState | None = None,
     snapshot: Snapshot = lambda state: None,
+    planner_of: PlannerOf = lambda name: make_scheduler(name).plan,
 ) -> LoopState:
     """Runs windows until the last has closed, and returns the final state; arguments as in ``steps``."""
     known = first_state() if state is None else state
-    for after in steps(executor, journal, planner, needs, options, observe, state, snapshot):
+    for after in steps(executor, journal, planner, needs, options, observe, state, snapshot, planner_of):
         known = after
     return known
 
@@ -48,13 +53,15 @@ def steps(
     observe: Observer,
     state: LoopState | None = None,
     snapshot: Snapshot = lambda state: None,
+    planner_of: PlannerOf = lambda name: make_scheduler(name).plan,
 ) -> Iterator[LoopState]:
     """Executes one step per iteration until the last window has closed; yields the state after each.
 
     Without a ``state`` to resume from, the executor's first events add the streams. ``snapshot`` is called
-    for every window but the first.
+    for every window but the first. ``planner`` and ``needs`` are of the scheduler with which the run began.
     """
     state = first_state() if state is None else state
+    scheduler: str | None = None
     while True:
         fleet = state.fleet
         until_us = 0 if fleet.window < 0 else next_due_us(fleet, options)
@@ -63,6 +70,9 @@ def steps(
         if fleet.window >= 0 and any(isinstance(event, WindowOpened) for event in batch.events):
             snapshot(state)
         journal.batch(batch)
+        chosen = scheduler_of(fleet, batch)
+        if chosen is not None and chosen != scheduler:
+            scheduler, needs, planner = chosen, make_scheduler(chosen).needs, planner_of(chosen)
         result = step(state, batch, options, needs, planner)
         journal.decision(batch.now_us, result.plan, result.commands)
         executor.execute(result.commands)

@@ -3,7 +3,10 @@
 from dataclasses import dataclass, replace
 
 from ekya.control.options import LoopOptions
+from ekya.control.protocols import Batch
 from ekya.control.views import Histories
+from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.plan import Phase
 from ekya.core.speed import SpeedCurve
 from ekya.core.state import FleetState
@@ -30,12 +33,27 @@ class LoopState:
 
 
 def options_known(options: LoopOptions, state: LoopState) -> LoopOptions:
-    """Returns the options with the training speeds used in this window, and with what has changed since."""
-    speed, least = state.training_speed, state.fleet.min_accuracy
-    if speed is None and least is None:
-        return options
-    return replace(
-        options,
-        training_speed=options.training_speed if speed is None else speed,
-        min_accuracy=options.min_accuracy if least is None else least,
-    )
+    """Returns the options with the training speeds used in this window, and as operators have asked."""
+    asked, speed = as_asked(options, state.fleet), state.training_speed
+    return asked if speed is None else replace(asked, training_speed=speed)
+
+
+def as_asked(options: LoopOptions, fleet: FleetState) -> LoopOptions:
+    """Returns the options with what operators have changed since the run began."""
+    capacity, least = fleet.capacity, fleet.min_accuracy
+    if capacity is not None:
+        options = replace(
+            options,
+            capacity_milli=capacity.capacity_milli,
+            preparation_share_milli=capacity.preparation_share_milli,
+        )
+    return options if least is None else replace(options, min_accuracy=least)
+
+
+def scheduler_of(fleet: FleetState, batch: Batch) -> str | None:
+    """Returns the name of the scheduler that decides a step: as an operator has chosen, up to its events.
+
+    None for the one with which the run began.
+    """
+    changes = [one for one in ev.in_order(batch.events) if isinstance(one, rq.SchedulerChanged)]
+    return changes[-1].scheduler if changes else fleet.scheduler

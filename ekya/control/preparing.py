@@ -81,6 +81,7 @@ def window_preparation(
             for stream in serving
         ),
         training_speed=options.training_speed,
+        budget=fleet.label_budget,
     )
 
 
@@ -164,6 +165,7 @@ def reaction(
         streams=tuple(asked[: _places(len(asked), share_milli, options)]),
         training_speed=options.training_speed,
         round=fleet.rounds + 1,
+        budget=fleet.label_budget,
     )
 
 

@@ -82,7 +82,8 @@ class _Held:
 class ShareLedger:
     """Tracks the share that each holder may be using, and issues commands.
 
-    In every pool the sum of shares in use never exceeds the capacity, at any instant: a share that a holder
+    In every pool the sum of shares in use never exceeds the capacity, at any instant, and never grows above
+    one that was made smaller: a share that a holder
     gives up counts as used until the holder has confirmed or is gone, and a share that it gets counts from
     the command on. A late reply to a superseded command changes nothing. Holders whose shares fit get their
     planned shares once all have replied.
@@ -125,6 +126,16 @@ class ShareLedger:
         """Returns the share that is certainly free."""
         held = sum(one.held_milli for one in self._holders.values() if one.pool == pool)
         return self._pools_milli[pool] - held
+
+    def resize_pool(self, pool: int, capacity_milli: int, now_us: int) -> list[ShareCommand]:
+        """Changes the capacity of a pool; returns the commands to holders that can grow now.
+
+        While more than a smaller capacity is in use, no holder grows.
+        """
+        pools_milli = list(self._pools_milli)
+        pools_milli[pool] = capacity_milli
+        self._pools_milli = tuple(pools_milli)
+        return self._grow(now_us)
 
     def aim(self, holder: ShareHolder, share_milli: int, epoch: int, now_us: int) -> list[ShareCommand]:
         """Sets a holder's planned share; returns the commands to it and to others that can grow now.

@@ -7,7 +7,7 @@ from ekya.control.answers import answers
 from ekya.control.checkpointing import gpu_s_left
 from ekya.control.diff import after_command, diff
 from ekya.control.granting import at_granted_shares
-from ekya.control.loop_state import LoopState, options_known
+from ekya.control.loop_state import LoopState, as_asked, options_known
 from ekya.control.options import LoopOptions
 from ekya.control.preparing import reaction, time_limit_us
 from ekya.control.protocols import Batch, Planner
@@ -59,6 +59,8 @@ PLANNED_AGAIN_AFTER = (
     rq.ModelFrozen,
     rq.TermsChanged,
     rq.MinAccuracyChanged,
+    rq.SchedulerChanged,
+    rq.CapacityChanged,
     ev.CapacityLent,
 )
 """Events that always require a new plan."""
@@ -104,6 +106,7 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
         plan_again = plan_again or matters
     asks = plan_again or any(isinstance(event, PREPARED_AGAIN_AFTER) for event in batch.events)
     dose_due = any(isinstance(event, ev.DoseDue) for event in batch.events)
+    options = as_asked(options, state.fleet)
     answer = reaction(state.fleet, state.histories, batch.now_us, options, needs, dose_due) if asks else None
     if answer is not None:
         commands.append(answer)
@@ -160,6 +163,7 @@ def due(state: FleetState, now_us: int, options: LoopOptions) -> tuple[ev.Event,
     Once every stream has ended or was set aside, no further window opens and the run ends, unless another
     stream may still join. A lost camera may come back, so the run waits for it.
     """
+    options = as_asked(options, state)
     if state.window < 0:
         # Only a service that has lost its state begins later than in window 0.
         first = now_us // options.window_us
@@ -205,6 +209,7 @@ def _next_dose_us(state: FleetState, options: LoopOptions) -> int:
 
 def next_due_us(state: FleetState, options: LoopOptions) -> int:
     """Returns the time of the loop's own next event."""
+    options = as_asked(options, state)
     if state.preparation is not None:
         limit_us = time_limit_us(state.preparation.share_milli, options)
         return min(state.preparation.began_us + limit_us, state.window_end_us)

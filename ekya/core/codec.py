@@ -29,9 +29,10 @@ _NEWER: dict[str, object] = {
     "dose": {"parts": 1, "known": None},
     "probe": None,
     "version": None,
+    "budget": None,
 }
 """Keys that came later, and the values at which they are left out: a run without drifts, kept models,
-pooled labels, joint retrainings and doses reads as before."""
+pooled labels, joint retrainings, doses and requests reads as before."""
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 

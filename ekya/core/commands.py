@@ -10,7 +10,7 @@ from ekya.core.events import Role
 from ekya.core.profile import Family
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import WHOLE, Dose, Elsewhere, KeptModel, SceneOf
+from ekya.core.weights import WHOLE, Dose, Elsewhere, KeptModel, LabelBudget, SceneOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class BeginPreparation:
     Attributes:
         round: number within the window: 0 is the window's own preparation, the others answer drifts or make
             later doses of labels.
+        budget: of the labels of each stream, where it has changed since the run began.
     """
 
     window: int
@@ -56,6 +57,7 @@ class BeginPreparation:
     plan_epoch: int = 0
     training_speed: SpeedCurve = LINEAR
     round: int = 0
+    budget: LabelBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,17 @@ class SetAside:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StartAgain:
+    """End the service in order and start it again, with the fleet as its file says now.
+
+    Attributes:
+        reason: in one sentence.
+    """
+
+    reason: str
+
+
 Command = (
     BeginPreparation
     | SkipPreparation
@@ -237,6 +250,7 @@ Command = (
     | StopRetraining
     | RestartWorker
     | SetAside
+    | StartAgain
 )
 
 

@@ -53,7 +53,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return _with_cost(state, event).without_preparation() if state.ends(event) else state
-        case ev.ProfilerBack():
+        case ev.ProfilerBack() | rq.ClassAdded():
             return state
         case ev.DoseDue():
             return replace(state, dose=event.dose) if event.window == state.window else state
@@ -64,6 +64,12 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return replace(state, zoo=event.models, next_kept=max(state.next_kept, newest + 1))
         case rq.MinAccuracyChanged():
             return replace(state, min_accuracy=event.min_accuracy)
+        case rq.SchedulerChanged():
+            return replace(state, scheduler=event.scheduler)
+        case rq.CapacityChanged():
+            return replace(state, capacity=event)
+        case rq.LabelBudgetChanged():
+            return replace(state, label_budget=event.budget)
         case ev.StreamAdded():
             state = replace(state, forgotten=state.forgotten - {event.stream})
             return state.with_stream(

@@ -9,15 +9,7 @@ from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import InferenceConfig
 from ekya.core.gpus import DidNotFit, GpuUse
 from ekya.core.profile import FamilyCurve
-from ekya.core.requests import (
-    LabelsRequested,
-    MinAccuracyChanged,
-    ModelFrozen,
-    RollBackRequested,
-    StreamPaused,
-    StreamRemoved,
-    TermsChanged,
-)
+from ekya.core.requests import Request
 from ekya.core.shares import ShareHolder
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, RetrainOption
@@ -572,13 +564,7 @@ Event = (
     | WorkerDied
     | StreamLost
     | StreamEnded
-    | StreamPaused
-    | StreamRemoved
-    | ModelFrozen
-    | RollBackRequested
-    | LabelsRequested
-    | TermsChanged
-    | MinAccuracyChanged
+    | Request
     | CapacityLent
     | ShareMeasured
     | NeedMeasured

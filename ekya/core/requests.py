@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ekya.core.units import ModelVersion, StreamId
+from ekya.core.weights import LabelBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,59 @@ class MinAccuracyChanged:
     min_accuracy: float
 
 
-Request = (
-    StreamPaused
-    | StreamRemoved
-    | ModelFrozen
-    | RollBackRequested
-    | LabelsRequested
-    | TermsChanged
-    | MinAccuracyChanged
+@dataclass(frozen=True, slots=True)
+class SchedulerChanged:
+    """Another scheduler decides from now on.
+
+    Attributes:
+        scheduler: its name with options, as in a fleet file; without a preset.
+    """
+
+    t_us: int
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabelBudgetChanged:
+    """Preparations that begin from now on have another budget of labels."""
+
+    t_us: int
+    budget: LabelBudget
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """The fleet may use another part of the machine from now on.
+
+    Attributes:
+        capacity_milli: all GPUs together.
+        preparation_share_milli: largest share of labelling and profiling.
+    """
+
+    t_us: int
+    capacity_milli: int
+    preparation_share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAdded:
+    """The fleet has another class, which a start of the service brings into effect.
+
+    Attributes:
+        name: the last one of the fleet from then on.
+    """
+
+    t_us: int
+    name: str
+
+
+StreamRequest = (
+    StreamPaused | StreamRemoved | ModelFrozen | RollBackRequested | LabelsRequested | TermsChanged
 )
-"""All requests."""
+"""Requests about one stream."""
+
+FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged | CapacityChanged
+"""Requests about the whole fleet, which hold until others of their kind."""
+
+Request = StreamRequest | FleetRequest | ClassAdded
+"""All requests, in the order in which those of one instant are applied."""

@@ -18,7 +18,7 @@ from ekya.core.units import (
     StreamId,
 )
 from ekya.core.view import InferenceOption, RetrainOption
-from ekya.core.weights import CachedModel, Elsewhere, KeptModel, Partner, Scene
+from ekya.core.weights import CachedModel, Elsewhere, KeptModel, LabelBudget, Partner, Scene
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +265,9 @@ class FleetState:
         zoo: kept models, the least recently used first.
         next_kept: number of the next one.
         min_accuracy: a_MIN, where it has changed since the run began.
+        scheduler: name of the one that decides, where it has changed since the run began.
+        capacity: of the GPUs, where it has changed since the run began.
+        label_budget: of preparations, where it has changed since the run began.
         forgotten: streams that were removed.
     """
 
@@ -280,6 +283,9 @@ class FleetState:
     zoo: tuple[KeptModel, ...] = ()
     next_kept: int = 1
     min_accuracy: float | None = None
+    scheduler: str | None = None
+    capacity: rq.CapacityChanged | None = None
+    label_budget: LabelBudget | None = None
     forgotten: frozenset[StreamId] = frozenset()
 
     @property

@@ -139,6 +139,19 @@ WHOLE = Dose()
 
 
 @dataclass(frozen=True, slots=True)
+class LabelBudget:
+    """How much of a stream's window is labelled.
+
+    Attributes:
+        labels: number of objects; of frames where edge models detect.
+        gpu_s: GPU-seconds of the golden model; None for no limit.
+    """
+
+    labels: int
+    gpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Accuracy of the serving model on all labels of a later dose, which has not learnt from them.
 

@@ -40,9 +40,9 @@ def fleet_classes(fleet: FleetConfig) -> tuple[str, ...]:
 def with_classes(fleet: FleetConfig) -> FleetConfig:
     """Returns the fleet with its classes complete.
 
-    A golden detector that names boxes needs the class ``background``, last; edge models that detect have no
-    such class. If the file leaves the classes open, they are those that the videos show, and the cameras
-    within ``WATCHED_S``, of which edge models that detect know all.
+    A golden detector that names boxes needs the class ``background``, which is added; edge models that detect
+    have no such class. If the file leaves the classes open, they are those that the videos show, and the
+    cameras within ``WATCHED_S``, of which edge models that detect know all.
 
     Raises:
         UserError: there is no detector to find the classes, the cameras show none, or labels of a file are

@@ -91,6 +91,9 @@ def _forward(test: SelfTest) -> dict[str, object]:
 
 _PROBED = TypeAdapter(ProbedHost)
 
+_BUDGET = {"labels_per_window", "frames_per_window", "gpu_s_per_window"}
+"""Keys of ``golden`` that say how much is labelled, and not what a label costs."""
+
 _LIBRARIES = ("torch", "onnxruntime", "opencv-python-headless")
 
 
@@ -121,8 +124,9 @@ def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
         host, sources = _PROBED.validate_python(content["host"]), dict(content["sources"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
         return None
-    known = host.costs.streams
-    if host.classes != fleet.classes or not known:
+    known, classes = host.costs.streams, fleet.classes
+    # A class more costs no more.
+    if classes is None or classes[: len(host.classes)] != host.classes or not known:
         return None
     usual = dearest(known)
     streams = {
@@ -131,7 +135,7 @@ def kept_host(path: Path, fleet: FleetConfig, device: str) -> ProbedHost | None:
         else usual
         for stream in fleet.streams
     }
-    return replace(host, costs=replace(host.costs, streams=streams))
+    return replace(host, classes=classes, costs=replace(host.costs, streams=streams))
 
 
 def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:
@@ -141,10 +145,11 @@ def dearest(costs: Mapping[StreamId, StreamCosts]) -> StreamCosts:
 
 def _measured(fleet: FleetConfig, device: str) -> list[object]:
     """Returns what a measurement depends on, as JSON values: the machine, and the work beside the cameras."""
-    work = (fleet.edge, fleet.golden, fleet.inference, fleet.retraining)
+    golden = fleet.golden.model_dump(mode="json", exclude=_BUDGET)
+    work = (fleet.edge, fleet.inference, fleet.retraining)
     gpus = [gpu.name for gpu in list_gpus().gpus]
     machine = [processor_name(), instruction_set(), cpu_limit(), device, gpus]
-    return [*machine, *map(version, _LIBRARIES), *(part.model_dump(mode="json") for part in work)]
+    return [*machine, *map(version, _LIBRARIES), golden, *(part.model_dump(mode="json") for part in work)]
 
 
 class Probe:

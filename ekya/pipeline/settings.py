@@ -1,9 +1,10 @@
 """Constant settings of a stream's workers; importing them does not need torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ekya.core.profile import Profiler
 from ekya.core.speed import LINEAR, SpeedCurve
+from ekya.core.weights import LabelBudget
 from ekya.models.edge.cuts import Start, Task
 from ekya.planning.profiling.gate import ROLL_BACK_MARGIN
 from ekya.planning.profiling.label_policy import UNIFORM
@@ -52,3 +53,11 @@ class PreparationSettings:
     start: Start = Start.BASE
     keeps_newest: bool = False
     describes: bool = False
+
+    def under(self, budget: LabelBudget | None) -> "PreparationSettings":
+        """Returns the settings with a changed budget of labels; unchanged without one."""
+        if budget is None:
+            return self
+        if self.task is Task.DETECT:
+            return replace(self, frames_per_window=budget.labels, label_gpu_s=budget.gpu_s)
+        return replace(self, labels_per_window=budget.labels, label_gpu_s=budget.gpu_s)

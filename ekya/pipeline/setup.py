@@ -55,7 +55,6 @@ def loop_options(
 ) -> LoopOptions:
     """Returns the loop's constants for a fleet; preparation trains too, so it gets whole GPU groups."""
     window_us = seconds_to_us(fleet.window_s)
-    preparation_milli = fleet.preparation.share_milli
     return LoopOptions(
         window_us=window_us,
         windows=fleet.windows,
@@ -63,9 +62,7 @@ def loop_options(
         quantum_milli=fleet.quantum_milli,
         steal_milli=fleet.steal_milli,
         min_accuracy=fleet.min_accuracy,
-        preparation_share_milli=training_groups.down(preparation_milli)
-        if training_groups
-        else preparation_milli,
+        preparation_share_milli=preparation_milli(fleet, training_groups),
         preparation_us=int(window_us * fleet.preparation.fraction),
         checkpoint_delay_us=CHECKPOINT_DELAY_US if fleet.checkpoints else None,
         retrain_configs=fleet.retrain_configs(),
@@ -89,6 +86,12 @@ def loop_options(
         doses=fleet.preparation.doses,
         last_join_us=max(stream.play.joins_us for stream in fleet.streams),
     )
+
+
+def preparation_milli(fleet: FleetConfig, training_groups: GpuGroups | None) -> int:
+    """Returns the largest share of a fleet's preparations that can be enforced."""
+    share_milli = fleet.preparation.share_milli
+    return training_groups.down(share_milli) if training_groups else share_milli
 
 
 def _kept_models(fleet: FleetConfig) -> int:

@@ -238,6 +238,7 @@ PREPARATION = ActorKind(
         "end",
         "labels",
         "passed",
+        "require_class",
         "poll",
     ),
 )

@@ -49,6 +49,11 @@ class Auditor:
                 drawn = self._waiting[stream][1].joined(drawn, self._most, settings.seed)
             self._waiting[stream] = settings, drawn
 
+    def forget(self, stream: StreamId) -> None:
+        """Forgets the frames of a stream."""
+        with self._lock:
+            self._waiting.pop(stream, None)
+
     def streams(self) -> tuple[StreamId, ...]:
         """Returns the streams that wait, those that have waited longest first."""
         with self._lock:

@@ -230,6 +230,8 @@ class RayExecutor:
                 self._restart(command.stream, command.role)
             case cmd.KeepServing():
                 _LOG.info("%s: %s; the old ones go on serving", command.stream, command.reason)
+            case cmd.StartAgain():
+                _LOG.warning("%s, so the service starts again", command.reason)
             case cmd.SetAside():
                 _LOG.error("%s is set aside: %s", command.stream, command.reason)
                 self._end_stream(command.stream)
@@ -338,6 +340,10 @@ class RayExecutor:
         workers = (*(worker for workers in self._polled.values() for worker in workers), *+self._moving)
         return frozenset(role for one, role in workers if one == stream)
 
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether labels and profiles of a stream may still come."""
+        return self._profiler.prepares(stream)
+
     def release(self, stream: StreamId) -> None:
         """Releases the share of a stream's inference."""
         self._shares.release_inference(stream)
@@ -417,6 +423,10 @@ class RayExecutor:
         """Has a stream's trainer forget what it keeps of earlier windows, and of its retrainings."""
         forgotten = self._actors.streams[stream].retraining.forget.remote(stream)
         self._calls.add(forgotten, partial(log_failure, "forget"))
+
+    def resize_pool(self, capacity_milli: int) -> None:
+        """Changes the capacity of the GPUs, where it is one pool; plans follow by an event."""
+        self._shares.resize_pool(capacity_milli)
 
     def emit(self, event: ev.Event) -> None:
         """Adds an event to the next batch. Called by the thread of the loop."""

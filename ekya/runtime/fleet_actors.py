@@ -253,6 +253,10 @@ class FleetActors:
         """The fleet that the actors serve."""
         return self._config.fleet
 
+    def change_fleet(self, sections: Mapping[str, object]) -> None:
+        """Has actors that are made from now on find these sections of the fleet."""
+        self._config = replace(self._config, fleet=self._config.fleet.model_copy(update=dict(sections)))
+
     @property
     def audits(self) -> bool:
         """True if answers are audited."""

@@ -108,6 +108,8 @@ class BudgetedExecutor:
                 case cmd.StartRetraining() if command.elsewhere is None and not self._fits(command):
                     continue
                 case cmd.BeginPreparation():
+                    if command.budget is not None:
+                        self._sizes = replace(self._sizes, labels_per_window=command.budget.labels)
                     self._executor.execute([self._trials_that_fit(command)])
                     continue
                 case cmd.EndPreparation():

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from ekya.core.errors import UserError
 from ekya.core.units import ModelVersion, StreamId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.multi_model import Predictors
@@ -38,6 +39,11 @@ class KnownModels:
             if known is None or version > known.version:
                 self._known[stream] = Weights(self._loaded(weights, settings), version)
 
+    def forget(self, stream: StreamId) -> None:
+        """Forgets the model of a stream."""
+        with self._loading:
+            self._known.pop(stream, None)
+
     def newest(
         self,
         stream: StreamId,
@@ -55,6 +61,19 @@ class KnownModels:
                     raise
                 _LOG.warning("%s: its labels meet an earlier model (%s)", stream, error)
         return self._known[stream]
+
+    def require_output(self, name: str) -> None:
+        """Refuses a class that is no output of a model, for detectors, whose outputs stay.
+
+        Raises:
+            UserError: names the first stream whose model lacks it.
+        """
+        for stream, known in sorted(self._known.items()):
+            if name not in known.model.model.classes:
+                raise UserError(
+                    f"{name}: the detector of {stream} has no output of this name, and gets no new ones; "
+                    "use a class that it was made with"
+                )
 
     def lent(self, lent: Sequence[LentWeights], settings: PreparationSettings) -> list[OtherModel]:
         """Returns other streams' models, or kept ones, without those that cannot be fetched.

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ekya.core import events as ev
-from ekya.core import requests as rq
 from ekya.core.units import StreamId
 
 
@@ -47,17 +46,9 @@ class LateStreams:
 
     def let_through(self, event: ev.Event) -> list[ev.Event]:
         """Returns the event, unless its stream has not joined: then holds it back, or drops a measurement."""
-        match event:
-            case ev.WindowOpened() | ev.WindowClosed() | ev.PreparationEnded() | ev.GpuMeasured():
-                return [event]
-            case ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned() | ev.ProfilerBack():
-                return [event]
-            case ev.ZooOpened() | ev.DoseDue() | rq.MinAccuracyChanged():
-                return [event]
-            case _ if event.stream not in self._held:
-                return [event]
-            case ev.ShareMeasured() | ev.NeedMeasured() | ev.FramesCounted():
-                return []
-            case _:
-                self._held[event.stream].append(event)
-                return []
+        stream = getattr(event, "stream", None)
+        if stream not in self._held:
+            return [event]
+        if not isinstance(event, ev.ShareMeasured | ev.NeedMeasured | ev.FramesCounted):
+            self._held[stream].append(event)
+        return []

@@ -12,11 +12,9 @@ from ray.exceptions import GetTimeoutError, RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import dump_fleet
 from ekya.config.fleet_sections import StreamConfig
-from ekya.control.options import LoopOptions
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
-from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
@@ -24,8 +22,10 @@ from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.results.storage.validation_files import forget_validations
+from ekya.runtime.actor_errors import in_words, unwrapping_user_error
 from ekya.runtime.executor import RayExecutor
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.resuming import kept_models
 from ekya.system.files import write_text_atomic
@@ -56,8 +56,7 @@ class LiveControl:
         executor, actors, clock: of the run.
         folder: of the run.
         store: of the run; used by the thread of the loop.
-        constants: of its loop.
-        costs: of the frames of its streams.
+        limits: of the run.
     """
 
     def __init__(
@@ -67,12 +66,10 @@ class LiveControl:
         clock: RunClock,
         folder: RunFolder,
         store: StateStore,
-        constants: LoopOptions,
-        costs: dict[StreamId, StreamCosts],
+        limits: RunLimits,
     ) -> None:
         self._executor, self._actors, self._clock = executor, actors, clock
-        self._folder, self._store, self._costs = folder, store, costs
-        self._has_homes = bool(constants.homes)
+        self._folder, self._store, self._limits = folder, store, limits
         self._fleet = actors.fleet
         # Cameras that are being added; of the loop's thread.
         self._adding: dict[StreamId, StreamConfig] = {}
@@ -90,7 +87,7 @@ class LiveControl:
         Raises:
             UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
         """
-        if self._has_homes:
+        if self._limits.constants.homes:
             raise UserError(
                 f"{stream.id}: cameras cannot be added while several GPUs are used; stop the service, add it "
                 f"to {self._folder.fleet} and start the service again"
@@ -123,7 +120,7 @@ class LiveControl:
             self._folder.exemplars(stream.id).unlink(missing_ok=True)
             forget_validations(self._folder, stream.id)
             self._adding[stream.id] = stream
-            self._executor.changes.add(fleet, stream.id, dearest(self._costs), added)
+            self._executor.changes.add(fleet, stream.id, dearest(self._limits.costs.streams), added)
 
         self._open.add(serves)  # before the loop knows it, since the loop may end at once
         try:
@@ -192,18 +189,48 @@ class LiveControl:
 
         self._in_loop(change)
 
-    def change_min_accuracy(self, min_accuracy: float) -> None:
-        """Sets a_MIN of the fleet.
+    def change_fleet(self, values: Mapping[str, object]) -> None:
+        """Changes terms of the fleet; see ``fleet_change``.
 
         Raises:
-            UserError: it is not in [0, 1).
+            UserError: a value is not possible.
         """
-        if not 0.0 <= min_accuracy < 1.0:
-            raise UserError(f"min_accuracy: {min_accuracy:g} is not in [0, 1); give a part, such as 0.4")
 
         def change() -> None:
-            self._keep(self._fleet.model_copy(update={"min_accuracy": min_accuracy}))
-            self._executor.emit(rq.MinAccuracyChanged(self.now_us(), min_accuracy))
+            changed = fleet_change(self._fleet, values, self._limits, self.now_us())
+            self._keep(changed.fleet)
+            # Of actors that are made again later.
+            self._actors.change_fleet({name: getattr(changed.fleet, name) for name in CHANGED_SECTIONS})
+            for event in changed.events:
+                if isinstance(event, rq.CapacityChanged):
+                    self._executor.resize_pool(event.capacity_milli)
+                self._executor.emit(event)
+
+        self._in_loop(change)
+
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet; the service starts again for it.
+
+        What is remembered of earlier windows is forgotten: it shows objects of the class without their name.
+
+        Raises:
+            UserError: there is one of this name, or the golden model, a detector or a source has none.
+        """
+        larger = with_class(self._fleet, name)
+        checked = self._actors.preparation.require_class.remote(larger, name)
+        try:
+            unwrapping_user_error(lambda: ray.get(checked, timeout=_ADDED_S))
+        except RayError as error:
+            raise UserError(
+                f"{name}: the golden model does not answer ({in_words(error)}); try again"
+            ) from None
+
+        def change() -> None:
+            self._keep(with_class(self._fleet, name))
+            for stream in self._actors.streams:
+                self._executor.forget_pictures(stream)
+                self._folder.exemplars(stream).unlink(missing_ok=True)
+            self._executor.emit(rq.ClassAdded(self.now_us(), name))
 
         self._in_loop(change)
 

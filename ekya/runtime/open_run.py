@@ -71,6 +71,11 @@ class OpenRun:
         return self.chosen.on_gpus
 
     @property
+    def machine(self) -> Machine:
+        """What it can use at most."""
+        return machine_of(self.chosen)
+
+    @property
     def homes(self) -> tuple[int, ...]:
         """The GPU of every stream."""
         return deal(len(self.fleet.streams), self.constants.capacity_milli)
@@ -117,6 +122,11 @@ def _newest_us(folder: RunFolder, fleet: FleetConfig) -> int:
     return max((int(rows.t_us[-1]) + 1 for rows in newest if rows is not None and len(rows.t_us)), default=0)
 
 
+def machine_of(chosen: ChosenBackend) -> Machine:
+    """Returns what a run can use with a backend."""
+    return Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
+
+
 def start_probe(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend) -> Probe:
     """Begins to measure this machine, where the run will be, in the background."""
     return Probe(fleet, chosen.capability.device, cpu_limit(), options.seed)
@@ -139,8 +149,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
     resumed: Resumed | None = None
     gave_up: tuple[str, ...] = ()
     if options.resume is None:
-        machine = Machine(chosen.capability.capacity_milli, on_cores=not chosen.on_gpus)
-        fleet, gave_up = fitted(fleet, host.costs, machine, overload=options.overload)
+        fleet, gave_up = fitted(fleet, host.costs, machine_of(chosen), overload=options.overload)
         fleet = fleet.model_copy(update={"classes": host.classes})
         make = RunFolder.make if options.endless else RunFolder.create
         folder = make(options.runs, options.name or fleet.name)
@@ -151,8 +160,10 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         resumed = (resume_service if options.endless else resume)(folder, streams)
     if resumed is not None:
         fleet = _as_begun(fleet, resumed.options)
-        options = replace(options, scheduler=resumed.scheduler, seed=resumed.options.seed)
-        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, resumed.scheduler)
+        # That of a service may have been changed since, as its file says.
+        scheduler = options.scheduler if options.endless else resumed.scheduler
+        options = replace(options, scheduler=scheduler, seed=resumed.options.seed)
+        _LOG.info("continues at %.1f s, with %s", resumed.from_us / 1e6, scheduler)
         _LOG.info("its first window has no labels: frames that were kept for them went with the process")
     for warning in host.teacher_warnings:
         _LOG.warning("%s", warning)

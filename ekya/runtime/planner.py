@@ -73,6 +73,13 @@ class ActorPlanner:
         self.planning_ms.append((time.perf_counter() - began_s) * 1000)
         return plan
 
+    def change(self, name: str) -> None:
+        """Has another scheduler make the plans from now on."""
+        if name != self._name:
+            self._name, self._scheduler = name, make_scheduler(name)
+            # An actor that has died meanwhile is started again with the new one.
+            self._actor.use.remote(name)
+
     def close(self) -> None:
         """Ends the actor."""
         ray.kill(self._actor)
@@ -98,7 +105,7 @@ class ActorPlanner:
 
 
 class SchedulerActor:
-    """Holds one scheduler for the whole run."""
+    """Holds the scheduler of the run."""
 
     def __init__(self, scheduler: str) -> None:
         self._scheduler = make_scheduler(scheduler)
@@ -107,6 +114,10 @@ class SchedulerActor:
     def ready(self) -> int:
         """Returns its pid when it can plan."""
         return os.getpid()
+
+    def use(self, scheduler: str) -> None:
+        """Replaces the scheduler."""
+        self._scheduler = make_scheduler(scheduler)
 
     def plan(self, view: WindowView) -> tuple[Plan, float]:
         """Returns the plan and the milliseconds that it took."""

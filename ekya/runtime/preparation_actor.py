@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import cv2
 
+from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core.commands import BeginPreparation, PrepareStream
 from ekya.core.configs import InferenceConfig
@@ -110,11 +111,18 @@ class PreparationActor:
         self._run_begun.set()
 
     def admit(self, stream: StreamId, costs: StreamCosts) -> None:
-        """Sets the costs of a stream that is added to the run."""
+        """Sets the costs of a stream that is added to the run, and forgets an earlier one of its name."""
         self._costs[stream] = costs
+        self._evaluated.pop(stream, None)
+        self._trained_crops.pop(stream, None)
+        self._teacher_checked.discard(stream)
+        for kept in (self._models, self._pool, self._auditor):
+            kept.forget(stream)
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
         """Begins a window's preparation and returns its share; streams then call ``hand_in``."""
+        if command.budget is not None and command.budget.gpu_s is not None:
+            self._golden.try_out()  # nothing is known of its cost if no budget was set before
         share_job = ShareJob("micro-profiler", "preparation", command.share_milli, PREPARATION_GPU)
         handle = self._config.shares.attach(share_job)
         share = JobShare(handle, command.training_speed, command.share_milli)
@@ -230,6 +238,17 @@ class PreparationActor:
         if prepared is None or prepared.passed is None:
             return None, None
         return prepared.passed.copy(), None
+
+    def require_class(self, fleet: FleetConfig, name: str) -> None:
+        """Refuses a fleet with one more class that the golden model or a detector does not know.
+
+        Raises:
+            UserError: says which.
+        """
+        open_golden(fleet.golden, fleet_classes(fleet), fleet.edge.task)
+        if fleet.edge.task is Task.DETECT:
+            base_model(fleet, self._config.seed)
+            self._models.require_output(name)
 
     def _now_us(self) -> int:
         """Returns run time by the clock that ``begin_run`` sets."""

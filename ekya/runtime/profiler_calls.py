@@ -13,6 +13,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import Work, preparation_holder
 from ekya.core.units import StreamId
+from ekya.core.weights import LabelBudget
 from ekya.models.edge.cuts import Start
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import LentWeights, Ready
@@ -73,6 +74,11 @@ class ProfilerCalls:
         self._preparing = None
         self._shares.leave(preparation_holder(command.window, command.round))
 
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether a preparation of a stream is in progress."""
+        asked = () if self._preparing is None else self._preparing.streams
+        return any(one.stream == stream for one in asked)
+
     def begin(self, command: cmd.BeginPreparation) -> None:
         """Begins a preparation as soon as there is a share for it."""
         if command.round == 0:
@@ -101,7 +107,7 @@ class ProfilerCalls:
                 continue
             own = self._actors.streams[asked.stream]
             material = own.inference.material.remote(asked.stream, command.window, asked.since_us, asked.dose)
-            settings = self._ready[asked.stream].settings
+            settings = self._ready[asked.stream].settings.under(command.budget)
             earlier = self._weights.evaluate(asked.stream)
             weights = partial(ray.get, own.newest_weights)
             others: Sequence[LentWeights] = ()
@@ -123,15 +129,16 @@ class ProfilerCalls:
             )
             self._calls.add(handed_in, partial(self._handed_in, command, asked.stream))
         if command.round == 0 and self._actors.audits:
-            self._hand_in_audits()
+            self._hand_in_audits(command.budget)
         return begun
 
-    def _hand_in_audits(self) -> None:
+    def _hand_in_audits(self, budget: LabelBudget | None) -> None:
         """Has every stream hand in the frames drawn for its audit, whether it is prepared or not."""
         for stream, own in self._actors.streams.items():
             # A stream that is just being added is not ready yet.
             if stream in self._ready and stream not in self._set_aside:
-                drawn, settings = own.inference.take_drawn.remote(stream), self._ready[stream].settings
+                drawn = own.inference.take_drawn.remote(stream)
+                settings = self._ready[stream].settings.under(budget)
                 handed_in = self._actors.preparation.hand_in_audit.remote(stream, settings, drawn)
                 self._calls.add(handed_in, partial(log_failure, "hand_in_audit"))
 

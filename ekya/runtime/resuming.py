@@ -41,7 +41,7 @@ class Resumed:
 
     Attributes:
         state: of the loop.
-        scheduler: its name.
+        scheduler: name of the one with which the journal began.
         options: constants of the loop as the run began.
         events: effects of the interruption, to be sent to the loop.
         reached_us: last run time before the interruption that the journal knows.
@@ -90,17 +90,10 @@ class Resumed:
             cut_to(folder, self.snapshot)
 
 
-_Kept = rq.StreamPaused | rq.ModelFrozen | rq.TermsChanged | rq.MinAccuracyChanged
-
-_KEPT_REQUESTS = (
-    rq.StreamPaused,
-    rq.ModelFrozen,
-    rq.TermsChanged,
-    rq.MinAccuracyChanged,
-)
+_Kept = rq.StreamPaused | rq.ModelFrozen
 """Requests that hold until they are taken back, so those of the interrupted window hold as well.
 
-What was removed is not in the fleet.
+The others are in the fleet's file.
 """
 
 
@@ -171,7 +164,16 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collecti
     requests = tuple(replace(event, t_us=fleet.window_end_us - 1) for event in _requests(happened, streams))
     events = (*_interruption(fleet, streams), *requests)
     again = _added_again(fleet, happened) & frozenset(streams)
-    return Resumed(snapshot.state, scheduler, options, events, reached_us, again, snapshot)
+    state = replace(snapshot.state, fleet=_as_in_file(fleet))
+    return Resumed(state, scheduler, options, events, reached_us, again, snapshot)
+
+
+def _as_in_file(fleet: FleetState) -> FleetState:
+    """Returns the state without changes that the fleet's file has, from which the options are made again."""
+    streams = tuple(replace(stream, terms=None) for stream in fleet.streams)
+    return replace(
+        fleet, streams=streams, min_accuracy=None, scheduler=None, capacity=None, label_budget=None
+    )
 
 
 def _requests(happened: Sequence[ev.Event], streams: Collection[StreamId]) -> list[_Kept]:
@@ -179,10 +181,8 @@ def _requests(happened: Sequence[ev.Event], streams: Collection[StreamId]) -> li
     kept: list[_Kept] = []
     for event in happened:
         if isinstance(event, rq.StreamRemoved):
-            kept = [one for one in kept if getattr(one, "stream", None) != event.stream]
-        elif isinstance(event, rq.MinAccuracyChanged) or (
-            isinstance(event, _KEPT_REQUESTS) and event.stream in streams
-        ):
+            kept = [one for one in kept if one.stream != event.stream]
+        elif isinstance(event, _Kept) and event.stream in streams:
             kept.append(event)
     return kept
 

@@ -40,6 +40,7 @@ from ekya.runtime.actor_errors import unwrapping_user_error
 from ekya.runtime.actor_kinds import ActorConfig, Ready
 from ekya.runtime.executor import RayExecutor, StoppedEarlyError
 from ekya.runtime.fleet_actors import FleetActors
+from ekya.runtime.fleet_changes import RunLimits
 from ekya.runtime.gpu_memory import BudgetedExecutor, MeteredExecutor, job_sizes, require_inference
 from ekya.runtime.live_control import LiveControl
 from ekya.runtime.mailbox import RunClock
@@ -183,20 +184,25 @@ class RunSession:
                 zoo,
                 self.alive,
             )
-            costs = dict(opened.host.costs.streams)
-            control = LiveControl(on_ray, actors, clock, opened.folder, store, constants, costs)
+            limits = RunLimits(fleet, constants, opened.host.costs, opened.machine)
+            control = LiveControl(on_ray, actors, clock, opened.folder, store, limits)
             stack.callback(control.close)
             self.attach(control)
             executor = self.coordinator.executor(self._metered(on_ray, meter, from_us), on_ray.remote, clock)
             facts.planning_ms = planner.planning_ms
+            plan = self.coordinator.planner(planner.plan)
+
+            def planner_of(name: str) -> Planner:
+                planner.change(name)
+                return plan
+
             with open_screen(console) as show:
                 observe = self._observer(show, store, facts)
-                plan = self.coordinator.planner(planner.plan)
                 state = None if resumed is None else resumed.state
                 journal = stack.enter_context(closing(self._journal()))
                 try:
                     needs, snapshot = scheduler.needs, journal.snapshot
-                    run_loop(executor, journal, plan, needs, constants, observe, state, snapshot)
+                    run_loop(executor, journal, plan, needs, constants, observe, state, snapshot, planner_of)
                 except (KeyboardInterrupt, StoppedEarlyError):
                     follows = "" if opened.options.endless else "; measuring what there is"
                     _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)
@@ -207,10 +213,13 @@ class RunSession:
     def _journal(self) -> SegmentedJournal:
         """Opens the journal, which goes on where the run is resumed."""
         opened = self.opened
+        state = None
         if opened.resumed is not None:
             opened.resumed.cut(opened.folder)
+            state = opened.resumed.state
         segment_bytes = SEGMENT_BYTES if opened.options.endless else None
-        return SegmentedJournal(opened.folder, opened.options.scheduler, opened.constants, segment_bytes)
+        scheduler = opened.options.scheduler
+        return SegmentedJournal(opened.folder, scheduler, opened.constants, segment_bytes, state)
 
     def _open_meter(self, stack: ExitStack) -> GpuMeter | None:
         """Opens the meter of the run's GPUs, and checks that its inference fits in their memory."""

@@ -107,6 +107,10 @@ class ShareChanges:
         due_us = self._ledger.next_due_us(now_us)
         return math.inf if due_us is None else (due_us - now_us) / US_PER_S
 
+    def resize_pool(self, capacity_milli: int) -> None:
+        """Changes the capacity, where it is one pool."""
+        self._send(self._ledger.resize_pool(0, capacity_milli, self._clock.now_us()))
+
     def configure(self, stream: StreamId, config: InferenceConfig, share_milli: int, epoch: int) -> None:
         """Sets λ and share of a stream's inference; λ changes together with the share."""
         self._lambdas[stream] = config

@@ -33,6 +33,9 @@ class WorkerTable(Protocol):
     def followed(self, stream: StreamId) -> frozenset[ev.Role]:
         """Returns the workers of a stream that have not ended."""
 
+    def prepares(self, stream: StreamId) -> bool:
+        """Returns whether labels and profiles of a stream may still come."""
+
     def end(self, stream: StreamId) -> None:
         """Ends the workers of a stream; each is reported to ``StreamChanges.ended``."""
 
@@ -126,8 +129,8 @@ class StreamChanges:
         self._leave(stream)
 
     def is_leaving(self, stream: StreamId) -> bool:
-        """Returns whether a removed stream still has workers."""
-        return stream in self._leaving
+        """Returns whether a removed stream still has workers, or is still being prepared."""
+        return stream in self._leaving or self._workers.prepares(stream)
 
     def ended(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
@@ -105,8 +105,12 @@ class ServiceBackend:
         self._control.change_terms(StreamId(camera), values)
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes ``min_accuracy`` of the fleet."""
-        self._control.change_min_accuracy(float(cast(Any, values["min_accuracy"])))
+        """Changes terms of the fleet."""
+        self._control.change_fleet(values)
+
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet, for which the service starts again."""
+        self._control.add_class(name)
 
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""

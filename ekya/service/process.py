@@ -14,9 +14,10 @@ from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.run_options import RunOptions
-from ekya.control.loop_state import LoopState
+from ekya.control.loop_state import LoopState, as_asked
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
@@ -52,8 +53,10 @@ _CLOCK_SET_US = 2_000_000
 """Difference at which the host's clock was set: less is drift, which is corrected slowly."""
 
 
-def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> None:
+def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, console: Console) -> bool:
     """Serves a fleet until SIGTERM or SIGINT; goes on with what ``options.resume`` holds.
+
+    Returns whether it is to be started again, with the fleet as its folder has it then.
 
     Args:
         fleet: to serve.
@@ -71,7 +74,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
         try:
             run = _open(fleet, options, chosen, console)
             if stop.is_set():
-                return
+                return False
             for sentence in run.gave_up:
                 console.print(f"Given up: {sentence}", highlight=False, soft_wrap=True)
             # Ray has put a handler before ours that prints a stack trace.
@@ -81,11 +84,12 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
                 run.open_shares() as shares,
                 ExitStack() as stack,
             ):
-                service = FleetService(run, with_token, stack)
+                service = FleetService(run, with_token, stack, stop)
                 session = RunSession(
                     run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
                 )
                 session.play(Console(quiet=True))
+                return service.starts_again
         finally:
             ray.shutdown()
 
@@ -114,10 +118,15 @@ class FleetService:
         run: not begun.
         with_token: whether clients must show the token.
         stack: closes what was opened.
+        stop: ends the run when it is set.
+
+    Attributes:
+        starts_again: whether the service is to be started again when the run has ended.
     """
 
-    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack) -> None:
-        self._run, self._with_token, self._stack = run, with_token, stack
+    def __init__(self, run: OpenRun, with_token: bool, stack: ExitStack, stop: threading.Event) -> None:
+        self._run, self._with_token, self._stack, self._stop = run, with_token, stack, stop
+        self.starts_again = False
         self._classes = fleet_classes(run.fleet)
         self._control: LiveControl | None = None
         self._keeper: StatusKeeper | None = None
@@ -143,6 +152,9 @@ class FleetService:
         """Follows a step of the loop; what is old is removed when a window is over."""
         if self._keeper is not None:
             self._keeper(batch, result)
+        if any(isinstance(command, cmd.StartAgain) for command in result.commands):
+            self.starts_again = True
+            self._stop.set()
         if any(isinstance(event, ev.WindowClosed) for event in batch.events):
             self._window_over.set()
             self._set_clock()
@@ -153,9 +165,7 @@ class FleetService:
         self._control = control
         self._clock = WallClock.read(folder)
         past = read_past(folder, self._cameras(), time.time())
-        keeper = StatusKeeper(
-            folder.name, self._run.options.scheduler, control.now_us, self._unix_us, self._terms, past
-        )
+        keeper = StatusKeeper(folder.name, control.now_us, self._unix_us, self._terms, past)
         self._keeper = keeper
         stack.enter_context(logged(folder.path, self._cameras, self._secrets))
         publisher = Publisher(folder, self._run.fleet.answers, self._classes, lambda: keeper.status().cameras)
@@ -186,7 +196,9 @@ class FleetService:
             stream.stream: CameraTerms(weights.get(stream.stream, 1.0), stream.frozen)
             for stream in state.fleet.streams
         }
-        return FleetTerms(self._run.constants.capacity_milli, cameras)
+        scheduler = state.fleet.scheduler or self._run.options.scheduler
+        capacity_milli = as_asked(self._run.constants, state.fleet).capacity_milli
+        return FleetTerms(capacity_milli, scheduler, cameras)
 
     def _cameras(self) -> tuple[str, ...]:
         return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)

@@ -58,9 +58,16 @@ class CameraTerms:
 
 @dataclass(frozen=True, slots=True)
 class FleetTerms:
-    """What operators have set: the capacity in thousandths of a GPU, and terms that are not the default."""
+    """What operators have set.
+
+    Attributes:
+        capacity_milli: all GPUs together, in thousandths of one.
+        scheduler: its name.
+        cameras: terms that are not the default.
+    """
 
     capacity_milli: int
+    scheduler: str
     cameras: Mapping[StreamId, CameraTerms] = field(default_factory=dict)
 
 
@@ -96,7 +103,6 @@ class StatusKeeper:
 
     Args:
         name: of the service.
-        scheduler: for display.
         now_us: run time, as of ``RunClock``.
         unix_us: wall-clock time of a run time, as of ``WallClock``.
         terms: of a state of the loop.
@@ -106,13 +112,12 @@ class StatusKeeper:
     def __init__(
         self,
         name: str,
-        scheduler: str,
         now_us: Callable[[], int],
         unix_us: Callable[[int], int],
         terms: Callable[[LoopState], FleetTerms],
         past: Mapping[StreamId, CameraPast] = MappingProxyType({}),
     ) -> None:
-        self._name, self._scheduler = name, scheduler
+        self._name = name
         self._now_us, self._unix_us, self._terms = now_us, unix_us, terms
         self._started_unix_s = time.time()
         self._lock = threading.Lock()
@@ -164,7 +169,7 @@ class StatusKeeper:
             return ServiceStatus(
                 name=self._name,
                 version=__version__,
-                scheduler=self._scheduler,
+                scheduler=terms.scheduler,
                 started_unix_s=self._started_unix_s,
                 now_unix_s=time.time(),
                 window=fleet.window,

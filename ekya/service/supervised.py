@@ -12,6 +12,9 @@ HEARTBEAT_FD = "EKYA_HEARTBEAT_FD"
 SUPERVISOR_PID = "EKYA_SUPERVISOR_PID"
 """Variable with the supervisor's pid."""
 
+AGAIN = 75
+"""Exit code of a service process that ended in order to be started again, with what was changed."""
+
 _EVERY_S = 0.5
 
 

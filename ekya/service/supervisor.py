@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.service.leftovers import FOLDER, end_leftovers, ray_folder, remove_ray_folder
 from ekya.service.notify import VARIABLES, Notifier
 from ekya.service.restarts import count_restart
-from ekya.service.supervised import HEARTBEAT_FD, SUPERVISOR_PID
+from ekya.service.supervised import AGAIN, HEARTBEAT_FD, SUPERVISOR_PID
 from ekya.system.files import user_errors
 from ekya.system.folder_lock import LOCK, hold_folder
 from ekya.system.parents import adopt_orphans
@@ -149,7 +149,11 @@ class _Supervisor:
             end = self._served()
             self._end_leftovers()
             if end.asked_for:
-                return 0 if end.code == 0 else KILLED
+                return 0 if end.code in (0, AGAIN) else KILLED
+            if end.code == AGAIN:
+                _LOG.info("the service starts again with what was changed")
+                self._notify("STATUS=Starting again with what was changed")
+                continue
             if end.code == 0 or (end.code == BAD_INPUT and not self._was_ready):
                 return end.code
             delay_s = self._patience.delay_s if end.healthy else delay_s

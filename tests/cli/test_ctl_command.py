@@ -1,7 +1,6 @@
 """`ekya ctl` against a real server in this process."""
 
 import json
-import os
 import threading
 
 import pytest
@@ -55,11 +54,24 @@ def test_ctl_changes_a_camera(runs, service, capfd, what):
 
 def test_ctl_set_changes_camera_or_fleet(runs, service):
     assert ctl(runs, "set", "yard", "--weight", "2", "--max-age", "0") == 0
-    assert ctl(runs, "set", "--min-accuracy", "0.6") == 0
+    assert ctl(runs, "set", "--min-accuracy", "0.6", "--scheduler", "uniform:inference=300") == 0
+    assert ctl(runs, "set", "--gpus", "1.5", "--labels", "48", "--frames", "12", "--label-gpu-s", "0") == 0
     assert service.asked == [
         ("change", "yard", {"weight": 2.0, "max_age_s": None}),
-        ("fleet", {"min_accuracy": 0.6}),
+        ("fleet", {"min_accuracy": 0.6, "scheduler": "uniform:inference=300"}),
+        ("fleet", {"gpus": 1.5, "labels_per_window": 48, "frames_per_window": 12, "gpu_s_per_window": None}),
     ]
+
+
+def test_ctl_add_class_says_what_follows(runs, service, capfd):
+    assert ctl(runs, "add-class", "tram") == 0
+    told = capfd.readouterr().out
+    assert told.startswith("tram is added; the service starts again with the class tram")
+    assert ctl(runs, "add-class", "tram", "--json", "-") == 0
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["subject"], answer["change"]) == ("tram", "add-class")
+    assert answer["note"].startswith("the service starts again")
+    assert service.asked == [("class", "tram")] * 2
 
 
 def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypatch):
@@ -89,6 +101,9 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["set", "yard"], "nothing is to change"),
         (["set", "--weight", "2"], "CAMERA is missing"),
         (["set", "yard", "--min-accuracy", "0.5"], "--min-accuracy is of the fleet"),
+        (["set", "yard", "--labels", "5"], "--labels is of the fleet; leave CAMERA out"),
+        (["set", "--frames", "2"], "frames_per_window: 2 is too small; use at least 4"),
+        (["add-class", "zeppelin"], "city-east: key 'classes': the golden detector knows no 'zeppelin'"),
         (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
     ],
 )
@@ -98,7 +113,7 @@ def test_ctl_refusals_are_one_sentence(runs, service, capfd, arguments, sentence
     told = capfd.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
-    assert not [asked for asked in service.asked if asked[0] != "add"]
+    assert not [asked for asked in service.asked if asked[0] not in ("add", "class")]
 
 
 def test_ctl_waits_for_a_change_that_takes_long(runs, service):
@@ -119,7 +134,7 @@ def test_ctl_without_or_with_a_wrong_token_is_refused(runs, capfd):
 def test_ctl_says_that_a_service_does_not_answer(tmp_path, capfd):
     folder = tmp_path / "gone"
     folder.mkdir()
-    Place("127.0.0.1", 1, os.getpid()).write(folder)
+    Place.here("127.0.0.1", 1).write(folder)
     assert ctl(tmp_path, "status") == 2
     assert "gone: the service does not answer at http://127.0.0.1:1" in capfd.readouterr().err
     assert ctl(tmp_path, "status", "--name", "other") == 2

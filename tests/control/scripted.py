@@ -30,6 +30,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.profile import FamilyCurve, family_of
 from ekya.core.shares import retraining_holder
 from ekya.core.units import JobId, ModelVersion
@@ -57,6 +58,7 @@ class ScriptedFleet:
         self.now_us = 0
         self.preparation: cmd.BeginPreparation | None = None
         self._options, self._seed = options, seed
+        self.capacity_milli = options.capacity_milli
         self._jobs_seen: set[JobId] = set()
         self._serial = count(len(cameras))
         self._later: list[tuple[int, int, Callable[[], None]]] = []
@@ -88,8 +90,11 @@ class ScriptedFleet:
 
     def execute(self, commands) -> None:
         for command in commands:
+            before_milli = self.held_milli
             self._execute(command)
-            assert self.held_milli <= self._options.capacity_milli, (command, commands)
+            # Of a capacity that was made smaller, more is in use until what shrinks has shrunk.
+            assert self.held_milli <= max(self.capacity_milli, before_milli), (command, commands)
+        assert self.held_milli <= self.capacity_milli, commands
 
     def charge(self, duration_us: int) -> None:
         self.now_us += duration_us
@@ -231,6 +236,11 @@ class ScriptedFleet:
         self._tell(ev.WorkerBack(self.now_us, command.stream, command.role))
 
     def strike(self, event: ev.Event) -> None:
+        if isinstance(event, rq.FleetRequest):
+            if isinstance(event, rq.CapacityChanged):
+                self.capacity_milli = event.capacity_milli
+            self._tell(event)
+            return
         camera = self.cameras[event.stream]
         match event:
             case ev.WorkerDied(role=ev.Role.RETRAINING):

@@ -135,6 +135,27 @@ def test_operator_rolls_back_to_a_version():
     assert (back.stream, back.version) == (A, 3)
 
 
+def test_smaller_capacity_ends_the_retraining_of_a_paused_stream_and_a_larger_one_does_not():
+    """No plan changes its share."""
+    hand = retraining(LONG)
+    hand.give(120 * S, rq.StreamPaused(120 * S, A, True))
+    larger = hand.give(121 * S, rq.CapacityChanged(121 * S, 2500, 500))
+    assert of(cmd.StopRetraining, larger) == []
+    assert hand.views[-1].capacity_milli == 2500 - hand.stream().job.share_milli
+    smaller = hand.give(122 * S, rq.CapacityChanged(122 * S, 1000, 200))
+    assert smaller.commands[0] == cmd.StopRetraining(A, JobId(1))
+    assert hand.views[-1].capacity_milli == 1000
+    (begun,) = of(cmd.BeginPreparation, close(hand))
+    assert begun.share_milli == 200
+
+
+def test_added_class_has_the_service_start_again():
+    hand = started()
+    turn = hand.give(10 * S, rq.ClassAdded(10 * S, "tram"))
+    assert turn.commands == (cmd.StartAgain("the class tram was added"),)
+    assert turn.plan is None
+
+
 def test_requested_labels_are_made_at_once_without_a_drift():
     """Even where the fleet does not react to drift, and whatever they cost."""
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))

@@ -68,6 +68,23 @@ def test_growers_after_timeout_get_free_share_then_rest():
     assert asked(ledger.answer(shrink, 150)) == [(inference_holder(B), 800)]
 
 
+def test_smaller_pool_lets_nobody_grow_until_enough_has_shrunk():
+    ledger = holding(one_pool(), a=600, b=300)
+    assert ledger.resize_pool(0, 700, 5) == []
+    assert ledger.free_milli(0) == -200
+    (first,) = ledger.aim(inference_holder(A), 200, 2, 10)
+    assert ledger.aim(inference_holder(B), 400, 2, 10) == []
+    ledger.pass_time(110)
+    assert ledger.held_milli(inference_holder(B)) == 300
+    assert asked(ledger.answer(first, 120)) == [(inference_holder(B), 400)]
+
+
+def test_larger_pool_lets_those_grow_that_wait():
+    ledger = holding(one_pool(400), a=300)
+    assert ledger.aim(inference_holder(B), 500, 2, 10) == [ledger._holders[inference_holder(B)].command]
+    assert asked(ledger.resize_pool(0, 1000, 20)) == [(inference_holder(B), 500)]
+
+
 def test_overdue_holder_is_reported_once_and_counts():
     ledger = holding(one_pool(), a=1000)
     ledger.aim(inference_holder(A), 200, 2, 0)

@@ -14,7 +14,7 @@ from ekya.core.gpus import DidNotFit
 from ekya.core.profile import Family
 from ekya.core.shares import inference_holder
 from ekya.core.units import JobId, ModelVersion, StreamId
-from ekya.core.weights import Compared
+from ekya.core.weights import Compared, LabelBudget
 
 A, B = StreamId("a"), StreamId("b")
 
@@ -67,6 +67,10 @@ def one_of_each(t_us):
         rq.LabelsRequested(t_us, A, 0),
         rq.TermsChanged(t_us, A, 2.0, None),
         rq.MinAccuracyChanged(t_us, 0.5),
+        rq.SchedulerChanged(t_us, "thief"),
+        rq.CapacityChanged(t_us, 700, 200),
+        rq.ClassAdded(t_us, "tram"),
+        rq.LabelBudgetChanged(t_us, LabelBudget(48, None)),
     )
 
 

@@ -43,6 +43,16 @@ def test_label_file_model_of_detections_labels_as_the_detector(tmp_path: Path) -
     assert golden.find(IMAGE, FramePlace(CAM, 7)) is None, "this frame was never labelled"
 
 
+def test_background_may_stand_before_a_class_that_was_added_later(tmp_path: Path) -> None:
+    golden = open_golden(written(tmp_path / "labels.parquet", finds=True), ("car", "background", "person"))
+    labels = golden.label([asked(5), asked(6)])
+    assert golden.background == 1
+    assert [of.tolist() for of in labels] == [[0, 1, 2, UNSURE], [1] * 4]
+    found = golden.find(IMAGE, FramePlace(CAM, 5))
+    assert found is not None
+    assert found.classes.tolist() == [0, 2]
+
+
 def test_label_file_model_of_given_boxes_ignores_confidence(tmp_path: Path) -> None:
     golden = open_golden(written(tmp_path / "labels.csv", finds=False), ("car", "person"))
     assert golden.background is None

@@ -159,6 +159,15 @@ def test_camera_that_was_added_or_changed_costs_as_the_dearest(tmp_path, measure
     assert costs == dict.fromkeys(("cam-1", "cam-3"), host.costs.streams["cam-2"])
 
 
+def test_added_class_or_another_label_budget_costs_no_more(tmp_path, measured):
+    path, host = measured
+    more = fleet(tmp_path, FLEET.replace("motorcycle]", "motorcycle, tram]"))
+    known = kept_host(path, more, "cpu")
+    assert (known.classes, known.costs) == (more.classes, host.costs)
+    budget = fleet(tmp_path, FLEET.replace("model: resnext29", "model: resnext29, labels_per_window: 9"))
+    assert kept_host(path, budget, "cpu") == host
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"of": 3'])
 def test_kept_measurement_that_is_damaged_is_none(tmp_path, content):
     (tmp_path / "host.json").write_text(content)

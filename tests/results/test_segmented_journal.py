@@ -85,6 +85,22 @@ def test_each_segment_replays_by_itself(folder):
     assert again[-1].state == done.states[-1]
 
 
+def test_service_that_goes_on_begins_a_segment_with_its_options(folder):
+    done = recorded(folder, segment_bytes=1 << 30)
+    snapshot = read_snapshot(folder)
+    cut_to(folder, snapshot)
+    other = replace(OPTIONS, zoo=3)
+    journal = SegmentedJournal(folder, "thief", other, 1 << 30, snapshot.state)
+    assert read_header(folder.journal_segment(1)) == ("thief", other)
+    assert segment_state(folder.journal_segment(1)) == snapshot.state == done.states[opening(done) - 1]
+    assert read_snapshot(folder).segment == 0, "it was killed before its first step"
+    journal.snapshot(snapshot.state)
+    journal.close()
+    assert read_snapshot(folder).segment == 1
+    SegmentedJournal(folder, "thief", OPTIONS, None, snapshot.state).close()
+    assert segments(folder) == [0, 1], "a run that ends has one"
+
+
 def test_large_segments_are_not_cut(folder):
     recorded(folder, segment_bytes=1_000_000_000)
     assert segments(folder) == [0]

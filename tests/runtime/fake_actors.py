@@ -130,6 +130,10 @@ class FakeActors:
         """Makes an actor."""
         return FakeActor(name, self.record, self.replies)
 
+    def change_fleet(self, sections):
+        """Changes sections of the fleet."""
+        self.fleet = self.fleet.model_copy(update=sections)
+
     # What a test asks and does.
 
     def calls(self, method, actor=None):

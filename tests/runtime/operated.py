@@ -9,16 +9,19 @@ from test_resuming import OPTIONS
 
 from ekya.config.fleet_reading import dump_fleet, load_fleet
 from ekya.config.shipped import shipped_path
-from ekya.core.host import StreamCosts
+from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.units import ModelVersion
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.planning.profiling.sizes import Machine
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.fleet_changes import RunLimits
 from ekya.runtime.live_control import LiveControl
 from ekya.system.files import write_text_atomic
 
 COSTS = StreamCosts(10.0, dict.fromkeys((24, 32, 48, 64, 96), 0.001))
+CORES = Machine(4000, on_cores=True)
 FIRST, SECOND = "cam-1", "cam-2"
 LIMIT_S = 10.0
 """Of the wait for a call that should end."""
@@ -49,9 +52,10 @@ class Operated:
         monkeypatch: puts the fakes in the place of Ray.
         opens: whether a camera that is added opens at once.
         constants: of the loop.
+        machine: where it runs.
     """
 
-    def __init__(self, path, monkeypatch, opens=True, constants=OPTIONS):
+    def __init__(self, path, monkeypatch, opens=True, constants=OPTIONS, machine=CORES):
         self.folder = RunFolder.create(path, "run")
         fleet = shipped_fleet(FIRST, SECOND)
         write_text_atomic(self.folder.fleet, dump_fleet(fleet))
@@ -60,7 +64,14 @@ class Operated:
         self.actors = FakeActors((FIRST, SECOND), replies=replies, fleet=fleet).install(monkeypatch)
         self.executor = make_executor(self.actors)
         self.control = LiveControl(
-            self.executor, self.actors, self.actors.clock, self.folder, self.store, constants, {FIRST: COSTS}
+            self.executor,
+            self.actors,
+            self.actors.clock,
+            self.folder,
+            self.store,
+            RunLimits(
+                fleet, constants, HostCosts({FIRST: COSTS}, 0.01, constants.family_costs, 4.0), machine
+            ),
         )
         self.events = []
         self._operators = ThreadPoolExecutor(8)

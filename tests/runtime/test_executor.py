@@ -6,7 +6,15 @@ from functools import partial
 
 import pytest
 import ray
-from fake_actors import FakeActors, events_of, labels_ready, make_executor, start_retraining, swapped
+from fake_actors import (
+    SETTINGS,
+    FakeActors,
+    events_of,
+    labels_ready,
+    make_executor,
+    start_retraining,
+    swapped,
+)
 from ray.exceptions import RayActorError, RayError
 
 from ekya.core import commands as cmd
@@ -14,7 +22,7 @@ from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
 from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, JobId, ModelVersion
-from ekya.core.weights import WHOLE, Dose, Elsewhere
+from ekya.core.weights import WHOLE, Dose, Elsewhere, LabelBudget
 from ekya.runtime.executor import StoppedEarlyError
 
 CAM, S = "cam", 1_000_000
@@ -152,6 +160,17 @@ def test_every_stream_hands_in_its_audit_with_a_windows_own_preparation(monkeypa
     events_of(executor, actors)
     assert len(actors.calls("material")) == 2
     assert len(actors.calls("take_drawn")) == 2
+
+
+def test_labels_and_audits_are_made_under_the_budget_of_the_preparation(monkeypatch):
+    actors = FakeActors((CAM,), audits=True).install(monkeypatch)
+    executor = make_executor(actors)
+    executor.execute([replace(prepare(1), budget=LabelBudget(40, 1.5)), cmd.EndPreparation(1), prepare(2)])
+    events_of(executor, actors)
+    for method, place in (("hand_in", 2), ("hand_in_audit", 1)):
+        under, usual = (arguments[place] for arguments in actors.arguments(method))
+        assert (under.labels_per_window, under.label_gpu_s) == (40, 1.5)
+        assert usual == SETTINGS
 
 
 def test_run_takes_no_frames_for_audits(executor, actors):

@@ -6,18 +6,23 @@ import threading
 from dataclasses import replace
 
 import pytest
+import ray
 from fake_actors import SETTINGS
 from operated import FIRST, LIMIT_S, SECOND, Operated, camera, ended
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from test_resuming import OPTIONS
 
+from ekya.config.fleet_reading import load_fleet
 from ekya.control.options import StreamHome
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.errors import UserError
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.validation import Validation
+from ekya.core.weights import LabelBudget
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.planning.profiling.sizes import Machine
 from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
 from ekya.runtime import live_control
@@ -121,7 +126,7 @@ def test_changes_while_a_camera_is_being_added_are_kept(opening):
     (call,) = opening.opening()
     opening.ask(opening.control.change_terms, FIRST, {"weight": 5.0})
     opening.ask(opening.control.remove, SECOND)
-    opening.ask(opening.control.change_min_accuracy, 0.4)
+    opening.ask(opening.control.change_fleet, {"min_accuracy": 0.4})
     reply(opening, call)
     opening.until(asked.done)
     asked.result()
@@ -191,6 +196,22 @@ def test_pictures_of_a_removed_camera_are_forgotten(run):
         run.ask(run.control.forget, gone)
 
 
+def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
+    """Labels of the earlier one may still come, and would be taken for those of the new one."""
+    asked = tuple(cmd.PrepareStream(one, (), ()) for one in (FIRST, SECOND))
+    run.executor.execute([cmd.BeginPreparation(1, 300, asked)])
+    workers = [run.actors.streams[FIRST].worker(role) for role in ev.Role]
+    run.ask(run.control.remove, FIRST)
+    for worker in workers:
+        run.actors.kill(worker)
+    run.turn()
+    with pytest.raises(UserError, match="cam-1: the camera of this name is still ending"):
+        run.ask(run.control.add, camera(FIRST))
+    run.executor.execute([cmd.EndPreparation(1)])
+    run.ask(run.control.add, camera(FIRST))
+    assert list(run.cameras()) == [FIRST, SECOND]
+
+
 def test_camera_is_not_added_where_streams_have_homes(tmp_path, monkeypatch):
     homes = (StreamHome(FIRST, 0), StreamHome(SECOND, 1))
     run = Operated(tmp_path, monkeypatch, constants=replace(OPTIONS, homes=homes))
@@ -234,11 +255,127 @@ def test_requests_are_events_of_the_loop(run):
     assert (type(terms), terms.weight, terms.max_age_us) == (rq.TermsChanged, 2.0, None)
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.0, float("nan")])
-def test_impossible_min_accuracy_is_refused(run, wrong):
-    with pytest.raises(UserError, match="min_accuracy: "):
-        run.ask(run.control.change_min_accuracy, wrong)
-    assert run.events == []
+def test_changes_of_the_fleet_are_events_and_are_in_its_file(run):
+    run.ask(run.control.change_fleet, {"min_accuracy": 0.3, "scheduler": "uniform:inference=300"})
+    assert run.events == [rq.MinAccuracyChanged(0, 0.3), rq.SchedulerChanged(0, "uniform:inference=300")]
+    run.ask(run.control.change_fleet, {"labels_per_window": 48, "gpu_s_per_window": 2.0})
+    run.ask(run.control.change_fleet, {"gpu_s_per_window": None})
+    assert [one.budget for one in run.events[2:]] == [LabelBudget(48, 2.0), LabelBudget(48, None)]
+    assert run.actors.fleet.golden == run.control.fleet.golden
+    assert run.control.fleet.golden.labels_per_window == 48
+    assert load_fleet(run.folder.fleet) == run.control.fleet
+    assert (run.control.fleet.min_accuracy, run.control.fleet.scheduler) == (0.3, "uniform:inference=300")
+
+
+def test_changed_gpus_are_the_capacity_with_a_preparation_that_fits(run):
+    """It is never larger than the one with which the run began."""
+    began_milli = run.control.fleet.preparation.share_milli
+    told = []
+    for gpus in (0.6, 3.0):
+        run.ask(run.control.change_fleet, {"gpus": gpus})
+        event = run.events[-1]
+        told.append((event.capacity_milli, event.preparation_share_milli))
+        assert run.executor._shares._ledger.free_milli(0) == event.capacity_milli
+        assert load_fleet(run.folder.fleet).gpus == run.actors.fleet.gpus == gpus
+        assert run.actors.fleet.preparation.share_milli == event.preparation_share_milli
+    (small, less_milli), (large, most_milli) = told
+    assert (small, large) == (600, 3000)
+    assert less_milli < 600
+    assert less_milli < most_milli <= began_milli
+
+
+def test_part_of_one_gpu_is_changed_and_several_are_not(tmp_path, monkeypatch):
+    one = Operated(tmp_path, monkeypatch, machine=Machine(1000, on_cores=False))
+    one.ask(one.control.change_fleet, {"gpus": 0.7})
+    assert one.events[-1].capacity_milli == 700
+    with pytest.raises(UserError, match="gpus: 2 is more than the 1 that are here"):
+        one.ask(one.control.change_fleet, {"gpus": 2.0})
+    one.close()
+
+
+def test_several_gpus_are_not_changed(tmp_path, monkeypatch):
+    homes = (StreamHome(FIRST, 0), StreamHome(SECOND, 1))
+    constants = replace(OPTIONS, homes=homes, capacity_milli=2000)
+    two = Operated(tmp_path, monkeypatch, constants=constants, machine=Machine(2000, on_cores=False))
+    for gpus in (1.0, 1.5):
+        with pytest.raises(UserError, match="gpus: processes stay on the GPU where they began"):
+            two.ask(two.control.change_fleet, {"gpus": gpus})
+    assert two.events == []
+    two.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"min_accuracy": -0.1}, "min_accuracy: -0.1 is too small; use at least 0"),
+        ({"min_accuracy": 1.0}, "min_accuracy: 1.0 is too large; use less than 1"),
+        ({"min_accuracy": float("nan")}, "min_accuracy: nan is not possible"),
+        ({"scheduler": "fifo"}, "the request: scheduler: there is no 'fifo'; choose one of cloud, ekya"),
+        ({"scheduler": "oracle"}, "scheduler: oracle has to know what a retraining will give"),
+        ({"scheduler": "cloud"}, "scheduler: cloud serves weights that are not trained on the GPUs here"),
+        ({"scheduler": "paper"}, "scheduler: paper is a preset, which sets what cannot be changed"),
+        ({"scheduler": "uniform@paper"}, "scheduler: uniform@paper is a preset"),
+        ({"labels_per_window": 0}, "golden.labels_per_window: 0 is too small; use at least 1"),
+        ({"frames_per_window": 24}, "frames_per_window: edge models that classify learn from objects"),
+        ({"gpus": 9.0}, "gpus: 9 is more than the 4 that are here; use at most that"),
+        ({"gpus": 0.001}, "gpus: 2 cameras are too many for 0 cores"),
+        ({"min_accuracy": 0.3, "scheduler": "fifo"}, "there is no 'fifo'"),
+    ],
+)
+def test_impossible_terms_of_the_fleet_are_refused(run, values, sentence):
+    before = run.control.fleet
+    with pytest.raises(UserError) as refused:
+        run.ask(run.control.change_fleet, values)
+    assert sentence in str(refused.value)
+    assert (run.events, run.control.fleet) == ([], before)
+
+
+# Classes
+
+
+def test_added_class_is_the_last_of_the_fleet_and_what_lacks_its_name_is_forgotten(run, monkeypatch):
+    fleet = run.control.fleet.model_copy(update={"classes": ("person", "car", "bus")})
+    monkeypatch.setattr(run.control, "_fleet", fleet)
+    monkeypatch.setattr(type(fleet.streams[0].source), "open", lambda source, classes: None)
+    run.folder.exemplars(FIRST).parent.mkdir(exist_ok=True)
+    run.folder.exemplars(FIRST).write_bytes(b"learnt")
+    run.actors.replies["require_class"] = ()
+    run.ask(run.control.add_class, "truck")
+    ((larger, name),) = run.actors.arguments("require_class")
+    assert (larger.classes, name) == (("person", "car", "bus", "truck"), "truck")
+    assert [(type(event), event.name) for event in run.events] == [(rq.ClassAdded, "truck")]
+    assert run.control.fleet.classes == ("person", "car", "bus", "truck")
+    assert load_fleet(run.folder.fleet).classes == run.control.fleet.classes
+    assert run.actors.arguments("forget") == [(FIRST,), (SECOND,)]
+    assert not run.folder.exemplars(FIRST).exists()
+
+
+def test_class_that_the_golden_model_does_not_know_is_refused(run, monkeypatch):
+    monkeypatch.setattr(type(run.control.fleet.streams[0].source), "open", lambda source, classes: None)
+    refusal = RayTaskError("require_class", "traceback", UserError("key 'classes': it knows no 'tram'"))
+
+    def get(_reference, timeout):
+        raise refusal
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(UserError, match="key 'classes': it knows no 'tram'"):
+        run.control.add_class("tram")
+    assert (run.events, run.control.fleet.classes[-1]) == ([], "motorcycle")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("car", "car: there is a class of this name; the classes are person, car"),
+        ("tram", "classes: the synthetic city has no 'tram'"),
+        ("", "classes"),
+    ],
+)
+def test_class_that_is_not_possible_is_refused_without_asking_the_models(run, name, sentence):
+    with pytest.raises(UserError) as refused:
+        run.control.add_class(name)
+    assert sentence in str(refused.value)
+    assert (run.events, run.actors.calls("require_class")) == ([], [])
 
 
 # Earlier weights
@@ -359,7 +496,7 @@ def test_full_disk_changes_nothing(run, full_disk):
     for method, *arguments in (
         ("remove", FIRST),
         ("change_terms", FIRST, {"weight": 2.0}),
-        ("change_min_accuracy", 0.5),
+        ("change_fleet", {"min_accuracy": 0.5}),
     ):
         with pytest.raises(UserError, match="the disk is full"):
             run.ask(getattr(run.control, method), *arguments)

@@ -7,6 +7,9 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 
+from ekya.core.speed import LINEAR
+from ekya.core.view import WindowView
+from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime import planner as planning
 from ekya.runtime.planner import ActorPlanner
 
@@ -20,14 +23,17 @@ class Actors:
     hung: set[int] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
+    used: list[tuple[int, str]] = field(default_factory=list)
 
-    def make(self, _actor_class, name, _environment, _gpu_part, _scheduler):
+    def make(self, _actor_class, name, _environment, _gpu_part, scheduler):
         number = len(self.names)
         self.names.append(name)
+        self.used.append((number, scheduler))
         return SimpleNamespace(
             number=number,
             plan=SimpleNamespace(remote=lambda view: (number, view)),
             ready=SimpleNamespace(remote=lambda: number),
+            use=SimpleNamespace(remote=lambda scheduler: self.used.append((number, scheduler))),
         )
 
 
@@ -120,3 +126,14 @@ def test_scheduler_has_the_name_of_its_server_and_ends_with_the_planner(actors, 
     planner.close()
     assert actors.names == ["west/scheduler", "west/scheduler (restart 1)"]
     assert actors.killed == [1]
+
+
+def test_other_scheduler_plans_from_now_on_also_after_its_process_died(actors, planner):
+    planner.change("thief")
+    planner.change("thief")
+    assert actors.used == [(0, "ekya"), (0, "thief")]
+    assert planner.plan("first") == ("first", "planned by 0")
+    actors.dead, actors.starting = {0}, {1}
+    view = WindowView(0, 10, 1000, 100, 100, 0.0, (), LINEAR)
+    assert planner.plan(view) == make_scheduler("thief").plan(view), "planned here"
+    assert actors.used[2:] == [(1, "thief")]

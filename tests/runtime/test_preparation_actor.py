@@ -28,12 +28,13 @@ from ekya.config.fleet_sections import InferencesConfig
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.audits import AccuracyAudited
+from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
 from ekya.core.profile import Family, FamilyCost
 from ekya.core.records import FramePrediction
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
-from ekya.core.weights import Dose, KeptModel, Scene
+from ekya.core.weights import Dose, KeptModel, LabelBudget, Scene
 from ekya.gpu.backends.backend import Measured, Resized
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.cuts import Task
@@ -98,6 +99,7 @@ def made_actor(monkeypatch, golden, classes):
     return PreparationActor(
         SimpleNamespace(
             fleet=fleet,
+            seed=0,
             shares=shares,
             costs=costs,
             device="cpu",
@@ -188,6 +190,34 @@ def test_later_dose_is_part_of_the_labels_and_says_what_the_model_gets_right(act
     assert not told.of_new_scene
     most = dose.of(SETTINGS.labels_per_window)
     assert 0 < told.training_crops + told.validation_crops <= most < SETTINGS.labels_per_window
+
+
+def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before(actor, good, materials):
+    actor.know(CAM, SETTINGS, ModelVersion(1), to_bytes(turned_around(good)))
+    assert prepare(actor, materials, 1, ModelVersion(1), None).serving_accuracy < 0.5
+    actor.admit(CAM, StreamCosts(10.0, {SIDE: 0.001}))
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    assert prepare(actor, materials, 2, BASE_VERSION, None).serving_accuracy > 0.8
+    newest, *earlier = actor._pool._newest_first[CAM]
+    assert (newest.window, earlier) == (materials[1].window, [])
+
+
+def test_cost_of_a_label_is_known_before_the_first_preparation_with_a_budget(actor):
+    assert actor._golden.calls == 0
+    for serial, budget in enumerate((None, LabelBudget(40), LabelBudget(40, 1.0), LabelBudget(40, 2.0))):
+        actor.begin(cmd.BeginPreparation(1 + serial, 500, (), budget=budget), serial)
+    assert actor._golden.calls == 1
+
+
+def test_class_is_refused_that_a_serving_detector_has_no_output_for(monkeypatch, actor, good):
+    """Its outputs stay, whatever the fleet asks for; a classifier gets new ones."""
+    monkeypatch.setattr(ekya.runtime.preparation_actor, "base_model", lambda *_: None)
+    actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
+    for task, name in ((Task.CLASSIFY, "tram"), (Task.DETECT, NAMES[0])):
+        fleet = SimpleNamespace(golden=None, edge=SimpleNamespace(task=task))
+        actor.require_class(fleet, name)
+    with pytest.raises(UserError, match="tram: the detector of cam has no output of this name"):
+        actor.require_class(fleet, "tram")
 
 
 def test_weights_evaluated_before_a_restart_are_not_compared(actor, good, materials):

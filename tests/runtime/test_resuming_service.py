@@ -19,6 +19,7 @@ from ekya.core.faults import Status
 from ekya.core.host import HostCosts
 from ekya.core.units import BASE_VERSION, ModelVersion
 from ekya.core.view import InferenceOption
+from ekya.core.weights import LabelBudget
 from ekya.models.edge.forward import PLAIN
 from ekya.models.edge.self_test import SelfTest
 from ekya.pipeline.probe import ProbedHost
@@ -128,18 +129,15 @@ def test_requests_of_the_interrupted_window_hold(folder, monkeypatch):
         folder,
         rq.StreamPaused(T, CAM, True),
         rq.ModelFrozen(T, OTHER, True),
-        rq.TermsChanged(T, OTHER, 3.0, 2 * S),
-        rq.MinAccuracyChanged(T, 0.4),
     )
     for _interruption in range(2):
         resumed = resume(CAM, OTHER)
         assert resumed.paused == (CAM,)
         fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
         cam, other = fleet.stream(CAM), fleet.stream(OTHER)
-        assert (fleet.window, fleet.min_accuracy) == (2, 0.4)
+        assert fleet.window == 2
         assert (cam.status, cam.frozen) == (Status.PAUSED, False)
         assert (other.status, other.frozen) == (Status.SERVING, True)
-        assert (other.terms.weight, other.terms.max_age_us) == (3.0, 2 * S)
 
 
 def test_requests_that_were_taken_back_do_not_hold(folder, monkeypatch):
@@ -159,14 +157,33 @@ def test_requests_that_were_taken_back_do_not_hold(folder, monkeypatch):
 
 
 def test_requests_of_earlier_windows_hold(folder, monkeypatch):
-    early = (rq.StreamPaused(150 * S, CAM, True), rq.MinAccuracyChanged(150 * S, 0.3))
+    early = (rq.StreamPaused(150 * S, CAM, True), rq.ModelFrozen(150 * S, OTHER, True))
     resumed = interrupted(folder, early=early)(CAM, OTHER)
     assert (resumed.paused, resumed.events[-1:]) == (
         (CAM,),
         (ev.WorkerBack(200 * S, OTHER, ev.Role.INFERENCE),),
     )
     fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
-    assert (fleet.stream(CAM).status, fleet.min_accuracy) == (Status.PAUSED, 0.3)
+    assert (fleet.stream(CAM).status, fleet.stream(OTHER).frozen) == (Status.PAUSED, True)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_the_fleet_file_has_as_well_is_taken_from_there(folder, early):
+    """So an edit of the file holds, too; its options begin another segment of the journal."""
+    at_us = 150 * S if early else T
+    changes = (
+        rq.TermsChanged(at_us, OTHER, 3.0, 2 * S),
+        rq.MinAccuracyChanged(at_us, 0.4),
+        rq.SchedulerChanged(at_us, "uniform"),
+        rq.LabelBudgetChanged(at_us, LabelBudget(48, 2.0)),
+        rq.CapacityChanged(at_us, 700, 200),
+    )
+    resume = interrupted(folder, early=changes) if early else interrupted(folder, *changes)
+    resumed = resume(CAM, OTHER)
+    fleet = resumed.state.fleet
+    assert (fleet.min_accuracy, fleet.scheduler, fleet.label_budget, fleet.capacity) == (None,) * 4
+    assert fleet.stream(OTHER).terms is None
+    assert not {type(event) for event in resumed.events} & {type(event) for event in changes}
 
 
 def test_requests_hold_after_a_start_that_failed(folder):
@@ -177,6 +194,12 @@ def test_requests_hold_after_a_start_that_failed(folder):
     resumed.cut(folder)
     snapshot = read_snapshot(folder)
     assert read_steps(folder.journal_segment(snapshot.segment), snapshot.at_byte) == []
+
+
+def test_class_that_was_added_is_not_added_again(folder):
+    """It is in the fleet file; the event would have the service start again, and again."""
+    resumed = interrupted(folder, rq.ClassAdded(T, "tram"))(CAM, OTHER)
+    assert not any(isinstance(event, rq.ClassAdded) for event in resumed.events)
 
 
 # Cameras that come and go
@@ -209,7 +232,6 @@ def test_camera_that_was_removed_and_added_again_is_a_new_one(folder, monkeypatc
     removed = rq.StreamRemoved(160 * S if removed_early else T + 1, CAM)
     since = (
         ev.StreamAdded(T + 2, CAM, LAMBDAS),
-        rq.TermsChanged(T + 2, CAM, 4.0, None),
         rq.ModelFrozen(T + 3, CAM, True),
     )
     events = since if removed_early else (rq.StreamPaused(T, CAM, True), removed, *since)
@@ -219,7 +241,7 @@ def test_camera_that_was_removed_and_added_again_is_a_new_one(folder, monkeypatc
         assert (resumed.again, resumed.paused) == ({CAM}, ())
         fleet = continued(folder, resumed, monkeypatch, CAM, OTHER)
         cam = fleet.stream(CAM)
-        assert (cam.status, cam.removed, cam.frozen, cam.terms.weight) == (Status.SERVING, False, True, 4.0)
+        assert (cam.status, cam.removed, cam.frozen) == (Status.SERVING, False, True)
 
 
 def test_camera_of_the_fleet_whose_addition_was_not_recorded_is_added(folder, monkeypatch):

@@ -293,6 +293,11 @@ class FakeService:
     def change_fleet(self, values):
         self.asked.append(("fleet", dict(values)))
 
+    def add_class(self, name):
+        self.asked.append(("class", name))
+        if name == "zeppelin":
+            raise UserError("key 'classes': the golden detector knows no 'zeppelin'")
+
     def freeze(self, camera, frozen):
         self._change("freeze" if frozen else "unfreeze", camera, frozen=frozen)
 

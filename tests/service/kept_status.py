@@ -56,8 +56,8 @@ def unix_us(t_us):
 
 
 def make_keeper(clock, capacity_milli=2000, past=None, **cameras):
-    terms = FleetTerms(capacity_milli, cameras)
-    return StatusKeeper("yard", "ekya", clock, unix_us, lambda state: terms, past or {})
+    terms = FleetTerms(capacity_milli, "ekya", cameras)
+    return StatusKeeper("yard", clock, unix_us, lambda state: terms, past or {})
 
 
 def step_of(run, at):

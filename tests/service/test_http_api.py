@@ -121,14 +121,26 @@ def test_camera_is_added_changed_and_removed(ask, service):
     assert ask("PATCH", "/api/v1/cameras/attic", {"weight": 2, "max_age_s": None}).status == 204
     assert ask("PATCH", "/api/v1/cameras/attic", {"max_age_s": 1.5}).status == 204
     assert ask("PATCH", "/api/v1/fleet", {"min_accuracy": 0.5}).status == 204
+    assert ask("PATCH", "/api/v1/fleet", {"scheduler": "thief"}).status == 204
     assert ask("DELETE", "/api/v1/cameras/attic").status == 204
     assert service.asked == [
         ("add", stream),
         ("change", "attic", {"weight": 2, "max_age_s": None}),
         ("change", "attic", {"max_age_s": 1.5}),
         ("fleet", {"min_accuracy": 0.5}),
+        ("fleet", {"scheduler": "thief"}),
         ("remove", "attic"),
     ]
+
+
+def test_class_is_added_and_the_answer_says_what_follows(ask, service):
+    answer = ask("POST", "/api/v1/classes", {"name": "tram"})
+    assert answer.status == 200
+    assert answer.json["note"].startswith("the service starts again with the class tram")
+    refused = ask("POST", "/api/v1/classes", {"name": "zeppelin"})
+    assert (refused.status, refused.error) == (400, "key 'classes': the golden detector knows no 'zeppelin'")
+    assert ask("POST", "/api/v1/classes", {}).error == "name: this key is missing; add it"
+    assert service.asked == [("class", "tram"), ("class", "zeppelin")]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +151,7 @@ def test_camera_is_added_changed_and_removed(ask, service):
         ("cameras/yard", {}, "nothing is to change; name one of weight, max_age_s"),
         ("cameras/yard", {"weight": float("inf")}, "weight: inf is not possible; write a number that"),
         ("fleet", {"min_accuracy": "low"}, "min_accuracy: 'low' is not possible; write a number"),
+        ("fleet", {"scheduler": None}, "scheduler: None is not possible; write text"),
         ("fleet", {"min_accuracy": 1}, "min_accuracy: 1 is too large; use less than 1"),
     ],
 )  # fmt: skip

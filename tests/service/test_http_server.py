@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -60,7 +61,7 @@ def test_server_closes_although_event_streams_are_open(folder):
 def test_place_of_a_newer_process_is_left_alone(folder):
     server = HttpServer(FakeService(), folder, TOKEN, FREE_PORT)
     server.start()
-    newer = Place("127.0.0.1", 1, os.getpid())
+    newer = Place.here("127.0.0.2", 1)
     newer.write(folder)
     server.close()
     assert read_place(folder) == newer
@@ -80,21 +81,24 @@ def test_no_token_is_for_loopback_only(tmp_path, address):
 
 
 def test_place_is_reached_from_its_own_machine():
-    assert Place("0.0.0.0", 80, 1).url == "http://127.0.0.1:80"
-    assert Place("::", 80, 1).url == "http://[::1]:80"
+    assert Place.here("0.0.0.0", 80).url == "http://127.0.0.1:80"
+    assert Place.here("::", 80).url == "http://[::1]:80"
 
 
 def test_sole_service_that_runs_is_found(tmp_path):
     runs = tmp_path / "runs"
-    for name, pid in (("dead", 2**22 - 1), ("alive", os.getpid())):
+    alive = Place.here("127.0.0.1", 1)
+    # The number of the last one was given to another process since.
+    places = {"alive": alive, "dead": replace(alive, pid=2**22 - 1), "again": replace(alive, started_s=1.0)}
+    for name, place in places.items():
         (runs / name).mkdir(parents=True)
-        Place("127.0.0.1", 1, pid).write(runs / name)
+        place.write(runs / name)
     (runs / "an-old-run").mkdir()
     assert find_service(runs, None)[0] == find_service(runs, "alive")[0] == runs / "alive"
-    for name in ("dead", "an-old-run", "unknown"):
+    for name in ("dead", "again", "an-old-run", "unknown"):
         with pytest.raises(UserError, match=f"{name}: no service runs here"):
             find_service(runs, name)
-    Place("127.0.0.1", 1, os.getppid()).write(runs / "dead")
+    alive.write(runs / "dead")
     with pytest.raises(UserError, match="name one of alive, dead"):
         find_service(runs, None)
     (runs / "dead" / "service.json").write_text("{")

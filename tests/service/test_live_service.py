@@ -79,8 +79,10 @@ class Service:
 
     def camera(self, name):
         """Returns the status of a camera; None where there is none."""
-        told = json.loads(self.ask("/api/v1/status"))
-        return next((camera for camera in told["cameras"] if camera["id"] == name), None)
+        return next((camera for camera in self.status()["cameras"] if camera["id"] == name), None)
+
+    def status(self):
+        return json.loads(self.ask("/api/v1/status"))
 
     def until(self, condition, within_s):
         """Waits for a condition and returns what it gave."""
@@ -139,8 +141,12 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert service.ctl("add", "third", "--stream", "third.yaml")[0] == 2, "it is there"
     assert service.ctl("pause", "cam-2")[0] == 0
     assert service.ctl("freeze", "cam-1")[0] == 0
+    code, said = service.ctl("set", "--scheduler", "thief", "--gpus", "0.9", "--labels", "40")
+    assert code == 0, said
+    service.until(lambda: service.status()["capacity_milli"] == 900, 5)
+    assert service.status()["scheduler"] == "thief"
     service.until(lambda: service.camera("cam-2")["state"] == "paused", 5)
-    service.until(lambda: json.loads(service.ask("/api/v1/status"))["window"] >= 1, 30)
+    service.until(lambda: service.status()["window"] >= 1, 30)
     time.sleep(2)
 
     before, killed_unix_s = service.ids("cam-1")[-1], time.time()
@@ -153,6 +159,7 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     assert service.camera("third") is not None
     curve = json.loads(service.ask("/api/v1/cameras/cam-1/series"))
     assert curve["unix_s"][0] < killed_unix_s - 5, "the page does not begin anew"
+    assert (service.status()["scheduler"], service.status()["capacity_milli"]) == ("thief", 900)
     assert json.loads((service.runs / "restarts.json").read_text())["count"] == 1
     assert b"ekya_service_restarts_total 1.0" in service.ask("/metrics")
 

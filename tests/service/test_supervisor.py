@@ -60,6 +60,13 @@ def test_supervisor_starts_a_killed_service_again_and_counts_it(supervised):
     assert not is_alive(second)
 
 
+def test_service_that_asks_for_it_is_started_again_at_once_and_not_counted(supervised):
+    service = supervised("heartbeat(); sys.exit(75) if starts == 1 else serve()", delay_s=600.0)
+    service.pid(2)
+    assert not (service.folder / "restarts.json").exists()
+    assert service.stop() == 0
+
+
 def test_supervisor_kills_a_stopped_service_and_starts_it_again(supervised):
     service = supervised(silent_s=1.0)
     os.kill(service.pid(1), signal.SIGSTOP)

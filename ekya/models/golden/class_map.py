@@ -8,6 +8,7 @@ import yaml
 from numpy.typing import NDArray
 
 from ekya.core.errors import UserError
+from ekya.core.objects import BACKGROUND
 from ekya.system.files import user_errors
 
 
@@ -17,7 +18,7 @@ def class_of_each(
     """Returns the fleet's class of each class of a golden model.
 
     Args:
-        classes: the fleet's, without ``background``.
+        classes: the fleet's; no class of a model counts for ``background``.
         names: the golden model's.
         file: YAML file that maps a class of the fleet to a list of the model's; None if there is none. A
             class that the file does not name is mapped to the model's class of the same name.
@@ -35,6 +36,8 @@ def class_of_each(
     place = {name: row for row, name in enumerate(names)}
     class_of = np.full(len(names), -1, np.int64)
     for index, name in enumerate(classes):
+        if name == BACKGROUND:
+            continue
         members = listed.get(name, [name] if name in place else [])
         if not isinstance(members, list) or not members:
             raise UserError(

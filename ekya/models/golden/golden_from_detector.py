@@ -150,13 +150,13 @@ def detector_model(
         detector: any; with a lower minimum score, unsure boxes can be distinguished from background.
         sure_score: minimum score of a sure detection.
         class_map: file that maps the detector's classes to the fleet's, if their names differ.
-        names_boxes: it labels proposed boxes, and the fleet's last class is ``background``.
+        names_boxes: it labels proposed boxes, and ``background`` is one of the fleet's classes.
 
     Raises:
-        UserError: the last class is another, or the detector and the map do not know one of them.
+        UserError: it is none of them, or the detector and the map do not know one of them.
     """
-    if names_boxes and (not classes or classes[-1] != BACKGROUND):
-        raise UserError(f"key 'classes': with a golden detector the last must be '{BACKGROUND}'; add it.")
-    named, background = (classes[:-1], len(classes) - 1) if names_boxes else (classes, None)
-    class_of = class_of_each(named, detector.names, class_map, "the golden detector")
+    if names_boxes and BACKGROUND not in classes:
+        raise UserError(f"key 'classes': with a golden detector '{BACKGROUND}' must be one of them; add it.")
+    background = classes.index(BACKGROUND) if names_boxes else None
+    class_of = class_of_each(classes, detector.names, class_map, "the golden detector")
     return DetectionModel(classes, background, True, _DetectorSource(detector), class_of, sure_score)

@@ -40,7 +40,7 @@ def label_file_model(
     """Returns the golden model of a label file.
 
     Args:
-        classes: the fleet's; if the last is ``background``, boxes that are not in the file are labelled as
+        classes: the fleet's; if one is ``background``, boxes that are not in the file are labelled as
             that.
         labels: of all the fleet's streams.
         sure_score: minimum confidence of a sure label. Labels of given boxes are always sure.
@@ -50,9 +50,9 @@ def label_file_model(
     Raises:
         UserError: the file and the map do not know one of the classes.
     """
-    background = len(classes) - 1 if classes[-1] == BACKGROUND else None
+    background = classes.index(BACKGROUND) if BACKGROUND in classes else None
     finds = background is not None or not names_boxes
-    class_of = class_of_each(classes[:background], labels.head.names, class_map, labels.path.name)
+    class_of = class_of_each(classes, labels.head.names, class_map, labels.path.name)
     return DetectionModel(
         classes, background, finds, _FileSource(labels), class_of, sure_score if finds else 0.0
     )

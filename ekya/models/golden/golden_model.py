@@ -88,7 +88,7 @@ def open_golden(spec: GoldenSpec, classes: tuple[str, ...], task: Task = Task.CL
 
     Args:
         spec: golden model of the fleet file.
-        classes: the fleet's; for a detector that names boxes the last is ``background``.
+        classes: the fleet's; for a detector that names boxes one is ``background``.
         task: of the edge models that learn from it.
 
     Raises:

@@ -117,7 +117,9 @@ class HealthFollower:
             case rq.StreamRemoved():
                 self._removed.add(event.stream)
                 self._streams.pop(event.stream, None)
-            case rq.MinAccuracyChanged():
+            case rq.MinAccuracyChanged() | rq.SchedulerChanged():
+                return
+            case rq.LabelBudgetChanged() | rq.CapacityChanged() | rq.ClassAdded():
                 return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return

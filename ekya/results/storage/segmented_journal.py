@@ -55,15 +55,26 @@ class SegmentedJournal:
         folder: of the run.
         scheduler, options: of the run.
         segment_bytes: size after which another segment is begun when a window opens; None: never.
+        state: from which the run goes on, if it does. In segments another one begins with it, since what it
+            holds is decided under these options.
     """
 
     def __init__(
-        self, folder: RunFolder, scheduler: str, options: LoopOptions, segment_bytes: int | None = None
+        self,
+        folder: RunFolder,
+        scheduler: str,
+        options: LoopOptions,
+        segment_bytes: int | None = None,
+        state: LoopState | None = None,
     ) -> None:
         self._folder, self._scheduler, self._options = folder, scheduler, options
         self._segment_bytes = segment_bytes
         self._number = segments(folder)[-1] if segments(folder) else 0
-        self._file = self._open(None)
+        first = None
+        if state is not None and segment_bytes is not None:
+            self._number += 1
+            first = _STATE.dump_python(state, mode="json")
+        self._file = self._open(first)
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""

@@ -55,7 +55,10 @@ class Backend(Protocol):
         """Changes ``weight`` or ``max_age_s`` of a camera."""
 
     def change_fleet(self, values: Mapping[str, object]) -> None:
-        """Changes ``min_accuracy`` of the fleet."""
+        """Changes terms of the fleet, as in ``FleetTerms``."""
+
+    def add_class(self, name: str) -> None:
+        """Adds a class to the fleet, for which the service starts again."""
 
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""

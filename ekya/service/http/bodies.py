@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ekya.planning.schedulers.registry import DEFAULT_SCHEDULER
 from ekya.results.storage.run_state import ModelRow
 from ekya.service.status import Series
 
@@ -43,9 +44,30 @@ class FleetTerms(_Change):
 
     Attributes:
         min_accuracy: the lowest accuracy that inference of a camera may have.
+        scheduler: that plans from now on: its name with its options, as in uniform:inference=300.
+        gpus: number of GPUs that the fleet may use, or a part of one; without a GPU, of cores.
+        labels_per_window: number of objects that are labelled per camera and window, where edge models
+            classify; from the next preparation on.
+        frames_per_window: number of frames, where they detect.
+        gpu_s_per_window: GPU-seconds that labelling a camera's window may take; null for no limit.
     """
 
     min_accuracy: float = Field(default=0.4, ge=0, lt=1)
+    scheduler: str = DEFAULT_SCHEDULER
+    gpus: float = Field(default=1.0, gt=0)
+    labels_per_window: int = Field(default=96, ge=1)
+    frames_per_window: int = Field(default=24, ge=4, le=48)
+    gpu_s_per_window: float | None = Field(default=None, gt=0)
+
+
+class NewClass(_Body):
+    """A class that is added to the fleet.
+
+    Attributes:
+        name: one that the golden model knows, or its map of classes.
+    """
+
+    name: str = Field(min_length=1)
 
 
 class SeriesQuery(_Body):
@@ -96,6 +118,17 @@ class Model:
     config: str | None
     validation_accuracy: float | None
     serving: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What follows from a change.
+
+    Attributes:
+        note: one sentence.
+    """
+
+    note: str
 
 
 @dataclass(frozen=True, slots=True)

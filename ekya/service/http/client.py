@@ -51,9 +51,9 @@ class ServiceClient:
         """Returns the JSON of an answer."""
         return self._call("GET", path, None)
 
-    def change(self, method: str, path: str, values: Mapping[str, object] | None = None) -> None:
-        """Changes something; returns when it is done."""
-        self._call(method, path, values)
+    def change(self, method: str, path: str, values: Mapping[str, object] | None = None) -> Any:
+        """Changes something; returns the JSON of the answer, if there is any, when it is done."""
+        return self._call(method, path, values)
 
     def _call(self, method: str, path: str, values: Mapping[str, object] | None) -> Any:
         """Calls a route below ``/api/v1/``.

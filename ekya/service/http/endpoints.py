@@ -99,16 +99,18 @@ class Endpoints:
         async def handle(request: web.Request) -> web.Response:
             call = Call(request.match_info.get("camera", ""), await _values(route, request))
             if route.access is Access.CHANGE:
-                await self._change(lambda: ask(self.backend, call))
-                return web.Response(status=204)
+                told = await self._change(lambda: ask(self.backend, call))
+                if adapter is None:
+                    return web.Response(status=204)
+                return web.Response(body=adapter.dump_json(told), content_type=route.media)
             found = await self._in(self._readers, lambda: _serialized(ask(self.backend, call), adapter))
             media = METRICS_TYPE if route.media == METRICS else route.media
             return web.Response(body=found, headers={"Content-Type": media})
 
         return handle
 
-    async def _change(self, change: Callable[[], object]) -> None:
-        """Carries out a change, which may take long.
+    async def _change(self, change: Callable[[], _T]) -> _T:
+        """Carries out a change, which may take long, and returns what it returns.
 
         Raises:
             HTTPServiceUnavailable: ``MOST_CHANGES`` are under way.
@@ -120,7 +122,7 @@ class Endpoints:
             )
         self._changes += 1
         try:
-            await self._in(self._changers, change)
+            return await self._in(self._changers, change)
         finally:
             self._changes -= 1
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.processes import find_process, started_s
 
 PLACE_FILE = "service.json"
 
@@ -25,11 +27,24 @@ class Place:
         address: that it listens on.
         port: of TCP.
         pid: its process.
+        started_s: start of that, as by ``started_s`` of a process: its number may be another's later.
     """
 
     address: str
     port: int
     pid: int
+    started_s: float
+
+    @staticmethod
+    def here(address: str, port: int) -> "Place":
+        """Returns the place of a service in this process."""
+        return Place(address, port, os.getpid(), started_s(psutil.Process()))
+
+    @property
+    def is_there(self) -> bool:
+        """True if its process runs."""
+        process = find_process(self.pid)
+        return process is not None and started_s(process) == self.started_s
 
     @property
     def host(self) -> str:
@@ -80,7 +95,7 @@ def find_service(runs: Path, name: str | None) -> tuple[Path, Place]:
     """
     if name is not None:
         place = read_place(runs / name)
-        if place is None or not psutil.pid_exists(place.pid):
+        if place is None or not place.is_there:
             raise UserError(f"{runs / name}: no service runs here; start it with ekya serve, or see --runs")
         return runs / name, place
     found = list(_running(runs))
@@ -95,7 +110,7 @@ def find_service(runs: Path, name: str | None) -> tuple[Path, Place]:
 def _running(runs: Path) -> Iterator[tuple[Path, Place]]:
     for path in sorted(runs.glob(f"*/{PLACE_FILE}")):
         place = read_place(path.parent)
-        if place is not None and psutil.pid_exists(place.pid):
+        if place is not None and place.is_there:
             yield path.parent, place
 
 

@@ -17,6 +17,8 @@ from ekya.service.http.bodies import (
     FleetTerms,
     MistakeQuery,
     Model,
+    NewClass,
+    Note,
     SeriesQuery,
     ValidationQuery,
     last_hours,
@@ -125,6 +127,12 @@ def _add(backend: Backend, call: Call) -> None:
     if not call.values:
         raise UserError("the camera is missing; give it as a stream of the fleet file, with id and source")
     backend.add_camera(call.values)
+
+
+def _add_class(backend: Backend, call: Call) -> Note:
+    name = call.values["name"]
+    backend.add_class(name)
+    return Note(f"the service starts again with the class {name}, and answers in about ten seconds")
 
 
 def _read(path: str, name: str, about: str, call: Callable[[Backend, Call], object], answers: Any) -> Route:
@@ -299,6 +307,16 @@ ROUTES: tuple[Route, ...] = (
         "Changes terms of the fleet.",
         lambda b, call: b.change_fleet(call.values),
         FleetTerms,
+    ),
+    Route(
+        "POST",
+        f"{API}/classes",
+        "add_class",
+        "Adds a class, which models learn from their next labels on; the service starts again for it.",
+        _add_class,
+        Note,
+        body=NewClass,
+        access=Access.CHANGE,
     ),
     Route(
         "GET",

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 from pathlib import Path
@@ -89,7 +88,7 @@ class HttpServer:
         """
         config = self._config
         listening = _listen(config.address, config.port)
-        self._place = Place(config.address, listening.getsockname()[1], os.getpid())
+        self._place = Place.here(config.address, listening.getsockname()[1])
         app = application(self._backend, self._folder.name, self._token, config.metrics_open)
         self._thread = threading.Thread(target=self._run, args=(app, listening), name="http", daemon=True)
         self._thread.start()

@@ -219,7 +219,9 @@ class PreparingWindows:
             if asked.since_us is None:
                 camera.labels = None
             camera.judge()
-            self._prepared[asked.stream] = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
+            prepared = self.of(camera, command.window, now_us, asked.since_us, asked.dose)
+            settings = prepared.settings.under(command.budget)
+            self._prepared[asked.stream] = replace(prepared, settings=settings)
         return self._steps(command)
 
     def end(self) -> None:
