@@ -1,5 +1,6 @@
 """The live page: its shell, its log-in, and the files that it loads."""
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ekya import __version__
 from ekya.service.http.access import GUARD_HEADER, SESSION_S
+from ekya.service.http.endpoints import BODY_S
 from ekya.service.http.guard import Guard, cookie_name
 from ekya.service.http.routes import Access
 
@@ -88,7 +90,11 @@ class Page:
         return self._html("login.html.j2", problem="")
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        token = (await request.post()).get("token", "")
+        try:
+            async with asyncio.timeout(BODY_S):
+                token = (await request.post()).get("token", "")
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
         try:
             cookie = self.guard.log_in(request, token.strip() if isinstance(token, str) else "")
         except web.HTTPTooManyRequests as error:
