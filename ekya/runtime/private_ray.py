@@ -39,7 +39,7 @@ def _keep_token_private() -> None:
     path = Path.home() / ".ray" / "auth_token"
     with user_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            # Ray writes the token into the file that is there.
-            path.touch(mode=0o600)
-        path.chmod(0o600)
+        # Ray writes the token into the file that is there.
+        path.touch(mode=0o600)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
