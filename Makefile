@@ -12,7 +12,7 @@ ARGS ?=
 # Compiled modules are kept, whatever the environment says: tests and Ray start many processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-video experiments gpu-check chaos test long lint types layers unit debian docs wheel clean
+.PHONY: help demo demo-video experiments gpu-check chaos test long lint types layers unit debian docs audit wheel clean
 
 help:
 	@sed -n -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -93,6 +93,12 @@ docs: $(VENV)/.installed-docs ## build the documentation in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "Open site/index.html; search needs a server: $(BIN)/python -m http.server --directory site"
 
+# Asks a server for the known vulnerabilities of each installed package. One that the server does not know is an error
+# here (--strict): it was not audited, and pip-audit would say that nothing was found.
+audit: $(VENV)/.installed-audit ## pip-audit: known vulnerabilities of what is installed (needs the network)
+	@$(BIN)/python -m pip freeze --exclude-editable > $(VENV)/installed.txt
+	$(BIN)/python -m pip_audit --requirement $(VENV)/installed.txt --no-deps --disable-pip --strict --progress-spinner off $(ARGS)
+
 wheel: $(VENV)/.made ## build a wheel in dist/
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --quiet --wheel-dir dist .
 
@@ -122,4 +128,9 @@ $(VENV)/.installed-test: $(VENV)/.made pyproject.toml
 $(VENV)/.installed-docs: $(VENV)/.made pyproject.toml
 	@echo "Installing Ekya, what it needs and what builds its documentation (several GB with torch; a few minutes the first time)"
 	@$(PIP) -e '.[docs]' | $(PROGRESS)
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-audit: $(VENV)/.made pyproject.toml
+	@echo "Installing Ekya, what it needs and what audits that (several GB with torch; a few minutes the first time)"
+	@$(PIP) -e '.[audit]' | $(PROGRESS)
 	@touch $(VENV)/.installed $@

@@ -39,7 +39,7 @@ from ekya.core.errors import UserError
 from ekya.core.view import WindowView
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.simulation.trace.generate import SPEEDS, SpeedName
+from ekya.simulation.trace.generator_parameters import SPEEDS, SpeedName
 from ekya.system.files import write_text_atomic
 
 SIZES = ("10x8", "100x32", "1000x128")

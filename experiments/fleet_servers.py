@@ -31,7 +31,8 @@ from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure
 from ekya.fleet.run.trace_servers import PlayedServers, TraceServer, play_servers
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions
 
 WINDOWS = 8

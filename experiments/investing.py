@@ -33,7 +33,7 @@ from recipe import (
 )
 
 from ekya.results.report.themes import LIGHT
-from ekya.simulation.trace.generate import DEFAULT_PARAMETERS
+from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS
 
 TUNING_SEEDS, FIGURE_SEEDS = (11, 12, 13, 111, 112, 113, 114, 115), (121, 122, 123, 124, 125)
 

@@ -18,7 +18,8 @@ from ekya.core.trace import Trace
 from ekya.planning.schedulers.options import gamma_word
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.report.themes import LIGHT
-from ekya.simulation.trace.generate import DEFAULT_PARAMETERS, GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, Simulated, simulate
 
 HELD_OUT_SEED = 9000

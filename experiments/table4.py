@@ -40,7 +40,7 @@ from recipe import (
 from ekya.core.units import seconds_to_us
 from ekya.planning.schedulers.network import CELLULAR, LinkOrder, Network
 from ekya.results.report.themes import LIGHT
-from ekya.simulation.trace.generate import DEFAULT_PARAMETERS
+from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS
 from ekya.simulation.trace.simulate import Conditions
 
 WINDOW_S = 400.0

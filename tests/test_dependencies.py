@@ -1,4 +1,4 @@
-"""Tests that the dependencies in pyproject.toml resolve for every supported Python and platform."""
+"""Tests that the dependencies in pyproject.toml resolve everywhere, have lower bounds and are explained."""
 
 import re
 import subprocess
@@ -8,12 +8,22 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("x86_64-manylinux_2_28", "aarch64-manylinux_2_28")
 PATIENCE_S = 120
+
+
+def declared() -> list[Requirement]:
+    """Returns the requirements of Ekya and of its extras."""
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    return [
+        Requirement(one) for one in (*project["dependencies"], *(one for extra in extras for one in extra))
+    ]
 
 
 def compiling(uv: str, python: str, platform: str) -> subprocess.Popen[str]:
@@ -60,3 +70,13 @@ def test_project_python_range_matches_tested_versions(python, fits):
     assert asked.contains(f"{python}.1") == fits
     major, minor = python.split(".")
     assert (f"({major}, {minor})" in (PROJECT.parent / "Makefile").read_text()) == fits
+
+
+@pytest.mark.parametrize("requirement", declared(), ids=lambda requirement: requirement.name)
+def test_dependency_has_a_lower_bound_and_is_explained(requirement):
+    assert {one.operator for one in requirement.specifier} & {">=", "=="}
+    page = (PROJECT.parent / "docs/architecture.md").read_text()
+    table = page.partition("\n## Dependencies\n")[2].partition("\n\nBetween")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    named = {name.partition("[")[0] for libraries, why in rows if why for name in libraries.split(", ")}
+    assert requirement.name in named

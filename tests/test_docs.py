@@ -22,8 +22,9 @@ from ekya.core.units import StreamId
 from ekya.fleet.servers_file import ServersSpec
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
 from ekya.results.metrics.health import Health, WindowHealth
-from ekya.results.metrics.run_history import WindowOutcome, summarize
+from ekya.results.metrics.run_history import summarize
 from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
+from ekya.results.metrics.window_outcomes import WindowOutcome
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))

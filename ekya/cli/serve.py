@@ -99,8 +99,13 @@ def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
 
 
 def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
+    import resource
+
     from ekya.service.supervisor import Patience, supervise
 
+    # Pictures, answers and logs are for this user alone; a core dump would hold passwords too.
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if (folder / "fleet.yaml").is_file():
         output.say(f"Goes on with {folder}, and with the fleet as it is there.")
     output.say(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")

@@ -190,7 +190,8 @@ def _played_trace(config: SimulateConfig) -> Trace:
 
 
 def _generated(config: SimulateConfig) -> Trace:
-    from ekya.simulation.trace.generate import SPEEDS, generate_trace
+    from ekya.simulation.trace.generate import generate_trace
+    from ekya.simulation.trace.generator_parameters import SPEEDS
 
     streams = config.streams or str(GENERATED_STREAMS)
     if not streams.isdecimal() or int(streams) == 0:

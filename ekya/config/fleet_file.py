@@ -147,6 +147,12 @@ class FleetConfig(FleetSection):
         """Capacity of all GPUs of the fleet together, rounded down to whole quanta."""
         return round(self.gpus * FULL_GPU_MILLI) // self.quantum_milli * self.quantum_milli
 
+    @property
+    def named_secrets(self) -> str:
+        """Text that names the environment variables with the fleet's secrets, for ``credentials.masked``."""
+        parts = (*(stream.source for stream in self.streams), *self.answers)
+        return " ".join(part.model_dump_json() for part in parts)
+
     def under(self, scheduler: str) -> "FleetConfig":
         """Returns the fleet with the settings of a scheduler's preset; unchanged where it names none."""
         preset = preset_of(scheduler)

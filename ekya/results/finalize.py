@@ -22,8 +22,9 @@ from ekya.results.metrics.detection_accuracy import score_detections
 from ekya.results.metrics.energy import gpu_facts
 from ekya.results.metrics.health import counted_frames
 from ekya.results.metrics.health_follower import health_of
-from ekya.results.metrics.run_history import RunHistory, outcomes, profile_rows, summarize, warnings_of
+from ekya.results.metrics.run_history import RunHistory, profile_rows, summarize, warnings_of
 from ekya.results.metrics.summary import HostFacts, RunFacts, SampledAccuracy, build_summary
+from ekya.results.metrics.window_outcomes import outcomes
 from ekya.results.pictures import StreamRecords, stream_pictures
 from ekya.results.report.figures import draw_timeline
 from ekya.results.report.html import ReportFigure, StreamPictures, render_report

@@ -60,9 +60,8 @@ class WarningQueue(logging.Handler):
 
 
 def received(warned: Warned, now_us: int, fleet: FleetConfig) -> Warned:
-    """Returns a warning with its time, and with the secrets in the cameras' URLs and variables masked."""
-    named = " ".join(stream.source.model_dump_json() for stream in fleet.streams if stream.source.live)
-    return replace(warned, t_us=now_us, text=masked(warned.text, named))
+    """Returns a warning with its time, and with the fleet's secrets masked."""
+    return replace(warned, t_us=now_us, text=masked(warned.text, fleet.named_secrets))
 
 
 def _in_a_line(record: logging.LogRecord) -> str:

@@ -23,10 +23,11 @@ from ekya.pipeline.inference import serving
 from ekya.pipeline.setup import crop_side
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actor_kinds import ProcessConfig, Ready, StreamActorConfig
+from ekya.runtime.frame_analysis import InferenceProcess
 from ekya.runtime.job_share import SharedUse, VersionedShare
 from ekya.runtime.mailbox import Mailbox
 from ekya.runtime.model_batcher import ModelBatcher
-from ekya.runtime.stream_inference import InferenceProcess, StreamInference
+from ekya.runtime.stream_inference import StreamInference
 from ekya.streams.ingest.feed import Feed
 from ekya.system.files import write_bytes_atomic
 from ekya.system.priority import INFERENCE_NICENESS, lower_priority

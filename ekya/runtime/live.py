@@ -13,9 +13,9 @@ from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.open_run import open_run, start_probe
+from ekya.runtime.private_ray import private_ray
 from ekya.runtime.run_session import RunSession, report_complete
 from ekya.system.folder_lock import hold_folder
-from ekya.system.ray_environment import set_ray_environment
 
 
 def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
@@ -47,18 +47,18 @@ def run_live(fleet: FleetConfig, options: RunOptions, console: Console) -> Path:
 
 def start_ray(dashboard: bool, chosen: ChosenBackend) -> str:
     """Starts Ray here with the GPUs for actors, and returns a note with the dashboard's address."""
-    set_ray_environment()
-    context = ray.init(
-        # A separate instance, not one that is already running on this machine.
-        address="local",
-        num_gpus=chosen.gpus,
-        # Ray starts an idle process for each CPU, and actors request none.
-        num_cpus=1,
-        include_dashboard=dashboard,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=object_store_bytes(),
-        configure_logging=True,
-    )
+    with private_ray():
+        context = ray.init(
+            # A separate instance, not one that is already running on this machine.
+            address="local",
+            num_gpus=chosen.gpus,
+            # Ray starts an idle process for each CPU, and actors request none.
+            num_cpus=1,
+            include_dashboard=dashboard,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=object_store_bytes(),
+            configure_logging=True,
+        )
     url = str(context.dashboard_url or "")
-    return f"dashboard: http://{url}" if url else ""
+    return f"dashboard: http://{url} (ray get-auth-token prints its token)" if url else ""

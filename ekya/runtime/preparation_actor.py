@@ -5,27 +5,21 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import cv2
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
-from ekya.core.commands import BeginPreparation, PrepareStream
-from ekya.core.configs import InferenceConfig
-from ekya.core.gpus import DidNotFit
+from ekya.core.commands import BeginPreparation
 from ekya.core.host import StreamCosts
-from ekya.core.profile import FamilyCurve
 from ekya.core.units import BASE_VERSION, ModelVersion, StreamId
 from ekya.core.weights import KeptModel
 from ekya.gpu.backends.backend import Resized, ShareJob
 from ekya.models.edge.cuts import Task
-from ekya.models.edge.device_memory import end_process_if_gpu_is_lost, free_cache, is_out_of_memory
 from ekya.models.edge.multi_model import Predictors
 from ekya.models.golden.golden_model import open_golden
 from ekya.models.training.activation_cache import ActivationCache
 from ekya.models.training.exemplars import MOST_EXEMPLARS
-from ekya.models.training.microprofile import Trying
 from ekya.models.training.operations import forward_operations
 from ekya.pipeline.audit import DrawnFrames
 from ekya.pipeline.base_model import base_model
@@ -35,20 +29,10 @@ from ekya.pipeline.costs import price_by
 from ekya.pipeline.inference import serving
 from ekya.pipeline.labels import StreamLabels
 from ekya.pipeline.metered import MeteredGolden
-from ekya.pipeline.pooling import LabelPool, judge_pooled
 from ekya.pipeline.preparation import StreamPreparation
 from ekya.pipeline.settings import PreparationSettings
 from ekya.pipeline.setup import crop_side
 from ekya.planning.placement.homes import PREPARATION_GPU
-from ekya.planning.profiling.preparation_steps import (
-    InferenceStep,
-    Labelled,
-    LabelStep,
-    PoolStep,
-    TrialStep,
-    preparation_steps,
-)
-from ekya.planning.profiling.zoo import tries
 from ekya.runtime.actor_kinds import ActorConfig, LentWeights
 from ekya.runtime.auditor import Auditor
 from ekya.runtime.job_share import JobShare, JobStoppedError, NewestJob
@@ -56,12 +40,11 @@ from ekya.runtime.known_models import KnownModels
 from ekya.runtime.mailbox import Mailbox, RunClock
 from ekya.runtime.model_batcher import Weights
 from ekya.runtime.preparation_job import PreparationJob
+from ekya.runtime.preparation_work import PreparationWork
 from ekya.system.memory import give_back_freed
 from ekya.system.priority import TRAINING_NICENESS, lower_priority
 
 _LOG = logging.getLogger(__name__)
-_HAND_IN_S = 1.0
-"""Timeout for the next stream to hand in while others are labelled, before γ and λ are profiled."""
 _OVER = Resized(0, 0, "the preparation is over")
 _ROUNDS = 1_000_000
 """More preparations than a window can have."""
@@ -76,7 +59,6 @@ class PreparationActor:
         self._config = config
         self._costs = dict(config.costs)
         side, architecture = crop_side(config.fleet), config.fleet.edge.model
-        self._prices = {cost.family: price_by(cost, side, architecture) for cost in config.family_costs}
         golden = open_golden(config.fleet.golden, fleet_classes(config.fleet), config.fleet.edge.task)
         self._golden = MeteredGolden(golden, time.thread_time)
         if config.fleet.golden.gpu_s_per_window is not None:
@@ -93,10 +75,11 @@ class PreparationActor:
         self._models = KnownModels(predictors)
         self._run_begun = threading.Event()
         self._evaluated: dict[StreamId, Weights] = {}
-        self._trained_crops: dict[StreamId, int] = {}
-        self._teacher_checked: set[StreamId] = set()
-        self._pool = LabelPool()
         self._auditor = Auditor(config.audit_frames, self._golden, self._now_us, self._mailbox.put)
+        prices = {cost.family: price_by(cost, side, architecture) for cost in config.family_costs}
+        self._work = PreparationWork(
+            self._golden, self._models, self._auditor, self._costs, prices, self._now_us, self._mailbox.put
+        )
 
     def ready(self) -> None:
         """Returns when the golden model is loaded."""
@@ -114,9 +97,7 @@ class PreparationActor:
         """Sets the costs of a stream that is added to the run, and forgets an earlier one of its name."""
         self._costs[stream] = costs
         self._evaluated.pop(stream, None)
-        self._trained_crops.pop(stream, None)
-        self._teacher_checked.discard(stream)
-        for kept in (self._models, self._pool, self._auditor):
+        for kept in (self._models, self._work, self._auditor):
             kept.forget(stream)
 
     def begin(self, command: BeginPreparation, serial: int) -> Resized | None:
@@ -188,7 +169,7 @@ class PreparationActor:
         before, self._evaluated[stream] = self._evaluated.get(stream), known
         serves = known.version == version
         # The trainer holds the exemplar memory, which fills with labelled crops from the first retraining on.
-        remembered = min(MOST_EXEMPLARS[settings.task], self._trained_crops.get(stream, 0))
+        remembered = min(MOST_EXEMPLARS[settings.task], self._work.trained_crops.get(stream, 0))
         prepared = StreamPreparation(
             settings,
             material,
@@ -269,7 +250,7 @@ class PreparationActor:
             # Its last events precede those of this one.
             before.share.wait_over()
         try:
-            self._prepare(preparation)
+            self._work.prepare(preparation)
         except JobStoppedError:
             return
         finally:
@@ -279,176 +260,6 @@ class PreparationActor:
             preparation.share.end()
             give_back_freed()
         self._mailbox.put(ev.PreparationEnded(self._clock.now_us(), window, preparation.command.round))
-
-    def _prepare(self, preparation: PreparationJob) -> None:
-        """Prepares streams in rounds, so that streams that hand in late do not delay the others."""
-        while asked := preparation.awaited():
-            self._prepare_streams(preparation, asked)
-        if preparation.command.round == 0:
-            self._auditor.audit(preparation, self._auditor.streams())
-
-    def _prepare_streams(self, preparation: PreparationJob, asked: Sequence[PrepareStream]) -> None:
-        labelled: dict[StreamId, Labelled] = {}
-        timeout_s: float | None = None
-        for planned in preparation_steps(asked, labelled):
-            step = planned
-            if isinstance(planned, LabelStep):
-                stream = preparation.next_to_label(timeout_s)
-                timeout_s = 0.0 if stream is None else _HAND_IN_S
-                if stream is None:
-                    continue
-                step = LabelStep(stream)
-            else:
-                self._auditor.audit(preparation, preparation.take_overdue())
-            try:
-                match step:
-                    case LabelStep():
-                        labelled[step.stream] = self._label(preparation, step.stream)
-                        self._auditor.audit(preparation, preparation.take_overdue(step.stream))
-                        self._check_teacher(preparation, step.stream)
-                        accuracy = self._try_others(preparation, step.stream, labelled[step.stream])
-                        if accuracy is not None:
-                            labelled[step.stream] = replace(labelled[step.stream], accuracy=accuracy)
-                    case InferenceStep():
-                        self._profile_inference(preparation, step.stream, step.configs)
-                    case TrialStep():
-                        self._micro_profile(preparation, step)
-                    case PoolStep():
-                        self._try_pooled(preparation, step)
-            except JobStoppedError:
-                raise
-            except Exception as error:
-                _LOG.exception("%s: a step of its preparation failed; it has no result", step.stream)
-                end_process_if_gpu_is_lost(error)
-                if isinstance(step, TrialStep) and is_out_of_memory(error):
-                    window, what = preparation.command.window, DidNotFit(step.family, 0.0)
-                    reason = f"{type(error).__name__}: {error}"
-                    self._mailbox.put(ev.MemoryShort(self._clock.now_us(), step.stream, window, what, reason))
-            finally:
-                free_cache()
-
-    def _label(self, preparation: PreparationJob, stream: StreamId) -> Labelled:
-        prepared, golden_before_s = preparation.streams[stream], self._golden.took_s
-        calls_before = self._golden.calls
-        with preparation.share.batch():
-            labels = prepared.label()
-            compared = prepared.compare(labels)
-            prepared = prepared.settled(compared)
-            accuracy, probe = prepared.serving_accuracy(labels), prepared.probe(labels)
-        preparation.streams[stream] = prepared
-        preparation.labels[stream] = labels
-        self._pool.add(stream, labels)
-        seen = self._trained_crops.get(stream, 0)
-        self._trained_crops[stream] = seen + len(labels.training.examples)
-        self._mailbox.put(
-            ev.LabelsReady(
-                t_us=self._clock.now_us(),
-                stream=stream,
-                window=preparation.command.window,
-                training_crops=len(labels.training.examples),
-                validation_crops=len(labels.validation.examples),
-                serving_accuracy=accuracy,
-                new_classes=len(prepared.outputs(labels)) > len(prepared.model.classes),
-                gpu_s=preparation.used_s,
-                golden_gpu_s=self._golden.took_s - golden_before_s,
-                compared=compared,
-                golden_calls=self._golden.calls - calls_before,
-                objects=labels.objects_in_frames,
-                since_us=prepared.material.since_us,
-                picture=prepared.material.picture,
-                probe=probe,
-                class_histogram=labels.histogram(len(prepared.settings.classes), self._golden.background)
-                if prepared.settings.describes
-                else (),
-            )
-        )
-        return Labelled(accuracy, labels.can_train)
-
-    def _check_teacher(self, preparation: PreparationJob, stream: StreamId) -> None:
-        """Logs a warning if a stream's first labels say that the golden model is worse than its own."""
-        prepared, labels = preparation.streams[stream], preparation.labels[stream]
-        if stream in self._teacher_checked or not prepared.images_to_check_teacher(labels):
-            return
-        self._teacher_checked.add(stream)
-        with preparation.share.batch():
-            warning = prepared.check_teacher(labels)
-        if warning is not None:
-            _LOG.warning("%s: %s", stream, warning)
-
-    def _try_others(self, preparation: PreparationJob, stream: StreamId, labelled: Labelled) -> float | None:
-        """Tries other models on new labels, and prepares the best instead if it is to serve.
-
-        Returns:
-            Its accuracy in that case, else None.
-        """
-        prepared, window = preparation.streams[stream], preparation.command.window
-        labels, keeps = preparation.labels[stream], prepared.settings.describes
-        if keeps and not tries(labelled.accuracy, prepared.material.since_us):
-            return None
-        others = self._models.lent(preparation.others[stream], prepared.settings)
-        with preparation.share.batch():
-            if keeps:
-                offer = prepared.offer_kept(labels, others, preparation.kept[stream])
-            else:
-                offer = prepared.offer(labels, others)
-        if offer is None:
-            return None
-        preparation.streams[stream] = prepared.adopting(offer)
-        self._mailbox.put(offer.event(self._clock.now_us(), stream, window, preparation.used_s))
-        return None if preparation.streams[stream] is prepared else offer.accuracy
-
-    def _profile_inference(
-        self, preparation: PreparationJob, stream: StreamId, configs: tuple[InferenceConfig, ...]
-    ) -> None:
-        prepared = preparation.streams[stream]
-        typical, golden_before_s = self._costs[stream], self._golden.took_s
-        calls_before = self._golden.calls
-        burst = prepared.burst(configs, scope=preparation.share.batch)
-        frame_gpu_s = prepared.frame_gpu_s(typical)
-        options = prepared.profile_inference(configs, frame_gpu_s, burst, typical.following_gpu_s)
-        self._mailbox.put(
-            ev.InferenceProfiled(
-                self._clock.now_us(),
-                stream,
-                preparation.command.window,
-                options,
-                preparation.used_s,
-                self._golden.took_s - golden_before_s,
-                self._golden.calls - calls_before,
-            )
-        )
-
-    def _micro_profile(self, preparation: PreparationJob, step: TrialStep) -> None:
-        stream, window = step.stream, preparation.command.window
-        curve = self._tried(preparation, step, preparation.labels[stream])
-        if step.first:
-            preparation.alone[stream] = curve
-        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, preparation.used_s))
-
-    def _try_pooled(self, preparation: PreparationJob, step: PoolStep) -> None:
-        """Tries the first family again if there are pooled labels."""
-        stream, window = step.stream, preparation.command.window
-        both, streams = self._pool.beside(stream, step.scenes)
-        if both.pooled is None or stream not in preparation.alone:
-            return
-        alone = preparation.alone[stream]
-        again = self._tried(preparation, TrialStep(stream, step.family, first=True), both)
-        pooled, curve = judge_pooled(both, streams, alone, again)
-        if pooled.learns:
-            preparation.labels[stream] = both
-        used_s = preparation.used_s
-        self._mailbox.put(ev.ProfileReady(self._clock.now_us(), stream, window, curve, used_s, pooled))
-
-    def _tried(self, preparation: PreparationJob, step: TrialStep, labels: StreamLabels) -> FamilyCurve:
-        """Returns the curve of a family on these labels."""
-        trial = preparation.streams[step.stream].trial(
-            step.family,
-            labels,
-            clock=preparation.share.worth_s,
-            scope=preparation.share.batch,
-            first=step.first,
-        )
-        return trial.untried(self._prices[step.family]) if trial.way is Trying.NOT_AT_ALL else trial.run()
 
 
 def _number(window: int, round: int) -> int:

@@ -1,6 +1,6 @@
 """Inference of one stream: decodes, proposes, classifies and records its frames, at its share.
 
-The way of a frame is ``_run`` → ``_answer`` → ``_analyse``; see there.
+The way of a frame is ``_run`` → ``_answer`` → ``FrameAnalysis.analyse``; see there.
 """
 
 import logging
@@ -9,22 +9,19 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ekya.core import events as ev
-from ekya.core.configs import GOLDEN_RESOLUTION, InferenceConfig
-from ekya.core.host import StreamCosts
+from ekya.core.configs import InferenceConfig
 from ekya.core.objects import BACKGROUND
 from ekya.core.records import FramePrediction
 from ekya.core.units import JobId, ModelVersion, StreamId, us_to_seconds
 from ekya.core.weights import Dose
-from ekya.gpu.backends.backend import Resized, ShareHandle
+from ekya.gpu.backends.backend import Resized
 from ekya.gpu.cuda_ipc import CudaIpc
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.device_memory import end_process_if_gpu_is_lost
 from ekya.models.edge.model import EdgeModel
-from ekya.models.golden.detections import Proposals
 from ekya.pipeline.audit import DrawnFrames, FrameDraw
 from ekya.pipeline.collector import WindowMaterial
 from ekya.pipeline.frame_costs import FrameCosts
-from ekya.pipeline.golden_inference import GoldenInference
 from ekya.pipeline.inference import FrameSteps
 from ekya.pipeline.run_writer import FrameRecord, HourRecord
 from ekya.pipeline.setup import crop_side, drift_monitor, proposer_for, stream_setup
@@ -32,9 +29,8 @@ from ekya.results.boxed_picture import BoxStyle, DrawnBox, draw_boxes
 from ekya.results.storage.run_state import StreamRow
 from ekya.runtime.actor_kinds import Ready, StreamActorConfig
 from ekya.runtime.cuda_ipc_transfer import SharedWeights, open_ipc, receive
-from ekya.runtime.job_share import SharedUse, VersionedShare
-from ekya.runtime.mailbox import Mailbox, RunClock
-from ekya.runtime.model_batcher import ModelBatcher
+from ekya.runtime.frame_analysis import FrameAnalysis, InferenceProcess
+from ekya.runtime.mailbox import RunClock
 from ekya.runtime.stream_reports import StreamReports
 from ekya.streams.ingest.feed import Feed
 from ekya.streams.ingest.frame import Frame
@@ -47,27 +43,6 @@ MEASURE_EVERY_S = 5.0
 _POLL_S = 0.05
 _FLUSH_EVERY_S = 1.0
 _LAST_POLL_S, _REST_S = 0.2, 5.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class InferenceProcess:
-    """Parts that the streams of a process share.
-
-    Attributes:
-        handle: scope of GPU work that a stream does alone.
-        share: of which each stream has a part.
-        use: GPU use of each stream.
-        models: their models.
-        mailbox: their events.
-        golden: analyses their frames where λ is of it.
-    """
-
-    handle: ShareHandle
-    share: VersionedShare
-    use: SharedUse
-    models: ModelBatcher
-    mailbox: Mailbox
-    golden: GoldenInference
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +94,7 @@ class StreamInference:
             drift_monitor(common.fleet),
             measures_base=not common.keeps_hours,
         )
-        self._first, self._version = model, config.version
+        self._first = model
         process.models.add(self._stream.id, model, config.version, self._report_swap)
         # A share keeps the keys of parts that have ended, so a key must not keep weights alive.
         self._part = object()
@@ -136,8 +111,17 @@ class StreamInference:
         self._ipc: CudaIpc | None = None
         costs = FrameCosts(self._settings.fps, common.inference_speed, self._settings.follows)
         self._reports = StreamReports(self._stream, feed, process.mailbox, costs)
+        self._analysis = FrameAnalysis(
+            self._stream.id,
+            self._steps,
+            process,
+            self._part,
+            common.costs[self._stream.id],
+            costs,
+            self._stopped,
+            config.version,
+        )
         self._arrived = 0
-        self._last_analysed = -1
         self._thread: threading.Thread | None = None
 
     def ready(self) -> Ready:
@@ -351,7 +335,7 @@ class StreamInference:
             frame = arrived.frame if analyse and control.share_milli else None
             control.analysing = frame is not None
         try:
-            row = None if frame is None else self._analyse(frame, config)
+            row = None if frame is None else self._analysis.analyse(frame, config)
         finally:
             with control.lock:
                 control.analysing = False
@@ -359,7 +343,7 @@ class StreamInference:
         if frame is not None and row is not None:
             with control.lock:
                 control.shown = frame, row
-        row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._version)
+        row = row or self._steps.skip(arrived.index, arrived.t_us, config, self._analysis.version)
         if row.answered_by == row.frame:
             self._in_force = row
         self._draw.see(arrived.t_us, arrived.frame, self._in_force)
@@ -370,64 +354,8 @@ class StreamInference:
         if drift is not None:
             self._reports.report(drift)
 
-    def _analyse(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
-        """Finds and names the objects of a frame; None if λ skips it and no boxes are followed into it."""
-        is_due = frame.index // config.every > self._last_analysed // config.every
-        proposals = self._propose(frame, is_due)
-        if proposals is None:
-            return None
-        self._steps.collect(frame, proposals)
-        if not is_due or self._stopped():
-            if not self._steps.proposes_free:
-                self._reports.costs.count_found()
-            follows = self._steps.follows(config) and not is_due and not self._stopped()
-            return self._follow(frame, config) if follows else None
-        self._last_analysed = frame.index
-        if config.by_golden:
-            return self._ask_golden(frame, config)
-        # Outside the share's scope: crops are cut on the CPU, and the GPU should not wait for them.
-        ready = self._steps.cut(frame, proposals.boxes, config.resolution)
-        answer, version = self._process.models.answer(self._stream.id, ready.images, config.resolution)
-        self._process.use.count(self._part, len(ready.images))
-        (row,) = self._steps.answers([ready], config, version, answer)
-        self._steps.answered(frame.index)
-        return row
-
-    def _ask_golden(self, frame: Frame, config: InferenceConfig) -> FramePrediction:
-        row = self._steps.ask_golden(frame, config, self._version)
-        self._count_use(self._stream_costs.frame_gpu_s[GOLDEN_RESOLUTION])
-        return row
-
-    def _follow(self, frame: Frame, config: InferenceConfig) -> FramePrediction | None:
-        """Follows boxes into a frame that λ skips; None if there are none to follow."""
-        with self._process.handle.scope():
-            followed = self._steps.follow(frame, config, self._version)
-        if followed is None:
-            return None
-        self._count_use(self._stream_costs.following_gpu_s[config.resolution])
-        return followed[0]
-
-    @property
-    def _stream_costs(self) -> StreamCosts:
-        return self._config.common.costs[self._stream.id]
-
-    def _count_use(self, gpu_s: float) -> None:
-        """Counts work beside the edge model: the process's use is divided by pictures of that model."""
-        self._process.use.count(self._part, gpu_s / self._stream_costs.object_gpu_s)
-
-    def _propose(self, frame: Frame, is_due: bool) -> Proposals | None:
-        """Proposes the objects of a frame that is analysed or collected."""
-        if self._steps.proposes_free:
-            return self._steps.propose(frame)
-        if not is_due and not self._steps.collector.wants(frame.t_us):
-            return None
-        with self._process.handle.scope():
-            proposals = self._steps.propose(frame)
-        self._process.use.count(self._part, 1)
-        return proposals
-
     def _report_swap(self, event: ev.Swapped, stall_us: int) -> None:
-        self._version = event.version
+        self._analysis.version = event.version
         self._reports.report(replace(event, t_us=self._reports.clock.now_us(), stall_us=stall_us))
 
     def _stopped(self) -> bool:

@@ -20,7 +20,7 @@ class Alert:
         name: of the alert.
         when: PromQL expression that has a sample for each thing that is wrong.
         for_minutes: how long it must hold.
-        severity: ``critical`` wants somebody now, ``warning`` today.
+        severity: ``critical`` needs a person at once, ``warning`` within a day.
         summary: what is wrong, for the page; names labels by Prometheus's templates.
         remedy: what to do.
     """

@@ -104,7 +104,7 @@ def read_facts(path: Path) -> BackupFacts:
 
 
 def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder:
-    """Makes a run folder of a backup, whole or not at all.
+    """Makes a run folder of a backup, whole or not at all; only its owner can open it.
 
     Args:
         path: of the backup.
@@ -127,7 +127,6 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
         Archive(path).extract(scratch, belongs)
         if not (scratch / "fleet.yaml").is_file():
             raise UserError(f"{path}: holds no fleet.yaml, so it is no backup of a run; use another one")
-        scratch.chmod(0o755 & ~_umask())
         with user_errors(target):
             scratch.rename(target)
     except BaseException:
@@ -181,9 +180,3 @@ def _state(folder: RunFolder, copy: Path) -> list[Source]:
 
 def _once(sources: Iterable[Source]) -> Iterable[Source]:
     return {source.path: source for source in sources}.values()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

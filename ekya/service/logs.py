@@ -1,13 +1,15 @@
-"""Log of a service: a JSON object a line, in files of limited size and number."""
+"""Log of a service: a JSON object a line, in files of limited size and number; and what it says elsewhere."""
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from ekya.core.errors import UserError
 from ekya.streams.ingest.credentials import masked
 from ekya.system.files import user_errors
 
@@ -16,6 +18,9 @@ FILE_BYTES = 10_000_000
 
 OLDER_FILES = 5
 """Number of closed log files that are kept: ``service.jsonl.1`` is the newest of them."""
+
+
+_LOG = logging.getLogger(__name__)
 
 
 def log_file(folder: Path) -> Path:
@@ -42,12 +47,66 @@ def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable
         handler = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
     handler.setFormatter(JsonLines(cameras, named))
     root = logging.getLogger()
-    root.addHandler(handler)
+    with secrets_hidden(named):
+        root.addHandler(handler)
+        try:
+            yield
+        finally:
+            root.removeHandler(handler)
+            handler.close()
+
+
+@contextmanager
+def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
+    """Hides secrets in what is said on standard error in the block, also when it ends with an error.
+
+    Errors that no code has caught, in any thread, are logged: Python would print their texts as they are.
+
+    Args:
+        named: see ``logged``.
+
+    Raises:
+        UserError: as the block raised it, without secrets.
+        SystemExit: the block raised another error.
+    """
+    before = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
+    for handler, formatter in before:
+        handler.setFormatter(TextLines(formatter or logging.Formatter(), named))
+    hook_before, threading.excepthook = threading.excepthook, _log_thread
     try:
         yield
+    except UserError as error:
+        raise UserError(masked(str(error), named())) from None
+    except Exception:
+        _LOG.exception("the service failed")
+        raise SystemExit(1) from None
     finally:
-        root.removeHandler(handler)
-        handler.close()
+        threading.excepthook = hook_before
+        for handler, formatter in before:
+            handler.setFormatter(formatter)
+
+
+def _log_thread(thread: threading.ExceptHookArgs) -> None:
+    name = "" if thread.thread is None else thread.thread.name
+    error = thread.exc_value or thread.exc_type()
+    _LOG.error("thread %s failed", name, exc_info=error)
+
+
+class TextLines(logging.Formatter):
+    """Formats a record as another formatter does, and masks passwords.
+
+    Args:
+        inner: the other formatter.
+        named: see ``logged``.
+    """
+
+    def __init__(self, inner: logging.Formatter, named: Callable[[], str]) -> None:
+        super().__init__()
+        self._inner, self._named = inner, named
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the text; passwords are masked."""
+        return masked(self._inner.format(record), self._named())
 
 
 class JsonLines(logging.Formatter):

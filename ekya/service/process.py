@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import FrameType
 
 import ray
@@ -40,7 +39,7 @@ from ekya.service.host_facts import HostMeter
 from ekya.service.http.access import TOKEN_FILE, token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.kept_past import keep_past, read_past
-from ekya.service.logs import logged
+from ekya.service.logs import logged, secrets_hidden
 from ekya.service.ray_watch import ended_with_ray
 from ekya.service.restarts import read_restarts
 from ekya.service.retention import collect_or_warn
@@ -69,7 +68,7 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
     """
     die_with_parent()
     alive, stop = Heartbeat(), threading.Event()
-    with _stopped_by_signals(stop):
+    with secrets_hidden(lambda: fleet.named_secrets), _stopped_by_signals(stop):
         chosen = choose_backend(options.shares)
         try:
             run = _open(fleet, options, chosen, console)
@@ -204,10 +203,7 @@ class FleetService:
         return () if self._control is None else tuple(one.id for one in self._control.fleet.streams)
 
     def _secrets(self) -> str:
-        """Returns texts that name the variables with secrets."""
-        fleet = self._run.fleet if self._control is None else self._control.fleet
-        cameras = (stream.source.model_dump_json() for stream in fleet.streams)
-        return " ".join((*cameras, *(sink.model_dump_json() for sink in fleet.answers)))
+        return (self._run.fleet if self._control is None else self._control.fleet).named_secrets
 
     def _unix_us(self, run_us: int) -> int:
         return self._clock.unix_us(run_us)
@@ -247,12 +243,6 @@ class FleetService:
         self._stopping = True
         self._window_over.set()
         thread.join()
-
-
-def folder_of(runs: Path, name: str) -> Path | None:
-    """Returns the folder of a service that was started before; None for a new one."""
-    path = runs / name
-    return path if RunFolder(path).fleet.is_file() else None
 
 
 @contextmanager

@@ -11,12 +11,12 @@ from ekya.core.errors import UserError
 from ekya.core.trace import Origin, StreamTrace, Trace
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.core.view import RetrainOption, StreamView, WindowView
-from ekya.simulation.trace.generate import (
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import (
     DEFAULT_PARAMETERS,
     SPEEDS,
     GeneratorParameters,
     SpeedName,
-    generate_trace,
 )
 from ekya.system.files import user_errors
 

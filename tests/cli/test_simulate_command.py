@@ -7,7 +7,8 @@ import pytest
 
 from ekya import cli
 from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import simulate
 
 QUICK = GeneratorParameters(

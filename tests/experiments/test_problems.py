@@ -7,7 +7,7 @@ from optimum.problems import load_problems, problem, view_of
 
 from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
-from ekya.simulation.trace.generate import MEASURED_SPEED
+from ekya.simulation.trace.generator_parameters import MEASURED_SPEED
 
 SHIPPED = Path(__file__).resolve().parents[2] / "experiments" / "problems.yaml"
 

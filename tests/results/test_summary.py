@@ -8,7 +8,7 @@ from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.events import DriftDetected
 from ekya.core.units import JobId, StreamId
 from ekya.results.metrics.accuracy import FrameCounts, ScoreSeries, StreamScore, WindowScore
-from ekya.results.metrics.run_history import LostSpan, WindowOutcome, summarize
+from ekya.results.metrics.run_history import LostSpan, summarize
 from ekya.results.metrics.summary import (
     HostFacts,
     RunFacts,
@@ -16,6 +16,7 @@ from ekya.results.metrics.summary import (
     build_summary,
 )
 from ekya.results.metrics.timeline import RetrainRun, ShareSample, WindowSpan, mean_shares
+from ekya.results.metrics.window_outcomes import WindowOutcome
 
 A, B = StreamId("a"), StreamId("b")
 GAMMA = RetrainConfig(epochs=8, batch_size=16, head_width=64, trainable_blocks=1, data_fraction=0.5)

@@ -29,7 +29,8 @@ from ekya.core.trace import (
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption
 from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.trace.generate import MEASURED_SPEED, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import MEASURED_SPEED
 
 FAMILY = Family(1, 64, 16)
 GAMMA = RetrainConfig(2, 16, 64, 1, 0.5)

@@ -103,7 +103,7 @@ class FakeActors:
     killed: list[FakeActor] = field(default_factory=list)
     dead: list[FakeActor] = field(default_factory=list)
     audits: bool = False
-    fleet: object = field(default_factory=lambda: SimpleNamespace(streams=()))
+    fleet: object = field(default_factory=lambda: SimpleNamespace(streams=(), named_secrets=""))
 
     def __post_init__(self):
         together = self.actor("inference")

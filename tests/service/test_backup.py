@@ -42,6 +42,7 @@ def test_backup_restores_what_a_start_needs(folder, tmp_path, suffix):
     write_backup(folder, out)
     restored = restore_backup(out, tmp_path / "elsewhere")
     assert restored.path == tmp_path / "elsewhere" / "yard"
+    assert restored.path.stat().st_mode & 0o777 == 0o700
     assert names(restored.path) == TAKEN
     for name in TAKEN - {"state.sqlite"}:
         assert (restored.path / name).read_bytes() == (folder.path / name).read_bytes()

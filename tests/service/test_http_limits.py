@@ -2,14 +2,15 @@
 
 import time
 from dataclasses import replace
-from http.client import HTTPConnection
+from http.client import HTTPConnection, RemoteDisconnected
+from socket import create_connection
 from urllib.parse import urlsplit
 
 import pytest
 from fake_service import NOW_UNIX_S, FakeService
 from http_asking import BEARER, serving
 
-from ekya.service.http import endpoints, events
+from ekya.service.http import endpoints, events, page, server
 from ekya.service.http.events import MOST_LISTENERS, Events, Moment, _Listener
 from ekya.service.status import WarningRow
 
@@ -35,6 +36,10 @@ def service():
 def ask(service, tmp_path):
     with serving(service, tmp_path) as asking:
         yield asking
+
+
+def place_of(ask):
+    return urlsplit(ask.url).hostname, urlsplit(ask.url).port
 
 
 def opened(ask, method, path, headers=BEARER):
@@ -64,6 +69,43 @@ def test_body_that_does_not_come_is_given_up(ask, service, monkeypatch):
     assert connection.sock.recv(100).startswith(b"HTTP/1.1 408 ")
     connection.close()
     assert service.asked == []
+
+
+def test_log_in_that_does_not_come_is_given_up(ask, monkeypatch):
+    monkeypatch.setattr(page, "BODY_S", 0.1)
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "20"}
+    connection = opened(ask, "POST", "/login", headers)
+    connection.sock.sendall(b"token=")
+    assert connection.sock.recv(100).startswith(b"HTTP/1.1 408 ")
+    connection.close()
+
+
+@pytest.mark.parametrize("head", [b"", b"GET /healthz HTTP/1.1\r\nHost: a"])
+def test_connection_without_a_whole_request_is_closed(tmp_path, monkeypatch, head):
+    monkeypatch.setattr(server, "IDLE_S", 0.1)
+    with serving(SlowService(), tmp_path) as ask, create_connection(place_of(ask), timeout=5) as idle:
+        idle.sendall(head)
+        assert idle.recv(100) == b""
+
+
+def test_connections_are_limited_and_become_free_again(ask, monkeypatch):
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 3)
+    held = [create_connection(place_of(ask), timeout=5) for _ in range(3)]
+    for connection in held:  # each is accepted when it has been answered
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    with create_connection(place_of(ask), timeout=5) as refused:
+        assert refused.recv(100) == b""
+    for connection in held:
+        connection.close()
+    ends_s = time.monotonic() + 5
+    while True:
+        try:
+            assert ask.get("/healthz", {}).status == 200
+            return
+        except (RemoteDisconnected, ConnectionError):
+            assert time.monotonic() < ends_s
+            time.sleep(0.01)
 
 
 def test_event_stream_ends_after_its_time(ask, monkeypatch):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from ekya.config.shipped import shipped_path
+from ekya.service.http.guard import is_loopback
+from ekya.system.processes import environment_of
 
 pytestmark = pytest.mark.live
 
@@ -23,6 +26,9 @@ EKYA = (sys.executable, "-m", "ekya")
 START_S = 90
 BACK_S = 60
 """Patience: on two cores without other work a service starts in 14 s, and is back in 11 s."""
+
+
+SECRETS = {"HOOK_PASSWORD": "pass-7d1c9", "HOOK_TOKEN": "token-3fb82", "CAM_PASSWORD": "word-51e0a"}
 
 
 class Service:
@@ -38,7 +44,14 @@ class Service:
             "gpus": 1.0,
             "window_s": 12.0,
             "http": {"port": 0},
-            "answers": [{"kind": "jsonl", "name": "file", "folder": str(folder)}],
+            "answers": [
+                {"kind": "jsonl", "name": "file", "folder": str(folder)},
+                {
+                    "kind": "webhook",
+                    "url": "http://me:${HOOK_PASSWORD}@127.0.0.1:9/",
+                    "bearer": "${HOOK_TOKEN}",
+                },
+            ],
             "streams": [self.cameras[stream] for stream in streams],
         }
         (folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
@@ -48,7 +61,7 @@ class Service:
         """Starts it, and returns when it answers."""
         log = (self.folder / "said.log").open("a")
         words = [*EKYA, "serve", "fleet.yaml", "--name", "yard"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **SECRETS}
         self.process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, cwd=self.folder)
         self.until(self.healthy, START_S)
 
@@ -103,9 +116,14 @@ class Service:
     def process_of_service(self):
         return json.loads((self.runs / "service.json").read_text())["pid"]
 
+    def family(self):
+        """Returns its processes: the supervisor, and all below it."""
+        supervisor = psutil.Process(self.process.pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+
     def stop(self):
         """Stops it, and returns its exit code and the processes that are left."""
-        family = psutil.Process(self.process.pid).children(recursive=True)
+        family = self.family()[1:]
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
         _, left = psutil.wait_procs(family, timeout=5)
@@ -118,6 +136,50 @@ class Service:
                 self.process.wait(40)
             except subprocess.TimeoutExpired:
                 self.process.kill()
+
+
+def listening_of(process):
+    """Returns the addresses of other machines, or of all, on which a process listens."""
+    with suppress(psutil.NoSuchProcess):
+        sockets = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+        return [
+            f"{process.name()} {one.laddr}"
+            for one in sockets
+            if not is_loopback(one.laddr.ip.removeprefix("::ffff:"))
+        ]
+    return []
+
+
+def told_of(process):
+    """Returns the command line of a process."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def tells(path, secrets):
+    """Returns whether a file that is not there for secrets holds one."""
+    if not path.is_file() or path.name == "token":
+        return False
+    content = path.read_bytes()
+    return any(secret.encode() in content for secret in secrets)
+
+
+def secrets_of(service):
+    return [*SECRETS.values(), (service.runs / "token").read_text().strip()]
+
+
+def assert_private(service):
+    """Checks that a service listens on this machine alone and that its secrets stand where they belong."""
+    family = service.family()
+    assert [place for process in family for place in listening_of(process)] == []
+    ray_folder = Path(next(filter(None, (environment_of(one).get("RAY_TMPDIR") for one in family[1:]))))
+    assert ray_folder.stat().st_mode & 0o077 == 0
+    secrets = secrets_of(service)
+    assert not any(secret in told_of(process) for process in family for secret in secrets)
+    assert [path for path in ray_folder.rglob("*") if tells(path, secrets)] == []
+    code, said = service.ctl("add", "gate", "--url", f"rtsp://me:{SECRETS['CAM_PASSWORD']}@127.0.0.1:9/live")
+    assert (code, SECRETS["CAM_PASSWORD"] in said) == (2, False), said
 
 
 @pytest.fixture
@@ -139,6 +201,8 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
     service.until(lambda: service.ids("third"), 20)
     assert time.monotonic() - asked_s < 15, "5 s without other work on the machine"
     assert service.ctl("add", "third", "--stream", "third.yaml")[0] == 2, "it is there"
+
+    assert_private(service)
     assert service.ctl("pause", "cam-2")[0] == 0
     assert service.ctl("freeze", "cam-1")[0] == 0
     code, said = service.ctl("set", "--scheduler", "thief", "--gpus", "0.9", "--labels", "40")
@@ -176,3 +240,5 @@ def test_service_is_changed_killed_and_goes_on(service) -> None:
         assert ids == sorted(ids), "answers are in order"
         assert len(ids) == len(set(ids)), "none is sent twice but after a crash of the service"
     assert "Traceback" not in (service.folder / "said.log").read_text()
+    assert [path for path in service.folder.rglob("*") if tells(path, secrets_of(service))] == []
+    assert [path for path in service.runs.rglob("*") if path.stat().st_mode & 0o077] == []

@@ -7,7 +7,8 @@ from statistics import pstdev
 import pytest
 
 from ekya.core.trace import BASE_WINDOW, Origin
-from ekya.simulation.trace.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import MEASURED_SPEED, GeneratorParameters
 
 STREAMS, WINDOWS = 12, 4
 

@@ -22,7 +22,8 @@ from ekya.planning.schedulers.registry import make_scheduler
 from ekya.planning.schedulers.scheduler import Needs, Scheduler
 from ekya.results.metrics.run_history import summarize
 from ekya.results.storage.trace_file import read_trace, write_trace
-from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, family_costs, simulate, summary_of
 from ekya.simulation.trace.stream import TraceStream
 

@@ -12,7 +12,8 @@ from ekya.core.trace import Origin
 from ekya.core.weights import CachedModel
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.results.metrics.run_history import summarize
-from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, simulate
 
 SMALL = GeneratorParameters(

@@ -34,7 +34,8 @@ from ekya.core.weights import Dose, Elsewhere, Probe
 from ekya.planning.schedulers.objective import evaluate
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
-from ekya.simulation.trace.generate import MEASURED_SPEED, GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import MEASURED_SPEED, GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions
 from ekya.simulation.trace.world import TraceWorld
 

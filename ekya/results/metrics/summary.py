@@ -10,7 +10,8 @@ from ekya.core.units import US_PER_S, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels
 from ekya.results.metrics.accuracy import StreamScore, WindowScore, mean_or_none, rounded
 from ekya.results.metrics.health import WindowHealth, health_values
-from ekya.results.metrics.run_history import RunHistory, WindowOutcome
+from ekya.results.metrics.run_history import RunHistory
+from ekya.results.metrics.window_outcomes import WindowOutcome
 
 
 @dataclass(frozen=True, slots=True)

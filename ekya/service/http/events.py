@@ -54,7 +54,7 @@ class _Listener:
 
 @dataclass(slots=True, eq=False)
 class Events:
-    """Reads the service once a second while someone listens, and tells all listeners.
+    """Reads the service once a second while there are listeners, and tells all of them.
 
     Attributes:
         read: reads the service.

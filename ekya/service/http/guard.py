@@ -101,6 +101,6 @@ def _limit(request: web.Request, failures: FailureLimit) -> str:
 
 
 def _require_local_name(request: web.Request) -> None:
-    """Refuses a host name of someone else's that leads here: its pages would read the service."""
+    """Refuses host names of other sites that resolve to this machine: their pages would read the service."""
     if not is_loopback(request.url.host or ""):
         raise web.HTTPForbidden(text="without a token, this service is called localhost or 127.0.0.1 only")

@@ -14,6 +14,7 @@ from ekya import __version__
 from ekya.service.http.access import GUARD_HEADER, SESSION_S
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of
+from ekya.service.http.endpoints import BODY_S
 from ekya.service.http.guard import Guard, cookie_name
 from ekya.service.http.routes import Access
 from ekya.service.http.views import (
@@ -148,7 +149,11 @@ class Page:
         return self._html("login.html.j2", {"problem": ""})
 
     async def _login(self, request: web.Request) -> web.StreamResponse:
-        token = (await request.post()).get("token", "")
+        try:
+            async with asyncio.timeout(BODY_S):
+                token = (await request.post()).get("token", "")
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
         try:
             cookie = self.guard.log_in(request, token.strip() if isinstance(token, str) else "")
         except web.HTTPTooManyRequests as error:

@@ -23,6 +23,12 @@ DEFAULT = HttpConfig()
 STOP_S = 5.0
 """Time that requests get to end when the server is closed, seconds."""
 
+MOST_CONNECTIONS = 256
+"""Number of connections at a time; a further one is closed at once."""
+
+IDLE_S = 30.0
+"""Time after which a connection without a whole request is closed, seconds."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -118,15 +124,32 @@ class HttpServer:
             self._began.set()
 
     async def _serve(self, app: web.Application, listening: socket.socket) -> None:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S, keepalive_timeout=IDLE_S)
         await runner.setup()
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(lambda: _protocol(runner), sock=listening)
         try:
-            await web.SockSite(runner, listening).start()
-            self._loop = asyncio.get_running_loop()
+            self._loop = loop
             self._began.set()
             await self._stop.wait()
         finally:
+            listener.close()
             await runner.cleanup()
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes a connection at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _protocol(runner: web.AppRunner) -> asyncio.BaseProtocol:
+    """Returns what handles a new connection."""
+    server = runner.server
+    if server is None or len(server.connections) >= MOST_CONNECTIONS:
+        return _Refusal()
+    return server()
 
 
 def _listen(address: str, port: int) -> socket.socket:

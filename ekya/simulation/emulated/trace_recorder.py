@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ekya.core.configs import GOLDEN_RESOLUTION
 from ekya.core.host import TYPICAL_OBJECTS
-from ekya.core.profile import Family, Profiler, family_of
+from ekya.core.profile import Profiler, family_of
 from ekya.core.records import NO_LABELS, LabelledBoxes
 from ekya.core.trace import (
     BASE,
@@ -44,6 +44,7 @@ from ekya.planning.profiling.estimate import options as estimated_options
 from ekya.planning.profiling.gate import SERVE_MARGIN, why_not
 from ekya.planning.profiling.inference_profile import inference_options, sides_of
 from ekya.planning.profiling.pruning import ENOUGH_ACCURACY
+from ekya.simulation.emulated.candidates import Candidate, Candidates
 from ekya.simulation.emulated.courses import Common, Course
 from ekya.simulation.emulated.examining import Exam, true_options
 from ekya.simulation.emulated.image_batches import ImageBatch, image_batch
@@ -69,21 +70,6 @@ SCORED_PER_S, MOST_SCORED = 4.0, 120
 
 _JUDGES = 2
 """Number of newest models that measure the accuracy that λ keeps."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Candidate:
-    """A model that may serve, with its stream's exemplar memory at that point.
-
-    Attributes:
-        needed: whether each retraining on the way to it started from a model that was not accurate enough.
-            Baselines retrain accurate models too.
-    """
-
-    origin: Origin
-    model: EdgeModel
-    memory: ExemplarMemory
-    needed: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +119,10 @@ class StreamRecorder:
     proposer_operations: int
     common: Common
     also_labelled: LabelledBoxes = NO_LABELS
-    _candidates: list[_Candidate] = field(init=False, default_factory=list)
+    _candidates: Candidates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._candidates = Candidates(tuple(self.common.families), self.common.every_start)
 
     @property
     def _model_input(self) -> ModelInput:
@@ -146,7 +135,7 @@ class StreamRecorder:
         counting = self._model_input.counting([seen.frames for seen in self.windows], left_out)
         exams = [self._exams(frames, of) for frames, of in zip(counting, labelled, strict=True)]
         memory = ExemplarMemory(MOST_EXEMPLARS[self.settings.task])
-        self._candidates = [_Candidate(BASE, self.common.base, memory, needed=True)]
+        self._candidates.add([Candidate(BASE, self.common.base, memory, needed=True)])
         recorded = [self._window(of, exams[window:]) for window, of in enumerate(labelled)]
         return StreamTrace(
             self.stream,
@@ -204,7 +193,7 @@ class StreamRecorder:
 
     def _window(self, labelled: LabelledStream | None, exams: Sequence[_Exams]) -> StreamWindow:
         """Records the window of the first exam; the others are later windows."""
-        exam, serving = exams[0].whole, self._candidates[-1].model
+        exam, (newest,) = exams[0].whole, self._candidates.newest(1)
         known = StreamWindow(
             window=exam.window,
             class_histogram=self._histogram(exam.window),
@@ -220,10 +209,10 @@ class StreamRecorder:
             objects_by_part=exam.objects_by_part,
         )
         if labelled is not None:
-            known = self._prepared(known, labelled, serving)
+            known = self._prepared(known, labelled, newest.model)
             if labelled.labels.can_train:
                 known = self._trained(known, labelled.labels, exams)
-        youngest = [of.model for of in self._candidates[-_JUDGES:]]
+        youngest = [of.model for of in self._candidates.newest(_JUDGES)]
         return replace(known, inference=self._true_options(exams[0].bursts, youngest))
 
     def _prepared(self, known: StreamWindow, labelled: LabelledStream, serving: EdgeModel) -> StreamWindow:
@@ -249,15 +238,15 @@ class StreamRecorder:
         accuracies = {start.origin: start.standing.validation_accuracy for start in known.starts}
         trainings: list[Training] = []
         trials: list[Trial] = []
-        following: dict[Origin, _Candidate] = {}
-        for start in self._starts():
+        following: dict[Origin, Candidate] = {}
+        for start in self._candidates.starts():
             passed = ActivationCache()
             if self.common.every_start or start.needed:
                 trials += self._all_trials(known.window, start, labels, passed)
             of_blocks = [exam.sampled for exam in exams]
             of_heads = [exam.whole.of_heads(start.model) or exam.sampled for exam in exams]
             serving = accuracies[start.origin]
-            for family in self._families(start):
+            for family in self._candidates.families_of(start):
                 runs = []
                 for course in (course for course in self.common.courses if course.family == family):
                     exams_of = of_blocks if course.config.trainable_blocks else of_heads
@@ -268,15 +257,17 @@ class StreamRecorder:
                 best = max(runs, key=lambda run: (run.validation_accuracy, run.training.data_fraction))
                 origin, needed = Origin(known.window, family), start.needed and serving < ENOUGH_ACCURACY
                 # Of two candidates with one origin, keep that which more schedulers would have trained.
-                wanted = start is self._youngest(family, needed) and (needed or origin not in following)
+                wanted = start is self._candidates.youngest(family, needed) and (
+                    needed or origin not in following
+                )
                 if wanted and best.would_serve(serving):
                     memory = start.memory.update(best.model, labels.training.examples)
-                    following[origin] = _Candidate(origin, best.model, memory, needed)
-        self._candidates += following.values()
+                    following[origin] = Candidate(origin, best.model, memory, needed)
+        self._candidates.add(following.values())
         return replace(known, trainings=tuple(trainings), trials=tuple(trials))
 
     def _all_trials(
-        self, window: int, start: _Candidate, labels: StreamLabels, passed: ActivationCache
+        self, window: int, start: Candidate, labels: StreamLabels, passed: ActivationCache
     ) -> Iterator[Trial]:
         """Yields the trials of every profiler; retrainings go on from what the fleet's own has passed."""
         for profiler in Profiler:
@@ -285,36 +276,10 @@ class StreamRecorder:
                 window, start.model, start.origin, start.memory.size, labels, cache, profiler
             )
 
-    def _starts(self) -> list[_Candidate]:
-        """Returns the models to train from: the newest of each family, or the base model if it has none."""
-        if self.common.every_start:
-            return list(self._candidates)
-        youngest = [
-            self._youngest(family, needed) for family in self.common.families for needed in (True, False)
-        ]
-        return [candidate for candidate in self._candidates if candidate in youngest]
-
-    def _families(self, start: _Candidate) -> tuple[Family, ...]:
-        """Returns the families to train; accurate models only with their own, as only a baseline does."""
-        own = start.origin.family
-        if self.common.every_start or start.needed or own is None:
-            return self.common.families
-        return (own,)
-
-    def _youngest(self, family: Family, needed: bool) -> _Candidate:
-        """Returns the newest model trained with this family; the base model if there is none.
-
-        Args:
-            family: the family.
-            needed: only models that were trained where it was needed; otherwise any.
-        """
-        own = [of for of in self._candidates if of.origin.family == family and (of.needed or not needed)]
-        return own[-1] if own else self._candidates[0]
-
     def _run(
         self,
         course: Course,
-        start: _Candidate,
+        start: Candidate,
         labels: StreamLabels,
         exams: Sequence[Exam],
         passed: ActivationCache,

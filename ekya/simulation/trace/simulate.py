@@ -19,8 +19,9 @@ from ekya.core.view import Objective, WindowView
 from ekya.planning.placement.pack import Packing
 from ekya.planning.schedulers.presets import placement_of, preset_of
 from ekya.planning.schedulers.scheduler import Scheduler
-from ekya.results.metrics.run_history import outcomes, summarize
+from ekya.results.metrics.run_history import summarize
 from ekya.results.metrics.summary import window_values
+from ekya.results.metrics.window_outcomes import outcomes
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
 from ekya.simulation.trace.world import TraceWorld

@@ -17,7 +17,8 @@ from ekya.fleet.run.servers import Failure, ServerFleet
 from ekya.fleet.run.trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
-from ekya.simulation.trace.generate import GeneratorParameters, generate_trace
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, simulate
 
 BUSY, IDLE, THIRD = SiteName("busy"), SiteName("idle"), SiteName("third")

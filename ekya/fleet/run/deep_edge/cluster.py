@@ -13,7 +13,7 @@ from ekya.fleet.run.cluster import alive_nodes, joined_cluster
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
-from ekya.system.ray_environment import set_ray_environment
+from ekya.runtime.private_ray import private_ray
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -44,14 +44,14 @@ def edge_cluster(address: str | None, emulated: Mapping[NodeName, int]) -> Itera
 @contextmanager
 def _own_cluster() -> Iterator[None]:
     """Starts a private cluster, separate from any other that runs on this machine."""
-    set_ray_environment()
-    ray.init(
-        "local",
-        include_dashboard=False,
-        object_store_memory=object_store_bytes(_STORE_BYTES),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    with private_ray():
+        ray.init(
+            "local",
+            include_dashboard=False,
+            object_store_memory=object_store_bytes(_STORE_BYTES),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     try:
         yield
     finally:

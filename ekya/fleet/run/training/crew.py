@@ -1,6 +1,5 @@
 """Processes of one training, its parameter server and workers: started, run and supervised."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +11,8 @@ import ray
 from ray.exceptions import RayError
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import SERVER_PART
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
@@ -24,8 +23,6 @@ from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 from ekya.runtime.actor_errors import in_words
-
-_LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
@@ -375,28 +372,3 @@ def _raise_complaint(error: RayError) -> None:
     cause = getattr(error, "cause", None)
     if isinstance(cause, UserError):
         raise UserError(str(cause)) from error
-
-
-def works_at_home(
-    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
-) -> bool:
-    """Returns whether the only worker is on the parameter server's node, so that one process can be both."""
-    return len(shards) == 1 and all(
-        nodes[worker.node].ray_node_id == nodes[server].ray_node_id for worker in shards
-    )
-
-
-def shares_of(
-    nodes: Mapping[NodeName, FleetNode], server: NodeName, shards: Mapping[WorkerId, Shard]
-) -> dict[WorkerId | None, int]:
-    """Returns each worker's share of its node, in thousandths, and under None the parameter server's."""
-    counts: dict[NodeName, int] = {}
-    for worker in shards:
-        counts[worker.node] = counts.get(worker.node, 0) + 1
-    whole = nodes[server].share_milli
-    own = round(whole * SERVER_PART) if server in counts else whole
-    shares: dict[WorkerId | None, int] = {None: max(1, own)}
-    for worker, shard in shards.items():
-        left = nodes[worker.node].share_milli - (own if worker.node == server else 0)
-        shares[worker] = max(1, left * shard.share_milli // 1000 // counts[worker.node])
-    return shares

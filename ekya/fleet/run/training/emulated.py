@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
-from ekya.system.ray_environment import set_ray_environment
+from ekya.runtime.private_ray import private_ray
 
 _STORE_BYTES = 256 * 1024**2
 
@@ -59,18 +59,18 @@ def emulated_fleet(
         share_milli: of this machine's cores, by node.
         store_bytes: of each node's object store.
     """
-    set_ray_environment()
     store_bytes = object_store_bytes(store_bytes)
     head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
     made: Any = Cluster  # Untyped in Ray.
-    cluster = made(initialize_head=True, head_node_args=head)
-    try:
-        fleet = EmulatedFleet(cluster, store_bytes)
-        for name, share in share_milli.items():
-            fleet.begin(name, share)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
-        cluster.wait_for_nodes()
-        yield fleet
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    with private_ray():
+        cluster = made(initialize_head=True, head_node_args=head)
+        try:
+            fleet = EmulatedFleet(cluster, store_bytes)
+            for name, share in share_milli.items():
+                fleet.begin(name, share)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+            cluster.wait_for_nodes()
+            yield fleet
+        finally:
+            ray.shutdown()
+            cluster.shutdown()

@@ -12,7 +12,8 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training import trainer as trainer_module
-from ekya.fleet.run.training.crew import CrewLostError, Dead, shares_of
+from ekya.fleet.run.training.crew import CrewLostError, Dead
+from ekya.fleet.run.training.crew_shares import shares_of
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
