@@ -198,7 +198,7 @@ def test_camera_that_is_added_again_has_none_of_what_was_known_of_the_one_before
     actor.admit(CAM, StreamCosts(10.0, {SIDE: 0.001}))
     actor.know(CAM, SETTINGS, BASE_VERSION, to_bytes(good))
     assert prepare(actor, materials, 2, BASE_VERSION, None).serving_accuracy > 0.8
-    newest, *earlier = actor._pool._newest_first[CAM]
+    newest, *earlier = actor._work._pool._newest_first[CAM]
     assert (newest.window, earlier) == (materials[1].window, [])
 
 
