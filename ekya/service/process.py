@@ -36,7 +36,7 @@ from ekya.service.answers.publisher import Publisher
 from ekya.service.backend import ServiceBackend
 from ekya.service.exposition import Exposition
 from ekya.service.host_facts import HostMeter
-from ekya.service.http.access import TOKEN_FILE, token_of
+from ekya.service.http.access import token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.kept_past import keep_past, read_past
 from ekya.service.logs import logged, secrets_hidden
@@ -181,10 +181,9 @@ class FleetService:
         server = HttpServer(backend, folder.path, token, self._run.fleet.http)
         publisher.start()
         stack.callback(publisher.close)
-        server.start()
+        # A service that goes on must not stay away because another process has its port for a time.
+        server.start(patient=self._run.options.resume is not None)
         stack.callback(server.close)
-        how = f"; log in with the token in {folder.path / TOKEN_FILE}" if self._with_token else ""
-        _LOG.info("serves at %s%s", server.url, how)
         collecting = threading.Thread(target=self._collect, args=(keeper,), name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)
