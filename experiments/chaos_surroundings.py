@@ -1,0 +1,206 @@
+"""What surrounds the service of ``chaos.py`` and can fail: its disk, its clock, its port, its broker."""
+
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as mqtt
+
+from ekya.core.errors import UserError
+
+_DISK = "1500m"
+_STARTS_S = 10.0
+_MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+_CLOCK = Path(__file__).resolve().with_name("chaos_clock.c")
+
+
+@dataclass(slots=True, eq=False)
+class Disk:
+    """A disk of its own in memory for a folder, which can be made full; root alone may make one.
+
+    Attributes:
+        folder: where it is mounted; made.
+    """
+
+    folder: Path
+
+    def mount(self) -> None:
+        """Mounts it.
+
+        Raises:
+            UserError: that is not allowed.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._run("mount", "-t", "tmpfs", "-o", f"size={_DISK}", "ekya-chaos", str(self.folder))
+
+    def fill(self) -> None:
+        """Takes all free room away: the disk becomes as small as what is on it."""
+        told = os.statvfs(self.folder)
+        used = (told.f_blocks - told.f_bfree) * told.f_frsize
+        self._run("mount", "-o", f"remount,size={used}", str(self.folder))
+
+    def free(self) -> None:
+        """Gives the room back."""
+        self._run("mount", "-o", f"remount,size={_DISK}", str(self.folder))
+
+    def close(self) -> None:
+        """Unmounts it and leaves its files in the folder."""
+        kept = self.folder.with_name(self.folder.name + ".kept")
+        shutil.copytree(self.folder, kept, symlinks=True)
+        self._run("umount", "--lazy", str(self.folder))
+        shutil.rmtree(self.folder)
+        kept.rename(self.folder)
+
+    @staticmethod
+    def _run(*command: str) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UserError(f"a disk cannot be made: {done.stderr.strip()}; root may mount a tmpfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The wall clock of the service's own processes, which a library that they preload sets off.
+
+    Attributes:
+        file: that says by how much.
+        library: of ``chaos_clock.c``.
+    """
+
+    file: Path
+    library: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> "Clock":
+        """Returns a clock that is right; makes its files in a folder, and the folder.
+
+        Raises:
+            UserError: there is no C compiler.
+        """
+        folder.mkdir(parents=True)
+        clock = cls(folder / "off_s", folder / "chaos_clock.so")
+        compiler = shutil.which("cc")
+        if compiler is None:
+            raise UserError("there is no C compiler; apt-get install gcc")
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O2", "-o", str(clock.library), str(_CLOCK), "-ldl"], check=True
+        )
+        clock.file.write_bytes(bytes(8))
+        return clock
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of the processes that have this clock."""
+        return {"LD_PRELOAD": str(self.library), "CHAOS_CLOCK": str(self.file)}
+
+    def set_off(self, by_s: int) -> None:
+        """Sets the clock off by seconds from the machine's."""
+        with self.file.open("r+b") as file:  # in place, since it is mapped
+            file.write(struct.pack("=q", by_s))
+
+
+@dataclass(slots=True, eq=False)
+class Broker:
+    """An MQTT broker, Debian's mosquitto, and a consumer of all answers whose session it keeps.
+
+    Attributes:
+        folder: of its settings and its store; made.
+        port: of it.
+        came: ids of the answers that have come.
+    """
+
+    folder: Path
+    port: int = 0
+    came: set[str] = field(default_factory=set)
+    _process: subprocess.Popen[bytes] | None = None
+    _client: mqtt.Client | None = None
+
+    @property
+    def sink(self) -> Mapping[str, Any]:
+        """Its sink in a fleet file."""
+        return {"kind": "mqtt", "name": "broker", "host": "127.0.0.1", "port": self.port, "discovery": None}
+
+    def open(self) -> None:
+        """Starts broker and consumer.
+
+        Raises:
+            UserError: there is no mosquitto.
+        """
+        if _MOSQUITTO is None:
+            raise UserError("there is no MQTT broker; apt-get install mosquitto")
+        self.folder.mkdir(parents=True)
+        self.port = free_port()
+        lines = (
+            f"listener {self.port} 127.0.0.1",
+            "allow_anonymous true",
+            "user root",
+            "persistence true",
+            f"persistence_location {self.folder}/",
+            "max_inflight_messages 0",
+            "max_queued_messages 0",
+        )
+        (self.folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
+        self.start()
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="consumer", clean_session=False)
+        client.reconnect_delay_set(1, 1)
+        client.on_connect = lambda client, *_: client.subscribe("ekya/+/answers", qos=1)
+        client.on_message = lambda _client, _data, message: self.came.add(_id(message.payload))
+        client.connect("127.0.0.1", self.port)
+        client.loop_start()
+        self._client = client
+
+    def start(self) -> None:
+        """Starts the broker; returns when it listens."""
+        command = [str(_MOSQUITTO), "-c", str(self.folder / "mosquitto.conf")]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ends_s = time.monotonic() + _STARTS_S
+        while not _listens(self.port):
+            if time.monotonic() > ends_s:
+                raise UserError("the MQTT broker does not start")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ends the broker, which stores what it has for its consumer."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def pause(self, on: bool) -> None:
+        """Stops the broker without ending it, or lets it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends consumer and broker."""
+        if self._client is not None:
+            self._client.disconnect()
+            self._client.loop_stop()
+        self.pause(False)
+        self.stop()
+
+
+def _id(payload: bytes) -> str:
+    """Returns the id of an answer, without reading all of it: it comes first."""
+    return payload.split(b'"', 4)[3].decode()
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
