@@ -2,6 +2,7 @@
 
     python experiments/chaos.py --minutes 10 --seed 1
     python experiments/chaos.py --faults kill:raylet,hang:decoder,full,camera:cut --json -
+    python experiments/chaos.py --only kill,stop --minutes 120
 
 The service watches rendered cameras in short windows, and an RTSP camera. Faults are drawn without
 replacement until all were drawn: processes of each kind are killed, alone and in pairs, stopped for seconds,
@@ -30,13 +31,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from chaos_blows import Surroundings
-from chaos_cameras import Camera, why_no_cameras, write_videos
 from chaos_checks import Answers, Terms, journal_wrong, shared_memory
-from chaos_faults import INVARIANTS, Fault, deck, line, summary, table
+from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, line, summary, table
 from chaos_run import Chaos
-from chaos_service import Service, shipped_fleet
-from chaos_surroundings import Broker, Clock, Disk, free_port
+from chaos_service import Service
+from chaos_surroundings import Surroundings, free_port, opened
 from chaos_terms import FleetTerms
 from recipe import Json, Seed, run
 
@@ -45,71 +44,6 @@ from ekya.core.errors import UserError
 
 DETECTOR = Path(__file__).resolve().parents[2] / "shared" / "data" / "weights" / "FastestDet.onnx"
 _GROWTH, _GROWTH_BYTES = 1.3, 200e6
-_NEEDS = ("full", "clock", "broker", "camera")
-"""Faults that need more than the service."""
-
-
-def opened(
-    place: Path,
-    wanted: set[str] | None,
-    detector: Path,
-    stack: ExitStack,
-    say: Callable[[str], None],
-) -> tuple[Surroundings, set[str]]:
-    """Opens what surrounds a service.
-
-    Args:
-        place: folder of the service.
-        wanted: faults that are wanted, as in ``Fault.what``; None for all that are possible here.
-        detector: that cameras need.
-        stack: closes it.
-        say: for what is left out.
-
-    Returns:
-        the surroundings, and the faults that are left out.
-
-    Raises:
-        UserError: what a named fault needs is missing.
-    """
-    disk = clock = broker = None
-    cameras: tuple[Camera, ...] = ()
-    without = set()
-    for what in _NEEDS:
-        if wanted is not None and what not in wanted:
-            without.add(what)
-            continue
-        try:
-            if what == "full":
-                disk = Disk(place / "runs")
-                disk.mount()
-                stack.callback(disk.close)
-            elif what == "clock":
-                clock = Clock.of(place / "clock")
-            elif what == "broker":
-                broker = Broker(place / "broker")
-                stack.callback(broker.close)
-                broker.open()
-            else:
-                cameras = (_camera(place, detector, stack),)
-        except UserError as error:
-            if wanted is not None:
-                raise
-            disk, broker = (None if what == "full" else disk), (None if what == "broker" else broker)
-            without.add(what)
-            say(f"Without {what}: {error}")
-    return Surroundings(disk, clock, broker, cameras), without
-
-
-def _camera(place: Path, detector: Path, stack: ExitStack) -> Camera:
-    if why := why_no_cameras():
-        raise UserError(f"there is no RTSP server; {why}")
-    if not detector.is_file():
-        raise UserError(f"{detector}: there is no such file; name FastestDet's with --golden")
-    shown = shipped_fleet()["streams"][-1]["source"]
-    camera = Camera("rtsp", write_videos(shown, place / "videos"))
-    stack.callback(camera.kill)
-    camera.start()
-    return camera
 
 
 def played(chaos: Chaos, faults: Iterator[Fault], seconds: float, say: Callable[[str], None]) -> list[str]:
@@ -153,6 +87,9 @@ def main(
     faults: Annotated[
         str | None, typer.Option(metavar="LIST", help="Only these faults, in this order: kill:raylet,power.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Draw faults of these kinds alone: kill,stop.")
+    ] = None,
     cameras: Annotated[int, typer.Option(min=2, max=3, help="Rendered cameras at the start.")] = 2,
     window: Annotated[float, typer.Option(min=5.0, help="Length of a retraining window, seconds.")] = 12.0,
     patience: Annotated[
@@ -169,11 +106,11 @@ def main(
     """Serve cameras under random faults, and check the service's invariants after each."""
     chance = random.Random(seed)  # noqa: S311
     named = None if faults is None else [Fault.of(one) for one in faults.split(",")]
+    wanted = _wanted(named, only)
     place = (Path(tempfile.mkdtemp(prefix="chaos-")) if folder is None else folder).resolve()
     with output(json_to) as channel:
         channel.say(f"Seed {seed}; folder {place}")
         with ExitStack() as stack:
-            wanted = None if named is None else {fault.what for fault in named}
             around, without = opened(place, wanted, golden, stack, channel.say)
             service = served(place, window, cameras, around, golden)
             others = [camera.id for camera in around.cameras]
@@ -181,9 +118,23 @@ def main(
             terms = FleetTerms(service, chance, {name: Terms() for name in names}, frozenset(others))
             chaos = Chaos(service, around, Answers(service.answers), chance, patience, terms)
             stack.callback(service.end)
+            if wanted is not None:
+                without |= {*PARTS, *WHOLE} - wanted
             chosen = deck(chance, without) if named is None else iter(named)
             failed = played(chaos, chosen, 60.0 * minutes, lambda said: _say(channel, said))
         report(channel, chaos, seed, failed, place, keep)
+
+
+def _wanted(named: Sequence[Fault] | None, only: str | None) -> set[str] | None:
+    """Returns which faults are wanted, as in ``Fault.what``; None for all."""
+    if named is not None:
+        return {fault.what for fault in named}
+    if only is None:
+        return None
+    wanted = set(only.split(","))
+    if unknown := wanted - {*PARTS, *WHOLE}:
+        raise UserError(f"--only: {', '.join(sorted(unknown))} is none of {', '.join((*PARTS, *WHOLE))}")
+    return wanted
 
 
 def served(place: Path, window_s: float, streams: int, around: Surroundings, detector: Path) -> Service:

@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import psutil
-from chaos_cameras import Camera
 from chaos_faults import Fault
 from chaos_service import Service, UnansweredError, tear
-from chaos_surroundings import Broker, Clock, Disk
+from chaos_surroundings import Surroundings
 
 from ekya.core.errors import UserError
 from ekya.results.storage.segmented_journal import segments
@@ -34,23 +33,6 @@ _MOMENT_S = 120.0
 _LOOK_S = 0.02
 _MOMENTS = {"retraining": "StartRetraining", "swap": "ServeModel"}
 """Commands in the journal, which are on disk before they are carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What surrounds the service and can fail; None for what is not there.
-
-    Attributes:
-        disk: of the service's folder.
-        clock: of its processes.
-        broker: that its answers go to.
-        cameras: RTSP cameras that it watches.
-    """
-
-    disk: Disk | None = None
-    clock: Clock | None = None
-    broker: Broker | None = None
-    cameras: tuple[Camera, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

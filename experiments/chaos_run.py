@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
-from chaos_blows import Blow, Surroundings
+from chaos_blows import Blow
 from chaos_checks import Answers, frames_wrong, journal_wrong, terms_wrong
 from chaos_faults import Fault, Outcome
 from chaos_service import Service, until
+from chaos_surroundings import Surroundings
 from chaos_terms import FleetTerms
 
 from ekya.system.processes import send_signal, still_runs

@@ -1,4 +1,4 @@
-"""What surrounds the service of ``chaos.py`` and can fail: its disk, its clock, its port, its broker."""
+"""What surrounds the service of ``chaos.py`` and can fail: its disk, its clock, its broker, its cameras."""
 
 import os
 import shutil
@@ -7,12 +7,15 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from chaos_cameras import Camera, why_no_cameras, write_videos
+from chaos_service import shipped_fleet
 
 from ekya.core.errors import UserError
 
@@ -186,6 +189,91 @@ class Broker:
             self._client.loop_stop()
         self.pause(False)
         self.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What surrounds the service and can fail; None for what is not there.
+
+    Attributes:
+        disk: of the service's folder.
+        clock: of its processes.
+        broker: that its answers go to.
+        cameras: RTSP cameras that it watches.
+    """
+
+    disk: Disk | None = None
+    clock: Clock | None = None
+    broker: Broker | None = None
+    cameras: tuple[Camera, ...] = ()
+
+
+def opened(
+    place: Path,
+    wanted: Collection[str] | None,
+    detector: Path,
+    stack: ExitStack,
+    say: Callable[[str], None],
+) -> tuple[Surroundings, set[str]]:
+    """Opens what surrounds a service.
+
+    Args:
+        place: folder of the service.
+        wanted: faults that are wanted, as in ``Fault.what``; None for all that are possible here.
+        detector: that cameras need.
+        stack: closes it.
+        say: for what is left out.
+
+    Returns:
+        the surroundings, and the faults that are left out.
+
+    Raises:
+        UserError: what a wanted fault needs is missing.
+    """
+    makers: Mapping[str, Callable[[], Any]] = {
+        "full": lambda: _disk(place / "runs", stack),
+        "clock": lambda: Clock.of(place / "clock"),
+        "broker": lambda: _broker(place / "broker", stack),
+        "camera": lambda: _camera(place / "videos", detector, stack),
+    }
+    made = {}
+    for what, make in makers.items():
+        if wanted is not None and what not in wanted:
+            continue
+        try:
+            made[what] = make()
+        except UserError as error:
+            if wanted is not None:
+                raise
+            say(f"Without {what}: {error}")
+    cameras = (made["camera"],) if "camera" in made else ()
+    around = Surroundings(made.get("full"), made.get("clock"), made.get("broker"), cameras)
+    return around, set(makers) - set(made)
+
+
+def _disk(folder: Path, stack: ExitStack) -> Disk:
+    disk = Disk(folder)
+    disk.mount()
+    stack.callback(disk.close)
+    return disk
+
+
+def _broker(folder: Path, stack: ExitStack) -> Broker:
+    broker = Broker(folder)
+    stack.callback(broker.close)
+    broker.open()
+    return broker
+
+
+def _camera(folder: Path, detector: Path, stack: ExitStack) -> Camera:
+    if why := why_no_cameras():
+        raise UserError(f"there is no RTSP server; {why}")
+    if not detector.is_file():
+        raise UserError(f"{detector}: there is no such file; name FastestDet's with --golden")
+    camera = Camera("rtsp", write_videos(shipped_fleet()["streams"][-1]["source"], folder))
+    stack.callback(camera.kill)
+    camera.start()
+    return camera
 
 
 def _id(payload: bytes) -> str:
