@@ -36,7 +36,6 @@ from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, line, summary, t
 from chaos_run import Chaos
 from chaos_service import Service
 from chaos_surroundings import Surroundings, free_port, opened
-from chaos_terms import FleetTerms
 from recipe import Json, Seed, run
 
 from ekya.cli.output import Output, output
@@ -113,10 +112,9 @@ def main(
         with ExitStack() as stack:
             around, without = opened(place, wanted, golden, stack, channel.say)
             service = served(place, window, cameras, around, golden)
-            others = [camera.id for camera in around.cameras]
-            names = [*list(service.cameras)[:cameras], *others]
-            terms = FleetTerms(service, chance, {name: Terms() for name in names}, frozenset(others))
-            chaos = Chaos(service, around, Answers(service.answers), chance, patience, terms)
+            names = [*list(service.cameras)[:cameras], *(camera.id for camera in around.cameras)]
+            wanted_of = {name: Terms() for name in names}
+            chaos = Chaos(service, Answers(service.answers), chance, patience, wanted_of, around)
             stack.callback(service.end)
             if wanted is not None:
                 without |= {*PARTS, *WHOLE} - wanted
@@ -144,7 +142,7 @@ def served(place: Path, window_s: float, streams: int, around: Surroundings, det
     service.prepare(
         streams,
         [camera.stream for camera in around.cameras],
-        [] if around.broker is None else [around.broker.sink],
+        around.sinks,
         detector.resolve() if around.cameras else None,
     )
     return service

@@ -28,7 +28,7 @@ SHOWS = ("plain", "size", "codec")
 """What a camera can show; all are the same street."""
 
 _PICTURES = 120
-_SMALLER = 0.75
+_SMALLER = 0.8
 
 
 @dataclass(slots=True, eq=False)

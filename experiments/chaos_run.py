@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psutil
 from chaos_blows import Blow
-from chaos_checks import Answers, frames_wrong, journal_wrong, terms_wrong
+from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
 from chaos_faults import Fault, Outcome
 from chaos_service import Service, until
 from chaos_surroundings import Surroundings
@@ -32,15 +32,17 @@ class Chaos:
 
     Attributes:
         patience: factor of all time limits.
+        wanted: cameras that should be there, and what was asked of them.
+        around: what surrounds the service.
         cuts: deaths of the service that its supervisor did not count.
     """
 
     service: Service
-    around: Surroundings
     answers: Answers
     chance: random.Random
     patience: float
-    terms: FleetTerms
+    wanted: dict[str, Terms]
+    around: Surroundings = field(default_factory=Surroundings)
     began_s: float = 0.0
     cuts: int = 0
     deaths_s: list[float] = field(default_factory=list)
@@ -49,12 +51,25 @@ class Chaos:
     _seen: dict[str, int] = field(default_factory=dict)
     _owed: frozenset[str] = frozenset()
     _silent_s: float = 0.0
+    _terms: FleetTerms = field(init=False)
+
+    def __post_init__(self) -> None:
+        fixed = frozenset(camera.id for camera in self.around.cameras)
+        self._terms = FleetTerms(self.service, self.chance, self.wanted, fixed)
+
+    def active(self) -> list[str]:
+        """Returns the cameras that should serve."""
+        return self._terms.active()
+
+    def changed(self, kind: str, name: str) -> str:
+        """Changes a term of a camera and returns it in words; empty where that makes no sense now."""
+        return self._terms.changed(kind, name)
 
     def strike(self, fault: Fault) -> Outcome:
         """Changes terms, does a fault, waits for the recovery and checks the invariants."""
         service, failed = self.service, []
         at_s = time.monotonic() - self.began_s
-        changed = tuple(self.terms.change(failed))
+        changed = tuple(self._terms.change(failed))
         self.look(failed)
         before = service.by_kind()
         victims = [self.chance.choice(before[kind]) for kind in fault.victims if before[kind]]
@@ -90,7 +105,7 @@ class Chaos:
             failed.append(why[0])
             self._mend(victims)
         failed += journal_wrong(service.runs)
-        noted = [*blow.noted, *self.terms.resume(failed)]
+        noted = [*blow.noted, *self._terms.resume(failed)]
         outcome = Outcome(
             str(fault),
             at_s,
@@ -121,13 +136,13 @@ class Chaos:
         now_s = time.monotonic()
         told = self.service.status()
         states = {} if told is None else {one["id"]: one["state"] for one in told["cameras"]}
-        serving = [name for name in self.terms.active() if not self._is_set_aside(states.get(name))]
+        serving = [name for name in self.active() if not self._is_set_aside(states.get(name))]
         self._silent_s = max([self._silent_s, *(now_s - self._grown_s.get(name, now_s) for name in serving)])
         if told is None:
             self._seen = {}
             yield f"serves: no answer ({self.service.restarts()} restarts)"
             return
-        for difference in terms_wrong(told, self.terms.cameras):
+        for difference in terms_wrong(told, self.wanted):
             self._seen = {}
             yield f"terms: {difference}"
         for name in serving:
@@ -149,7 +164,7 @@ class Chaos:
         for name in serving:
             if self.answers.counts.get(name, 0) < self._seen.get(name, 0) + _MORE:
                 yield f"answers: {name} gives none"
-        if self.around.broker is not None and (missing := self._owed - self.around.broker.came):
+        if self.around.consumer is not None and (missing := self._owed - self.around.consumer.ids()):
             yield f"frames: {len(missing)} answers have not come to the broker's consumer"
 
     def _is_set_aside(self, state: str | None) -> bool:
@@ -185,7 +200,7 @@ class Chaos:
             self.look([])
             told = self.service.status()
             states = {} if told is None else {one["id"]: one["state"] for one in told["cameras"]}
-            return bool(states) and all(states.get(name) == "serving" for name in self.terms.active())
+            return bool(states) and all(states.get(name) == "serving" for name in self.active())
 
         return until(serves, _READY_S * self.patience) is not None
 
@@ -204,5 +219,5 @@ class Chaos:
             failed.append(f"left: {service.ray}")
         self.look(failed)
         if code == 0:
-            unbroken = set(self.terms.cameras) - self.terms.broken
+            unbroken = set(self.wanted) - self._terms.broken
             failed += frames_wrong(service.runs, self.answers.ids, unbroken)

@@ -2,26 +2,22 @@
 
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import paho.mqtt.client as mqtt
 from chaos_cameras import Camera, why_no_cameras, write_videos
 from chaos_service import shipped_fleet
+from mosquitto import Broker, Consumer
 
 from ekya.core.errors import UserError
 
 _DISK = "1500m"
-_STARTS_S = 10.0
-_MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 _CLOCK = Path(__file__).resolve().with_name("chaos_clock.c")
 
 
@@ -110,87 +106,6 @@ class Clock:
             file.write(struct.pack("=q", by_s))
 
 
-@dataclass(slots=True, eq=False)
-class Broker:
-    """An MQTT broker, Debian's mosquitto, and a consumer of all answers whose session it keeps.
-
-    Attributes:
-        folder: of its settings and its store; made.
-        port: of it.
-        came: ids of the answers that have come.
-    """
-
-    folder: Path
-    port: int = 0
-    came: set[str] = field(default_factory=set)
-    _process: subprocess.Popen[bytes] | None = None
-    _client: mqtt.Client | None = None
-
-    @property
-    def sink(self) -> Mapping[str, Any]:
-        """Its sink in a fleet file."""
-        return {"kind": "mqtt", "name": "broker", "host": "127.0.0.1", "port": self.port, "discovery": None}
-
-    def open(self) -> None:
-        """Starts broker and consumer.
-
-        Raises:
-            UserError: there is no mosquitto.
-        """
-        if _MOSQUITTO is None:
-            raise UserError("there is no MQTT broker; apt-get install mosquitto")
-        self.folder.mkdir(parents=True)
-        self.port = free_port()
-        lines = (
-            f"listener {self.port} 127.0.0.1",
-            "allow_anonymous true",
-            "user root",
-            "persistence true",
-            f"persistence_location {self.folder}/",
-            "max_inflight_messages 0",
-            "max_queued_messages 0",
-        )
-        (self.folder / "mosquitto.conf").write_text("\n".join(lines) + "\n")
-        self.start()
-        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="consumer", clean_session=False)
-        client.reconnect_delay_set(1, 1)
-        client.on_connect = lambda client, *_: client.subscribe("ekya/+/answers", qos=1)
-        client.on_message = lambda _client, _data, message: self.came.add(_id(message.payload))
-        client.connect("127.0.0.1", self.port)
-        client.loop_start()
-        self._client = client
-
-    def start(self) -> None:
-        """Starts the broker; returns when it listens."""
-        command = [str(_MOSQUITTO), "-c", str(self.folder / "mosquitto.conf")]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        ends_s = time.monotonic() + _STARTS_S
-        while not _listens(self.port):
-            if time.monotonic() > ends_s:
-                raise UserError("the MQTT broker does not start")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Ends the broker, which stores what it has for its consumer."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-            self._process = None
-
-    def pause(self, on: bool) -> None:
-        """Stops the broker without ending it, or lets it go on."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
-
-    def close(self) -> None:
-        """Ends consumer and broker."""
-        if self._client is not None:
-            self._client.disconnect()
-            self._client.loop_stop()
-        self.pause(False)
-        self.stop()
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What surrounds the service and can fail; None for what is not there.
@@ -199,13 +114,23 @@ class Surroundings:
         disk: of the service's folder.
         clock: of its processes.
         broker: that its answers go to.
+        consumer: of these answers.
         cameras: RTSP cameras that it watches.
     """
 
     disk: Disk | None = None
     clock: Clock | None = None
     broker: Broker | None = None
+    consumer: Consumer | None = None
     cameras: tuple[Camera, ...] = ()
+
+    @property
+    def sinks(self) -> list[Mapping[str, Any]]:
+        """Sinks of answers in a fleet file."""
+        if self.broker is None:
+            return []
+        place = {"host": "127.0.0.1", "port": self.broker.port, "discovery": None}
+        return [{"kind": "mqtt", "name": "broker", **place}]
 
 
 def opened(
@@ -247,7 +172,8 @@ def opened(
                 raise
             say(f"Without {what}: {error}")
     cameras = (made["camera"],) if "camera" in made else ()
-    around = Surroundings(made.get("full"), made.get("clock"), made.get("broker"), cameras)
+    broker, consumer = made.get("broker", (None, None))
+    around = Surroundings(made.get("full"), made.get("clock"), broker, consumer, cameras)
     return around, set(makers) - set(made)
 
 
@@ -258,11 +184,13 @@ def _disk(folder: Path, stack: ExitStack) -> Disk:
     return disk
 
 
-def _broker(folder: Path, stack: ExitStack) -> Broker:
+def _broker(folder: Path, stack: ExitStack) -> tuple[Broker, Consumer]:
     broker = Broker(folder)
-    stack.callback(broker.close)
-    broker.open()
-    return broker
+    broker.start()
+    stack.callback(broker.kill)
+    consumer = Consumer(broker.port)
+    stack.callback(consumer.close)
+    return broker, consumer
 
 
 def _camera(folder: Path, detector: Path, stack: ExitStack) -> Camera:
@@ -276,19 +204,9 @@ def _camera(folder: Path, detector: Path, stack: ExitStack) -> Camera:
     return camera
 
 
-def _id(payload: bytes) -> str:
-    """Returns the id of an answer, without reading all of it: it comes first."""
-    return payload.split(b'"', 4)[3].decode()
-
-
 def free_port() -> int:
     """Returns a port that nobody listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     return port
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
