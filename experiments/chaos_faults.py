@@ -122,7 +122,7 @@ def deck(chance: random.Random, without: Collection[str] = ()) -> Iterator[Fault
     """
     while True:
         singles = [Fault(what, (kind,)) for what, kinds in PARTS.items() for kind in kinds]
-        pairs = [Fault("kill", tuple(chance.sample(KINDS, 2))) for _ in range(3)]
+        pairs = [Fault(what, tuple(chance.sample(KINDS, 2))) for what in ("kill", "stop") for _ in range(3)]
         whole = [Fault(what) for what in WHOLE]
         cards = [*singles, *pairs, *whole, Fault("restart"), Fault("power")]
         chance.shuffle(cards)

@@ -68,8 +68,8 @@ def test_terms_that_are_not_as_asked_for_are_named():
 
 
 def test_same_seed_deals_same_faults_and_every_kind_dies():
-    dealt = list(islice(chaos_faults.deck(random.Random(3)), 58))
-    assert dealt == list(islice(chaos_faults.deck(random.Random(3)), 58))
+    dealt = list(islice(chaos_faults.deck(random.Random(3)), 57))
+    assert dealt == list(islice(chaos_faults.deck(random.Random(3)), 57))
     alone = {fault.kinds[0] for fault in dealt if fault.what == "kill" and len(fault.kinds) == 1}
     assert alone == set(chaos_faults.KINDS)
     assert {fault.what for fault in dealt} == {*chaos_faults.PARTS, *chaos_faults.WHOLE}
