@@ -2,15 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ekya.control.journal_replay import replay
 from ekya.control.loop_state import LoopState, as_asked
 from ekya.core.errors import UserError
 from ekya.planning.schedulers.registry import make_scheduler
+from ekya.results.storage.hour_tables import next_rows
 from ekya.results.storage.journal import read_header, read_steps
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import segment_state, segments
@@ -26,6 +28,8 @@ class Answers:
         path: of the file.
         newest: number of the newest answer by camera.
         counts: number of answers by camera.
+        ids: of all answers.
+        uncut: of the answers since the last power cut; frames that one takes are numbered again.
         deaths: of the service process so far; after each, answers of a camera may come again once.
         again: number of times that answers came again
     """
@@ -33,6 +37,8 @@ class Answers:
     path: Path
     newest: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    ids: set[str] = field(default_factory=set)
+    uncut: set[str] = field(default_factory=set)
     deaths: int = 0
     again: int = 0
     _forgiven: dict[str, int] = field(default_factory=dict)
@@ -54,7 +60,8 @@ class Answers:
 
     def _line(self, line: bytes) -> Iterator[str]:
         try:
-            camera, _, number = json.loads(line)["id"].rpartition("/")
+            name = json.loads(line)["id"]
+            camera, _, number = name.rpartition("/")
         except (ValueError, KeyError, TypeError):
             yield f"a line of the sink is no answer: {line[:80]!r}"
             return
@@ -64,6 +71,8 @@ class Answers:
             if self._forgiven.get(camera, 0) >= self.deaths:
                 yield f"{camera}/{frame} came after {camera}/{newest}, and the service had not died since"
             self._forgiven[camera] = self.deaths
+        self.ids.add(name)
+        self.uncut.add(name)
         self.newest[camera] = frame
         self.counts[camera] = self.counts.get(camera, 0) + 1
 
@@ -90,6 +99,28 @@ def journal_wrong(folder: RunFolder) -> list[str]:
             at_s = done.recorded.now_us / 1e6
             return [f"shares: {granted} of {capacity_milli} thousandths at {at_s:.1f} s ({path.name})"]
     return []
+
+
+def frames_wrong(folder: RunFolder, ids: Collection[str], unbroken: Collection[str]) -> Iterator[str]:
+    """Yields what is lost of a service that was stopped in order: frames on disk, or their answers.
+
+    Args:
+        folder: of the service.
+        ids: of the answers in the sink.
+        unbroken: cameras that were never paused or added, so that their frames on disk have no gap.
+    """
+    for hours in sorted((folder.path / "predictions").iterdir()):
+        camera, frame, gaps, missing = hours.name, -1, 0, 0
+        while (rows := next_rows(hours, frame)) is not None:
+            numbers = rows.frame.tolist()
+            gaps += sum(after != before + 1 for before, after in pairwise((frame, *numbers)))
+            answered = rows.frame[rows.answered_by == rows.frame].tolist()
+            missing += sum(f"{camera}/{number}" not in ids for number in answered)
+            frame = numbers[-1]
+        if gaps and camera in unbroken:
+            yield f"frames: {camera} has {gaps} gaps on disk"
+        if missing:
+            yield f"frames: {missing} answers of {camera} are on disk and not in the sink"
 
 
 def granted_milli(state: LoopState) -> int:

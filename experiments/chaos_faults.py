@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,19 +22,32 @@ INVARIANTS = {
     "stop": "the service ends in order when it is asked to",
     "left": "no process, shared memory or folder of Ray is left after the stop",
     "memory": "the processes need no more memory at the end than after the start",
+    "frames": "frames on disk have no gap, and each analysed one is at every sink",
+    "port": "a service whose port is taken says so and goes on",
 }
 
 SMALL_S, _LARGE_S, _HANG_S = 60.0, 150.0, 200.0
 _LARGE = ("service", "raylet", "gcs_server")
 
+OF_PROCESSES = ("kill", "stop", "hang", "memory")
+PARTS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(OF_PROCESSES, KINDS),
+    "term": ("retraining", "swap"),
+    "camera": ("flood", "stall", "size", "codec", "cut"),
+}
+"""What is named behind the colon of a fault."""
+
+WHOLE = ("restart", "power", "full", "clock", "port", "broker")
+"""Faults without a colon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to the service.
+    """What happens to the service or around it.
 
     Attributes:
-        what: ``kill``, ``stop`` (for seconds), ``hang`` (for good), ``restart`` or ``power``.
-        kinds: of processes.
+        what: one of ``PARTS`` or ``WHOLE``.
+        kinds: of processes, one or two; when a ``term`` comes, or what a ``camera`` does.
     """
 
     what: str
@@ -52,20 +65,29 @@ class Fault:
         """
         what, _, kinds = text.strip().partition(":")
         named = tuple(kinds.split("+")) if kinds else ()
-        whole = what in ("restart", "power")
-        if whole == bool(named) or not (whole or what in ("kill", "stop", "hang")) or set(named) - set(KINDS):
+        most = 0 if what in WHOLE else 2 if what in OF_PROCESSES else 1
+        known = what in WHOLE or what in PARTS
+        if not known or not min(1, most) <= len(named) <= most or set(named) - set(PARTS.get(what, ())):
             raise UserError(
-                f"--faults {text}: give kill:, stop: or hang: with one or two (+) of {', '.join(KINDS)}; "
-                "restart, or power"
+                f"--faults {text}: give {':, '.join(OF_PROCESSES)}: with one or two (+) of "
+                f"{', '.join(KINDS)}; "
+                f"term: with {' or '.join(PARTS['term'])}; camera: with one of {', '.join(PARTS['camera'])}; "
+                f"or {', '.join(WHOLE)}"
             )
         return Fault(what, named)
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Kinds of processes that it is done to."""
+        return self.kinds if self.what in OF_PROCESSES else ()
 
     @property
     def limit_s(self) -> float:
         """Seconds within which everything must be in order again."""
         if self.what == "hang":
             return _HANG_S
-        return _LARGE_S if self.what in ("restart", "power") or set(self.kinds) & set(_LARGE) else SMALL_S
+        small = self.what in ("kill", "stop", "broker", "camera") and not set(self.kinds) & set(_LARGE)
+        return SMALL_S if small else _LARGE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +113,20 @@ class Outcome:
     failed: tuple[str, ...]
 
 
-def deck(chance: random.Random) -> Iterator[Fault]:
-    """Yields faults without end: each of a kind once, in random order, then all again."""
+def deck(chance: random.Random, without: Collection[str] = ()) -> Iterator[Fault]:
+    """Yields faults without end: each of a kind once, in random order, then all again.
+
+    Args:
+        chance: for the order.
+        without: what cannot be done here, as in ``Fault.what``.
+    """
     while True:
-        singles = [Fault("kill", (kind,)) for kind in KINDS]
-        pairs = [Fault("kill", tuple(chance.sample(KINDS, 2))) for _ in range(3)]
-        stops = [Fault("stop", (kind,)) for kind in KINDS]
-        hangs = [Fault("hang", (kind,)) for kind in KINDS]
-        cards = [*singles, *pairs, *stops, *hangs, *[Fault("restart"), Fault("power")] * 2]
+        singles = [Fault(what, (kind,)) for what, kinds in PARTS.items() for kind in kinds]
+        pairs = [Fault(what, tuple(chance.sample(KINDS, 2))) for what in ("kill", "stop") for _ in range(3)]
+        whole = [Fault(what) for what in WHOLE]
+        cards = [*singles, *pairs, *whole, Fault("restart"), Fault("power")]
         chance.shuffle(cards)
-        yield from cards
+        yield from (card for card in cards if card.what not in without)
 
 
 def line(number: int, outcome: Outcome) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,26 +62,46 @@ class Service:
         folder: with the fleet file, the runs, the answers and what the service says.
         window_s: length of a window.
         capacity: in GPUs; one core stands for one.
+        port: of its page and API; 0 for a free one.
+        environment: further variables of its processes.
     """
 
     folder: Path
     window_s: float = 12.0
     capacity: float = 1.0
+    port: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     cameras: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def prepare(self, streams: int) -> None:
-        """Writes the fleet file, over the first rendered cameras of the shipped fleet."""
-        shipped = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-        self.cameras = {stream["id"]: stream for stream in shipped["streams"]}
+    def prepare(
+        self,
+        streams: int,
+        others: Sequence[Mapping[str, Any]] = (),
+        sinks: Sequence[Mapping[str, Any]] = (),
+        detector: Path | None = None,
+    ) -> None:
+        """Writes the fleet file, over the first rendered cameras of the shipped fleet.
+
+        Args:
+            streams: number of rendered cameras.
+            others: further streams.
+            sinks: of answers, besides the file.
+            detector: golden model where others are video, in which objects must be found; FastestDet's file.
+        """
+        shipped = shipped_fleet()
+        self.cameras = {stream["id"]: stream for stream in (*shipped["streams"], *others)}
         fleet = {key: value for key, value in shipped.items() if key not in ("name", "windows")}
         fleet |= {
             "gpus": self.capacity,
             "window_s": self.window_s,
-            "http": {"port": 0},
-            "answers": [{"kind": "jsonl", "name": SINK, "folder": str(self.folder)}],
-            "streams": list(self.cameras.values())[:streams],
+            "http": {"port": self.port},
+            "answers": [{"kind": "jsonl", "name": SINK, "folder": str(self.folder)}, *sinks],
+            "streams": [*shipped["streams"][:streams], *others],
         }
+        if detector is not None:
+            fleet["golden"] = {"model": "fastestdet", "weights": str(detector)}
+            fleet["classes"] = [*shipped["classes"], "background"]
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "fleet.yaml").write_text(yaml.safe_dump(fleet))
 
@@ -116,7 +136,7 @@ class Service:
                 [*_EKYA, "serve", "fleet.yaml", "--name", NAME],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, **self.environment},
                 cwd=self.folder,
                 start_new_session=True,
             )
@@ -184,11 +204,8 @@ class Service:
         return None
 
     def restarts(self) -> int:
-        """Returns how often the supervisor has started the service again."""
-        try:
-            return int(json.loads((self.runs.path / "restarts.json").read_text())["count"])
-        except (OSError, ValueError):
-            return 0
+        """Returns how often supervisors have started the service again, also on a full disk."""
+        return self.said.read_text(errors="replace").count("; it is started again in ")
 
     def processes(self) -> list[psutil.Process]:
         """Returns all its processes: those below the supervisor, and those that have its folder."""
@@ -252,6 +269,12 @@ class Service:
             raise UnansweredError(f"{method} {path}: {error.code} {said}") from error
         except (OSError, ValueError) as error:
             raise UnansweredError(f"{method} {path}: {error}") from error
+
+
+def shipped_fleet() -> Mapping[str, Any]:
+    """Returns the fleet of rendered cameras that Ekya brings along."""
+    fleet: Mapping[str, Any] = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+    return fleet
 
 
 def tear(service: Service, chance: random.Random) -> str:

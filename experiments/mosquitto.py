@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -65,6 +66,18 @@ class Broker:
             self._process.wait()
             self._process = None
 
+    def stop(self) -> None:
+        """Ends it in order: it stores what it has for consumers that are away."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def pause(self, on: bool) -> None:
+        """Stops it with its connections open, or lets it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
     def _listens(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
@@ -119,6 +132,11 @@ class Consumer:
                 name: Received(list(one.frames), list(one.unix_s), one.again)
                 for name, one in self._cameras.items()
             }
+
+    def ids(self) -> set[str]:
+        """Returns the ids of all answers that came so far."""
+        with self._lock:
+            return {f"{name}/{frame}" for name, one in self._cameras.items() for frame in one.frames}
 
     def close(self) -> None:
         """Ends the connection."""

@@ -6,14 +6,16 @@ gstreamer1.0-plugins-good, python3-gi), and nothing of Ekya:
     /usr/bin/python3 experiments/rtsp_server.py street.mp4 --port 8554
     ekya run --camera rtsp://127.0.0.1:8554/live --golden yolo11x.onnx
 
-The file's pictures are sent as they are encoded (H.264 in MP4, or JPEG in AVI), at its rate; nothing is
-encoded again. All clients of a camera share one broadcast: a late client joins at its current position. If
-the environment variables RTSP_USER and RTSP_PASSWORD are set, the server asks for them.
+The file's pictures are sent as they are encoded (H.264 or MPEG-4 in MP4, or JPEG in AVI), at its rate;
+nothing is encoded again. All clients of a camera share one broadcast: a late client joins at its current
+position. If the environment variables RTSP_USER and RTSP_PASSWORD are set, the server asks for them. From
+SIGUSR1 until SIGUSR2 it sends ten times as many pictures a second.
 """
 
 import argparse
 import importlib
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,7 +26,12 @@ from typing import Any
 
 NANOSECONDS = 1_000_000_000
 _DEMUXERS = {".mp4": "qtdemux", ".avi": "avidemux"}
-_PAYLOADERS = {"video/x-h264": "rtph264pay config-interval=-1", "image/jpeg": "rtpjpegpay"}
+_PAYLOADERS = {
+    "video/x-h264": "rtph264pay config-interval=-1",
+    "video/mpeg": "rtpmp4vpay config-interval=-1",
+    "image/jpeg": "rtpjpegpay",
+}
+_FLOOD = 10
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,15 @@ class Recording:
         for kind, element in _PAYLOADERS.items():
             if self.caps.startswith(kind):
                 return element
-        raise SystemExit(f"cannot send {self.caps.split(',')[0]}; use H.264 in MP4 or JPEG in AVI")
+        raise SystemExit(f"cannot send {self.caps.split(',')[0]}; use H.264 or MPEG-4 in MP4, or JPEG in AVI")
 
 
 class Broadcast:
-    """Feeds one running camera, picture after picture, at their rate, while it has clients."""
+    """Feeds one running camera, picture after picture, at their rate, while it has clients.
+
+    Attributes:
+        times: as many times the rate.
+    """
 
     def __init__(self, gst: ModuleType, glib: ModuleType, recording: Recording, source: Any) -> None:
         self._gst = gst
@@ -59,7 +70,8 @@ class Broadcast:
         self._recording = recording
         self._source = source
         self._sent = 0
-        self._began_us = glib.get_monotonic_time()
+        self._due_us = glib.get_monotonic_time()
+        self.times = 1
         self._feed()
 
     def _feed(self) -> bool:
@@ -68,8 +80,8 @@ class Broadcast:
         if self._source.emit("push-buffer", buffer) != self._gst.FlowReturn.OK:
             return False
         self._sent += 1
-        due_us = self._began_us + self._sent * self._recording.gap_ns // 1000
-        wait_ms = max(0, due_us - self._glib.get_monotonic_time()) // 1000
+        self._due_us += self._recording.gap_ns // 1000 // self.times
+        wait_ms = max(0, self._due_us - self._glib.get_monotonic_time()) // 1000
         self._glib.timeout_add(wait_ms, self._feed)
         return False
 
@@ -118,14 +130,21 @@ def main() -> int:
         f"{recording.payloader} name=pay0 pt=96 )"
     )
     factory.set_shared(True)
-    broadcasts = []
+    broadcasts: list[Broadcast] = []
 
     def configure(_: object, media: Any) -> None:
         source = media.get_element().get_by_name("pictures")
         source.set_property("caps", gst.Caps.from_string(recording.caps))
         broadcasts[:] = [Broadcast(gst, glib, recording, source)]
 
+    def set_times(times: int) -> bool:
+        for broadcast in broadcasts:
+            broadcast.times = times
+        return True
+
     factory.connect("media-configure", configure)
+    for number, times in ((signal.SIGUSR1, _FLOOD), (signal.SIGUSR2, 1)):
+        glib.unix_signal_add(glib.PRIORITY_DEFAULT, number, set_times, times)
     server = rtsp.RTSPServer()
     server.set_address("127.0.0.1")
     server.set_service(str(said.port))

@@ -72,6 +72,8 @@ class RayExecutor:
         on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
         zoo: keeps retrained models, if any are kept.
         alive: called several times a second.
+        may_go_on: whether the loop may take another step; called as often. While it may not, events wait,
+            and what the actors do goes on.
 
     Attributes:
         busy_s: time that the loop has spent between two waits.
@@ -91,13 +93,14 @@ class RayExecutor:
         on_the_gpu: bool = False,
         zoo: ZooKeeper | None = None,
         alive: Callable[[], None] = lambda: None,
+        may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.busy_s = 0.0
         self._returned_s: float | None = None
         self._actors = actors
         self._ready = ready
         self._clock = clock
-        self._stop, self._alive = stop, alive
+        self._stop, self._alive, self._may_go_on = stop, alive, may_go_on
         self._late = LateStreams([event for event in first_events if isinstance(event, ev.StreamAdded)])
         self._outbox: list[ev.Event] = [
             event for event in first_events if not isinstance(event, ev.StreamAdded)
@@ -143,7 +146,7 @@ class RayExecutor:
         self._posted.put(call)
 
     def wait(self, until_us: int) -> Batch:
-        """Returns the next events, at ``until_us`` at the latest.
+        """Returns the next events, at ``until_us`` at the latest unless the loop may not go on then.
 
         Raises:
             StoppedEarlyError: the run is to end.
@@ -152,10 +155,12 @@ class RayExecutor:
             self.busy_s += time.monotonic() - self._returned_s
         self._alive()
         self._call_posted()
-        while not (self._outbox or self._stop.is_set()):
+        while not self._stop.is_set():
             next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
             left_s = (next_us - self._clock.now_us()) / US_PER_S
-            if left_s <= 0:
+            if not self._may_go_on():
+                left_s = _STOP_CHECK_S
+            elif self._outbox or left_s <= 0:
                 break
             self._calls.wait(min(left_s, self._shares.left_s(), _STOP_CHECK_S))
             self._shares.pass_time()

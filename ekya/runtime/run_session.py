@@ -124,6 +124,7 @@ class RunSession:
             measured and written as usual.
         attach: called with the run's control when its loop begins.
         alive: called several times a second by the loop, as long as it does not hang.
+        may_go_on: whether the loop may take another step; called as often.
     """
 
     opened: OpenRun
@@ -134,6 +135,7 @@ class RunSession:
     stop: threading.Event = field(default_factory=threading.Event)
     attach: Callable[[LiveControl], None] = lambda control: None
     alive: Callable[[], None] = lambda: None
+    may_go_on: Callable[[], bool] = lambda: True
 
     def run(self, console: Console) -> Path:
         """Runs all windows, reports, and returns the run folder; see ``play``."""
@@ -183,6 +185,7 @@ class RunSession:
                 fleet.hand_over == "cuda-ipc",
                 zoo,
                 self.alive,
+                self.may_go_on,
             )
             limits = RunLimits(fleet, constants, opened.host.costs, opened.machine)
             control = LiveControl(on_ray, actors, clock, opened.folder, store, limits)

@@ -34,9 +34,10 @@ from ekya.runtime.remote_retrainings import RemoteRetrainings
 from ekya.runtime.run_session import LEAD_NS, RunSession
 from ekya.service.answers.publisher import Publisher
 from ekya.service.backend import ServiceBackend
+from ekya.service.disk_room import DiskRoom
 from ekya.service.exposition import Exposition
 from ekya.service.host_facts import HostMeter
-from ekya.service.http.access import TOKEN_FILE, token_of
+from ekya.service.http.access import token_of
 from ekya.service.http.server import HttpServer
 from ekya.service.kept_past import keep_past, read_past
 from ekya.service.logs import logged, secrets_hidden
@@ -85,7 +86,13 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
             ):
                 service = FleetService(run, with_token, stack, stop)
                 session = RunSession(
-                    run, shares, coordinator=service, stop=stop, attach=service.attach, alive=alive
+                    run,
+                    shares,
+                    coordinator=service,
+                    stop=stop,
+                    attach=service.attach,
+                    alive=alive,
+                    may_go_on=DiskRoom(run.folder.path, service.collect),
                 )
                 session.play(Console(quiet=True))
                 return service.starts_again
@@ -130,7 +137,7 @@ class FleetService:
         self._control: LiveControl | None = None
         self._keeper: StatusKeeper | None = None
         self._clock = WallClock(((0, 0),))
-        self._window_over = threading.Event()
+        self._collecting = threading.Event()
         self._stopping = False
 
     def begin_ns(self) -> int:
@@ -155,8 +162,12 @@ class FleetService:
             self.starts_again = True
             self._stop.set()
         if any(isinstance(event, ev.WindowClosed) for event in batch.events):
-            self._window_over.set()
+            self.collect()
             self._set_clock()
+
+    def collect(self) -> None:
+        """Has what is old removed, in another thread."""
+        self._collecting.set()
 
     def attach(self, control: LiveControl) -> None:
         """Opens log, metrics, answers and HTTP server of the run."""
@@ -181,10 +192,9 @@ class FleetService:
         server = HttpServer(backend, folder.path, token, self._run.fleet.http)
         publisher.start()
         stack.callback(publisher.close)
-        server.start()
+        # A service that goes on must not stay away because another process has its port for a time.
+        server.start(patient=self._run.options.resume is not None)
         stack.callback(server.close)
-        how = f"; log in with the token in {folder.path / TOKEN_FILE}" if self._with_token else ""
-        _LOG.info("serves at %s%s", server.url, how)
         collecting = threading.Thread(target=self._collect, args=(keeper,), name="retention", daemon=True)
         collecting.start()
         stack.callback(self._end_collecting, collecting)
@@ -228,8 +238,8 @@ class FleetService:
 
     def _collect(self, keeper: StatusKeeper) -> None:
         while True:
-            self._window_over.wait()
-            self._window_over.clear()
+            self._collecting.wait()
+            self._collecting.clear()
             try:
                 keep_past(self._run.folder, keeper.past())
             except (UserError, OSError) as error:
@@ -241,7 +251,7 @@ class FleetService:
 
     def _end_collecting(self, thread: threading.Thread) -> None:
         self._stopping = True
-        self._window_over.set()
+        self._collecting.set()
         thread.join()
 
 

@@ -1,14 +1,24 @@
 """What chaos.py notices of a service, and the faults that it knows."""
 
 import json
+import os
 import random
+import shutil
+import subprocess
+import sys
+import time
 from itertools import islice
 
+import chaos_blows
 import chaos_faults
 import pytest
-from chaos_checks import Answers, Terms, terms_wrong
+from chaos_checks import Answers, Terms, frames_wrong, terms_wrong
+from chaos_surroundings import Clock
+from street import row
 
 from ekya.core.errors import UserError
+from ekya.results.storage.hour_tables import HourWriter
+from ekya.results.storage.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -58,18 +68,76 @@ def test_terms_that_are_not_as_asked_for_are_named():
 
 
 def test_same_seed_deals_same_faults_and_every_kind_dies():
-    dealt = list(islice(chaos_faults.deck(random.Random(3)), 34))
-    assert dealt == list(islice(chaos_faults.deck(random.Random(3)), 34))
+    dealt = list(islice(chaos_faults.deck(random.Random(3)), 57))
+    assert dealt == list(islice(chaos_faults.deck(random.Random(3)), 57))
     alone = {fault.kinds[0] for fault in dealt if fault.what == "kill" and len(fault.kinds) == 1}
     assert alone == set(chaos_faults.KINDS)
+    assert {fault.what for fault in dealt} == {*chaos_faults.PARTS, *chaos_faults.WHOLE}
 
 
-@pytest.mark.parametrize("text", ["kill:raylet", "hang:decoder", "kill:spare+inference", "restart", "power"])
+def test_fault_that_cannot_be_done_here_is_not_dealt():
+    dealt = islice(chaos_faults.deck(random.Random(3), {"full", "camera"}), 100)
+    assert not {"full", "camera"} & {fault.what for fault in dealt}
+
+
+def test_every_fault_can_be_done():
+    assert set(chaos_blows.DONE) == {*chaos_faults.PARTS, *chaos_faults.WHOLE}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["kill:raylet", "hang:decoder", "kill:spare+inference", "restart", "power", "term:swap", "camera:cut"],
+)
 def test_fault_is_read_from_its_name(text):
     assert str(chaos_faults.Fault.of(text)) == text
 
 
-@pytest.mark.parametrize("text", ["kill", "kill:supervisor", "power:raylet", "burn:raylet"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kill",
+        "kill:supervisor",
+        "power:raylet",
+        "burn:raylet",
+        "camera:cut+size",
+        "kill:spare+raylet+service",
+    ],
+)
 def test_unknown_fault_is_refused(text):
     with pytest.raises(UserError, match="--faults"):
         chaos_faults.Fault.of(text)
+
+
+def test_lost_frames_and_answers_are_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    writer = HourWriter(folder.hours("cam-1"))
+    for frame in (0, 1, 2, 5):
+        writer.add(row(frame, analysed=True))
+    writer.close()
+    ids = {"cam-1/0", "cam-1/1", "cam-1/2"}
+    assert list(frames_wrong(folder, {*ids, "cam-1/5"}, ())) == []
+    assert list(frames_wrong(folder, ids, {"cam-1"})) == [
+        "frames: cam-1 has 1 gaps on disk",
+        "frames: 1 answers of cam-1 are on disk and not in the sink",
+    ]
+
+
+def test_clock_of_a_process_is_set_off_and_it_sleeps_as_long_as_it_should(tmp_path):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler on this machine; apt-get install gcc")
+    clock = Clock.of(tmp_path / "clock")
+    clock.set_off(3600)
+    code = (
+        "import time; began = time.monotonic(); time.sleep(0.1); print(time.time(), time.monotonic() - began)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **clock.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    now_s, slept_s = map(float, done.stdout.split())
+    assert now_s == pytest.approx(time.time() + 3600, abs=60)
+    assert 0.1 <= slept_s < 5

@@ -234,7 +234,7 @@ def events_of(executor, actors):
 
 
 def make_executor(
-    actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False, zoo=None
+    actors, *first_events, capacity_milli=9000, ledger=None, stop=None, on_the_gpu=False, zoo=None, **more
 ):
     """Makes an executor of these actors."""
     return RayExecutor(
@@ -247,6 +247,7 @@ def make_executor(
         stop or threading.Event(),
         on_the_gpu,
         zoo,
+        **more,
     )
 
 

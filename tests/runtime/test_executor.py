@@ -92,6 +92,26 @@ def test_wait_after_stop_ends_within_a_second(executor_of, actors, monkeypatch):
     assert len(waits) == 5
 
 
+def test_events_wait_while_the_loop_may_not_go_on(executor_of, actors, own):
+    looks = iter([False] * 8)
+    executor = executor_of(LOST, may_go_on=lambda: next(looks, True))
+    batch = executor.wait(1 * S)
+    assert batch.events == (LOST,)
+    assert batch.now_us == 2 * S, "eight looks, four a second, although its limit has passed"
+
+
+def test_run_is_stopped_while_the_loop_may_not_go_on(executor_of):
+    stop = threading.Event()
+
+    def stop_and_hold():
+        stop.set()
+        return False
+
+    executor = executor_of(LOST, stop=stop, may_go_on=stop_and_hold)
+    with pytest.raises(StoppedEarlyError):
+        executor.wait(1 * S)
+
+
 def test_late_stream_is_added_at_its_time(executor_of):
     late = ev.StreamAdded(5 * S, "other", ())
     executor = executor_of(late)

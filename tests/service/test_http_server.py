@@ -1,6 +1,7 @@
 """The server's life, its page without a browser, and the file that says where it is."""
 
 import os
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -72,6 +73,30 @@ def test_port_in_use_is_an_error_of_the_user(ask, tmp_path):
     with pytest.raises(UserError, match=f"127.0.0.1:{port} cannot be listened on"):
         HttpServer(FakeService(), tmp_path, TOKEN, HttpConfig(port=port)).start()
     assert read_place(tmp_path) is None
+
+
+def test_patient_server_waits_until_its_port_is_free(tmp_path, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = HttpServer(FakeService(), tmp_path, TOKEN, HttpConfig(port=port))
+        server.start(patient=True)
+        assert f"127.0.0.1:{port} cannot be listened on" in caplog.text
+        assert read_place(tmp_path) is None
+    ends_s = time.monotonic() + 20
+    while read_place(tmp_path) is None:
+        assert time.monotonic() < ends_s
+        time.sleep(0.05)
+    assert Asking(server.url).get("/healthz", {}).status == 200
+    server.close()
+    assert read_place(tmp_path) is None
+
+
+def test_patient_server_closes_while_it_waits(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = HttpServer(FakeService(), tmp_path, TOKEN, HttpConfig(port=taken.getsockname()[1]))
+        server.start(patient=True)
+        server.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("http")]
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.1.4", "camera-server"])

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
 
 from ekya.config.fleet_sections import HttpConfig
 from ekya.core.errors import UserError
-from ekya.service.http.access import Keys
+from ekya.service.http.access import TOKEN_FILE, Keys
 from ekya.service.http.backend import Backend
 from ekya.service.http.endpoints import MOST_BYTES, Endpoints, errors_as_json
 from ekya.service.http.guard import Guard, is_loopback
@@ -28,6 +29,9 @@ MOST_CONNECTIONS = 256
 
 IDLE_S = 30.0
 """Time after which a connection without a whole request is closed, seconds."""
+
+AGAIN_S = 2.0
+"""Time between attempts to listen on a port that is taken, seconds."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +79,8 @@ class HttpServer:
         self._backend, self._folder, self._token, self._config = backend, folder, token, config
         self._place: Place | None = None
         self._thread: threading.Thread | None = None
+        self._waiting: threading.Thread | None = None
+        self._closed = threading.Event()
         self._began = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -86,27 +92,55 @@ class HttpServer:
             raise ValueError("the server was not started")
         return self._place.url
 
-    def start(self) -> None:
+    def start(self, patient: bool = False) -> None:
         """Listens, writes ``service.json``, and returns; requests are answered from now on.
+
+        Args:
+            patient: whether to return also where the port is in use, and to try again until it is free.
 
         Raises:
             UserError: the port is in use, or the address is not this machine's.
         """
+        try:
+            self._begin()
+        except UserError as error:
+            if not patient:
+                raise
+            _LOG.warning("%s; there is no page until it is free, and all else goes on", error)
+            self._waiting = threading.Thread(target=self._begin_later, name="http-waiting", daemon=True)
+            self._waiting.start()
+
+    def _begin_later(self) -> None:
+        while not self._closed.wait(AGAIN_S):
+            with suppress(UserError):
+                self._begin()
+                return
+
+    def _begin(self) -> None:
         config = self._config
         listening = _listen(config.address, config.port)
         self._place = Place.here(config.address, listening.getsockname()[1])
+        try:
+            self._place.write(self._folder)
+        except UserError:
+            listening.close()
+            raise
         app = application(self._backend, self._folder.name, self._token, config.metrics_open)
         self._thread = threading.Thread(target=self._run, args=(app, listening), name="http", daemon=True)
         self._thread.start()
         self._began.wait()
         if self._loop is None:
             raise RuntimeError("the HTTP server did not start; its log says why")
-        self._place.write(self._folder)
+        how = "" if self._token is None else f"; log in with the token in {self._folder / TOKEN_FILE}"
+        _LOG.info("serves at %s%s", self.url, how)
         if not is_loopback(config.address):
             _LOG.warning("%s is reached by others without encryption; put a TLS proxy before it", self.url)
 
     def close(self) -> None:
         """Ends all requests and removes ``service.json``. May be called twice."""
+        self._closed.set()
+        if self._waiting is not None:
+            self._waiting.join()
         if self._thread is None or self._place is None:
             return
         self._place.remove(self._folder)
