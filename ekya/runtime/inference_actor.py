@@ -139,7 +139,14 @@ class InferenceActor:
         return self.streams[stream].material(window, since_us, dose)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """Returns the events of all streams; waits up to the timeout for the first."""
+        """Returns the events of all streams; waits up to the timeout for the first.
+
+        Ends the process if a stream's loop is lost: what it held cannot be known.
+        """
+        for stream, one in tuple(self.streams.items()):
+            if one.is_lost:
+                _LOG.critical("%s: its inference has ended without a report; so does its process", stream)
+                os._exit(1)
         return self._mailbox.take(timeout_s)
 
     def end(self, horizon_us: int) -> list[StreamRow]:

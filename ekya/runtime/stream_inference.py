@@ -123,6 +123,7 @@ class StreamInference:
         )
         self._arrived = 0
         self._thread: threading.Thread | None = None
+        self._over = False
 
     def ready(self) -> Ready:
         """Warms up the model and returns the stream's settings."""
@@ -144,8 +145,14 @@ class StreamInference:
             self._arrived = max(self._arrived, now)
         self._reports.begin(clock)
         self._feed.begin(started_monotonic_ns, self._arrived)
-        self._thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its loop has ended without a report, as where there is no memory to report with."""
+        return self._thread is not None and not self._thread.is_alive() and not self._over
 
     def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
         """Sets λ and share; a frame that waits for the share gets the new one immediately.
@@ -272,12 +279,16 @@ class StreamInference:
         try:
             self._run()
         except Exception as error:
-            _LOG.exception("%s: its inference has failed", self._stream.id)
-            end_process_if_gpu_is_lost(error)
-            self._release()
-            reason = f"{type(error).__name__}: {error}"
-            now_us = max(self._reports.clock.now_us(), 0)
-            self._reports.report(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
+            self._fail(error)
+        self._over = True
+
+    def _fail(self, error: Exception) -> None:
+        _LOG.error("%s: its inference has failed", self._stream.id, exc_info=error)
+        end_process_if_gpu_is_lost(error)
+        self._release()
+        reason = f"{type(error).__name__}: {error}"
+        now_us = max(self._reports.clock.now_us(), 0)
+        self._reports.report(ev.WorkerDied(now_us, self._stream.id, ev.Role.INFERENCE, reason))
 
     def _release(self) -> None:
         self._process.share.leave(self._part)

@@ -594,6 +594,25 @@ def test_stream_that_loses_the_gpu_ends_its_process(two, monkeypatch):
     assert ended == [error]
 
 
+def test_stream_that_fails_without_a_report_ends_its_process(two, monkeypatch):
+    """There may be no memory to report with."""
+    ended = []
+    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def no_memory(_event):
+        raise MemoryError
+
+    configure_all(two)
+    events_of(two, 0)
+    two.poll(0.0)
+    assert ended == []
+    monkeypatch.setattr(two.streams[CAM]._reports, "report", no_memory)
+    show_damaged(CAM, MemoryError())
+    wait_for(lambda: two.poll(0.0) or ended)
+    assert ended[0] == 1
+
+
 def test_stream_that_leaves_frees_its_weights(two):
     configure_all(two)
     weights = weakref.ref(serving(two, OTHER).predictor)
