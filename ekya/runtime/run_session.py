@@ -60,6 +60,8 @@ _LOG = logging.getLogger(__name__)
 LEAD_NS = 500_000_000
 """Minimum time between announcing the start of the run to the cameras and the start itself."""
 
+_END_S = 10.0
+"""Time for the workers of a service to end. A run has all the time that its last frames take."""
 
 SEGMENT_BYTES = 32 << 20
 """Size after which a service begins another segment of its journal."""
@@ -210,7 +212,7 @@ class RunSession:
                     follows = "" if opened.options.endless else "; measuring what there is"
                     _LOG.warning("stopped at %.1f s%s", clock.now_us() / 1e6, follows)
             facts.busy_s, facts.run_s = on_ray.busy_s, clock.now_us() / 1e6
-            _end(actors, clock.now_us(), store)
+            _end(actors, clock.now_us(), store, _END_S if opened.options.endless else None)
         return facts
 
     def _journal(self) -> SegmentedJournal:
@@ -377,12 +379,15 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
     actors.make_spares()
 
 
-def _end(actors: FleetActors, horizon_us: int, store: StateStore) -> None:
-    """Ends every stream's inference and stores its frame counts."""
+def _end(actors: FleetActors, horizon_us: int, store: StateStore, within_s: float | None) -> None:
+    """Ends every stream's inference and stores its frame counts; waits for as long, or without limit."""
     ends = [inference.end.remote(horizon_us) for inference in actors.workers(ev.Role.INFERENCE)]
     saved = [retraining.end.remote() for retraining in actors.workers(ev.Role.RETRAINING)]
     missing = set(actors.streams)
+    _, hung = ray.wait([*ends, *saved], num_returns=len(ends) + len(saved), timeout=within_s)
     for reference in ends:
+        if reference in hung:
+            continue
         try:
             for row in ray.get(reference):
                 store.put_stream(row)
@@ -390,5 +395,4 @@ def _end(actors: FleetActors, horizon_us: int, store: StateStore) -> None:
         except RayError as error:
             _LOG.debug("an inference process is dead: %s", error)
     for stream in sorted(missing):
-        _LOG.warning("%s: its inference is dead; what it had written is kept", stream)
-    ray.wait(saved, num_returns=len(saved))
+        _LOG.warning("%s: its inference is dead or hangs; what it had written is kept", stream)
