@@ -89,12 +89,16 @@ def step(state: LoopState, batch: Batch, options: LoopOptions, needs: Needs, pla
     commands: list[cmd.Command] = []
     plan_again = False
     options = options_known(options, state)
+    # A run that goes on has started all workers, also those of streams that it tries again.
+    back = {event.stream for event in batch.events if isinstance(event, ev.WorkerBack)}
     for event in ev.in_order(batch.events):
         if _of_forgotten(state.fleet, event):
             continue
         before = state
         state = _learn(before, event, options, needs)
         matters = isinstance(event, PLANNED_AGAIN_AFTER)
+        if isinstance(event, ev.StreamReadmitted) and event.stream in back:
+            continue
         for command in answers(before.fleet, state, event, batch.now_us, options, needs):
             commands.append(command)
             state = replace(state, fleet=after_command(state.fleet, command, event.t_us))

@@ -152,6 +152,17 @@ def test_operator_resumes_a_stream_set_aside_at_once():
     assert hand.stream().status is Status.RESTARTING
 
 
+def test_run_that_goes_on_does_not_start_workers_again_that_it_has_started():
+    """A worker that is replaced after the plan would have neither λ nor share."""
+    hand = endless(150 * S)
+    set_aside(hand, 50)
+    at_us = 60 * S
+    turn = hand.give(at_us, ev.StreamReadmitted(at_us, A), ev.WorkerBack(at_us, A, INFERENCE))
+    assert only(cmd.RestartWorker, turn) == []
+    assert hand.stream().status is Status.SERVING
+    assert [command.stream for command in only(cmd.SetInference, turn)] == [A]
+
+
 def test_recording_that_ended_is_not_readmitted():
     hand = endless(150 * S)
     set_aside(hand, 50)
