@@ -145,7 +145,9 @@ class InferenceActor:
         """
         for stream, one in tuple(self.streams.items()):
             if one.is_lost:
-                _LOG.critical("%s: its inference has ended without a report; so does its process", stream)
+                _LOG.critical(
+                    "%s: its inference has ended without a report, or hangs; its process ends", stream
+                )
                 os._exit(1)
         return self._mailbox.take(timeout_s)
 

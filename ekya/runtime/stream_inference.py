@@ -40,6 +40,10 @@ from ekya.system.memory import give_back_freed
 _LOG = logging.getLogger(__name__)
 
 MEASURE_EVERY_S = 5.0
+HUNG_S = 60.0
+"""Time after which a loop that has not come to the next frame hangs. A thread that is started without memory
+may die before it says that it lives, and who started it waits for ever."""
+
 _POLL_S = 0.05
 _FLUSH_EVERY_S = 1.0
 _LAST_POLL_S, _REST_S = 0.2, 5.0
@@ -124,6 +128,7 @@ class StreamInference:
         self._arrived = 0
         self._thread: threading.Thread | None = None
         self._over = False
+        self._turned_s = time.monotonic()
 
     def ready(self) -> Ready:
         """Warms up the model and returns the stream's settings."""
@@ -146,13 +151,16 @@ class StreamInference:
         self._reports.begin(clock)
         self._feed.begin(started_monotonic_ns, self._arrived)
         thread = threading.Thread(target=self._serve, name=f"inference/{self._stream.id}", daemon=True)
+        self._turned_s = time.monotonic()
         thread.start()
         self._thread = thread
 
     @property
     def is_lost(self) -> bool:
-        """Whether its loop has ended without a report, as where there is no memory to report with."""
-        return self._thread is not None and not self._thread.is_alive() and not self._over
+        """Whether its loop has ended without a report, or hangs, as where there was no memory."""
+        if self._thread is None or self._over:
+            return False
+        return not self._thread.is_alive() or time.monotonic() - self._turned_s > HUNG_S
 
     def configure(self, config: InferenceConfig, share_milli: int, serial: int) -> Resized | None:
         """Sets λ and share; a frame that waits for the share gets the new one immediately.
@@ -308,8 +316,9 @@ class StreamInference:
             decoded = self._feed.poll(_POLL_S)
             self._reports.camera(bool(decoded))
             for arrived in decoded:
+                self._turned_s = time.monotonic()
                 self._answer(arrived)
-            now_s = time.monotonic()
+            now_s = self._turned_s = time.monotonic()
             if now_s - measured_s >= MEASURE_EVERY_S:
                 measured_s = now_s
                 used = self._process.use.measured(self._part)

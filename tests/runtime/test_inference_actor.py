@@ -613,6 +613,19 @@ def test_stream_that_fails_without_a_report_ends_its_process(two, monkeypatch):
     assert ended[0] == 1
 
 
+def test_stream_whose_loop_hangs_ends_its_process(two, monkeypatch):
+    ended, goes_on = [], threading.Event()
+    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.5)
+    configure_all(two)
+    two.poll(0.0)
+    assert ended == []
+    monkeypatch.setattr(two.streams[CAM]._record, "flush", goes_on.wait)
+    wait_for(lambda: two.poll(0.0) or ended)
+    goes_on.set()
+    assert ended[0] == 1
+
+
 def test_stream_that_leaves_frees_its_weights(two):
     configure_all(two)
     weights = weakref.ref(serving(two, OTHER).predictor)
