@@ -37,6 +37,7 @@ class ZooKind:
 
     Attributes:
         architecture, classes, resolution: of the edge models, the fleet, and the images that they learn.
+            A model may know only the first of the classes.
     """
 
     architecture: str
@@ -256,10 +257,15 @@ def _opened(folder: Path, kind: ZooKind) -> ZooFolder | str:
 
 
 def _other(known: ZooKind, kind: ZooKind) -> str | None:
-    """Returns how a zoo's models differ from those of the fleet; None if they do not."""
+    """Returns how a zoo's models differ from those of the fleet; None if they do not.
+
+    Classes that were added to the fleet since are its last ones. Models without them serve like those of
+    streams that have not met them yet.
+    """
+    first = kind.classes[: len(known.classes)]
     for key, of_zoo, of_fleet in (
         ("edge.model", known.architecture, kind.architecture),
-        ("classes", ", ".join(known.classes), ", ".join(kind.classes)),
+        ("classes", ", ".join(known.classes), ", ".join(kind.classes if first != known.classes else first)),
         ("edge.resolution", known.resolution, kind.resolution),
     ):
         if of_zoo != of_fleet:

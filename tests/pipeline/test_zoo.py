@@ -122,6 +122,18 @@ def test_zoo_of_other_models_is_left_as_it_is(tmp_path, opened, weights, caplog,
     assert (tmp_path / "zoo" / INDEX).read_bytes() == before
 
 
+def test_zoo_goes_on_when_the_fleet_has_one_more_class(tmp_path, opened, weights, caplog):
+    first = opened(tmp_path / "zoo")
+    first.keep(kept(1), weights("one"), ())
+    first.close()
+    larger = ["person", "car", "truck", "bus", "bicycle", "motorcycle", "tram"]
+    second = opened(tmp_path / "zoo", classes=larger)
+    second.keep(kept(2), weights("two"), ())
+    second.close()
+    assert opened(tmp_path / "zoo", classes=larger).models == (kept(1), kept(2))
+    assert caplog.text == ""
+
+
 def test_zoo_that_another_run_uses_is_left_to_it(tmp_path, opened, caplog):
     opened(tmp_path / "zoo")
     assert opened(tmp_path / "zoo").models == ()
