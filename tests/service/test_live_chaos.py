@@ -60,6 +60,26 @@ def test_invariants_hold_under_faults_of_what_surrounds_it(chaos) -> None:
     assert told["restarts"] == 0
 
 
+def test_a_day_holds_in_short(tmp_path, data_dir) -> None:
+    if why := why_no_cameras():
+        pytest.skip(f"no RTSP server on this machine; {why}")
+    if shutil.which("mosquitto", path="/usr/bin:/usr/sbin:/usr/local/sbin") is None:
+        pytest.skip("no MQTT broker on this machine; apt-get install mosquitto")
+    options = ("--minutes", "5", "--golden", str(data_dir / "weights" / "FastestDet.onnx"))
+    videos = (f"--video={path}" for path in sorted((data_dir / "videos").glob("*.mp4"))[:3])
+    done = subprocess.run(
+        [sys.executable, "experiments/day_in_an_hour.py", *options, *videos, "--out", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "All of it held." in done.stdout + done.stderr
+
+
 def test_invariants_hold_under_faults_of_cameras(chaos, data_dir) -> None:
     if why := why_no_cameras():
         pytest.skip(f"no RTSP server on this machine; {why}")

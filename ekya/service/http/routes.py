@@ -132,7 +132,7 @@ def _add(backend: Backend, call: Call) -> None:
 def _add_class(backend: Backend, call: Call) -> Note:
     name = call.values["name"]
     backend.add_class(name)
-    return Note(f"the service starts again with the class {name}, and answers in about ten seconds")
+    return Note(f"the service starts again with the class {name}, and answers again within half a minute")
 
 
 def _read(path: str, name: str, about: str, call: Callable[[Backend, Call], object], answers: Any) -> Route:
