@@ -179,7 +179,7 @@ def pause(config: CtlCameraConfig, output: Output) -> None:
 
 @command(CtlCameraConfig, "ekya ctl resume gate")
 def resume(config: CtlCameraConfig, output: Output) -> None:
-    """Go on with a paused camera."""
+    """Go on with a camera that is paused or set aside."""
     _post(config, output, "resume", "goes on")
 
 
