@@ -16,25 +16,29 @@ pytestmark = [pytest.mark.live, pytest.mark.long]
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def ran(script, *options):
+    """Runs an experiment to its end, which must be a success, and returns what it said."""
+    done = subprocess.run(
+        [sys.executable, f"experiments/{script}", *options],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout + done.stderr
+
+
 @pytest.fixture
 def chaos(tmp_path):
     """``chaos(faults)`` does these faults, and returns what was told of them."""
 
     def run(faults, *options):
-        done = subprocess.run(
-            [
-                *(sys.executable, "experiments/chaos.py", "--minutes", "9", "--seed", "7", "--patience", "2"),
-                *("--faults", ",".join(faults), "--folder", str(tmp_path / "chaos")),
-                *("--keep", "--json", str(tmp_path / "chaos.json"), *options),
-            ],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
-        )
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+        named = ("--minutes", "9", "--seed", "7", "--patience", "2", "--faults", ",".join(faults))
+        files = ("--folder", str(tmp_path / "chaos"), "--keep", "--json", str(tmp_path / "chaos.json"))
+        ran("chaos.py", *named, *files, *options)
         told = json.loads((tmp_path / "chaos.json").read_text())
         assert [one["fault"] for one in told["faults"]] == list(faults)
         assert sum(told["answers"].values()) > 100
@@ -67,17 +71,8 @@ def test_a_day_holds_in_short(tmp_path, data_dir) -> None:
         pytest.skip("no MQTT broker on this machine; apt-get install mosquitto")
     options = ("--minutes", "5", "--golden", str(data_dir / "weights" / "FastestDet.onnx"))
     videos = (f"--video={path}" for path in sorted((data_dir / "videos").glob("*.mp4"))[:3])
-    done = subprocess.run(
-        [sys.executable, "experiments/day_in_an_hour.py", *options, *videos, "--out", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    assert "All of it held." in done.stdout + done.stderr
+    said = ran("day_in_an_hour.py", *options, *videos, "--out", str(tmp_path))
+    assert "All of it held." in said
 
 
 def test_invariants_hold_under_faults_of_cameras(chaos, data_dir) -> None:
