@@ -113,7 +113,7 @@ class LiveControl:
         def change() -> None:
             coming = list(self._adding.values())
             fleet = _with(self._fleet, [*self._fleet.streams, *coming, stream])
-            if self._executor.changes.is_leaving(stream.id):
+            if not self._executor.changes.may_be_added(stream.id):
                 raise UserError(f"{stream.id}: the camera of this name is still ending; try again")
             # What an earlier camera of this name has learnt is not this one's.
             remove_all(self._folder, self._store, stream.id)

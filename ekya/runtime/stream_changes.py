@@ -129,8 +129,12 @@ class StreamChanges:
         self._leave(stream)
 
     def is_leaving(self, stream: StreamId) -> bool:
-        """Returns whether a removed stream still has workers, or is still being prepared."""
-        return stream in self._leaving or self._workers.prepares(stream)
+        """Returns whether a removed stream still has workers."""
+        return stream in self._leaving
+
+    def may_be_added(self, stream: StreamId) -> bool:
+        """Returns whether nothing is left of an earlier stream of this name, and no labels of it may come."""
+        return not (self.is_leaving(stream) or self._workers.prepares(stream))
 
     def ended(self, stream: StreamId, role: ev.Role) -> None:
         """Takes note that a worker has ended; a removed stream without workers is forgotten."""

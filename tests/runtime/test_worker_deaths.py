@@ -102,6 +102,13 @@ def test_stream_that_fails_alone_joins_its_process_again(run):
     assert run.reply(join, RayActorError()) == [(DIED, CAM)]
 
 
+def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
+    asked = tuple(cmd.PrepareStream(one, (), ()) for one in (CAM, OTHER))
+    run.executor.execute([cmd.BeginPreparation(1, 200, asked)])
+    assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
+    assert [run.reply(run.restart(one)) for one in (CAM, OTHER)] == [[(BACK, CAM)], [(BACK, OTHER)]]
+
+
 def test_stream_set_aside_leaves_and_the_last_one_ends_the_process(run):
     run.executor.execute([cmd.SetAside(CAM, "it died too often")])
     (leave,) = run.actors.calls("leave", run.process)
