@@ -1,4 +1,4 @@
-"""How ``chaos.py`` does each fault to a service, or to what surrounds it."""
+"""Does each fault of ``chaos.py`` to a service, or to what surrounds it."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What surrounds the service of ``chaos.py`` and can fail: its disk, its clock, its broker, its cameras."""
+"""Surroundings of the service of ``chaos.py`` that can fail: its disk, its clock, its broker, its cameras."""
 
 import os
 import shutil

@@ -25,8 +25,9 @@ _EVERY_S = 0.1
 
 _ASK_EVERY_S, _ASK_AGAIN_S = 2.0, 0.5
 _ANSWER_S, _UNANSWERED = 3.0, 5
-"""A process that leaves so many greetings in a row unanswered, each for so long, hangs. Ray itself gives a
-raylet up after half a minute, and then ends all actors. A count, since the machine may have been stopped."""
+"""A process hangs that leaves this number of greetings in a row unanswered, each for this time. Ray itself
+gives a raylet up after half a minute, and then ends all actors. A count, since the machine may have been
+stopped."""
 
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """Begin of an HTTP/2 connection, with empty settings, which a gRPC server answers with its own."""

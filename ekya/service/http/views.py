@@ -1,4 +1,4 @@
-"""What the page shows of a service, as texts and numbers for its templates."""
+"""Views of a service for its page: texts and numbers for the templates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

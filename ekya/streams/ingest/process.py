@@ -37,7 +37,7 @@ _HUNG_S = 75.0
 Longer than the longest ``stall_s``, within which a camera's own process notices that it is lost."""
 
 _HUNG_FRAMES = 5
-"""A source of few frames may take longer: so many frames' time."""
+"""A source of few frames may take longer: the time of this number of frames."""
 
 
 class SourceDiedError(UserError):
