@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -19,6 +19,7 @@ import psutil
 import yaml
 
 from ekya.config.shipped import shipped_path
+from ekya.core import requests
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import segments
@@ -48,6 +49,8 @@ KINDS = (
     "gcs_server",
 )
 """Kinds of processes that die or hang; the supervisor is not among them."""
+
+_REQUESTS = {kind.__name__ for kind in get_args(requests.Request)}
 
 
 class UnansweredError(Exception):
@@ -280,7 +283,7 @@ def shipped_fleet() -> Mapping[str, Any]:
 def tear(service: Service, chance: random.Random) -> str:
     """Cuts off what a power cut may take from the disk, and returns what that was.
 
-    Of the newest journal segment these are bytes after the last step with commands, which is synced. Of the
+    Of the newest journal segment these are bytes after the last commands or request, which are synced. Of the
     newest part of answers of a camera it is more than a file system should lose, since parts are synced: a
     disk that reports too much.
     """
@@ -304,9 +307,10 @@ def tear(service: Service, chance: random.Random) -> str:
 
 def _is_synced(line: bytes) -> bool:
     try:
-        return bool(json.loads(line).get("commands"))
+        record = json.loads(line)
     except ValueError:
         return False
+    return bool(record.get("commands")) or any(one["kind"] in _REQUESTS for one in record.get("events", ()))
 
 
 def _parts(service: Service) -> Iterator[Path]:

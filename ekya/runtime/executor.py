@@ -133,6 +133,8 @@ class RayExecutor:
         self._started: dict[JobId, cmd.StartRetraining] = {}
         self.remote = RemoteRetrainings(actors.streams, self._inputs, self._calls, self._now_us, self._emit)
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # Calls that wait until the events emitted so far are in the journal.
+        self._unwritten: list[Callable[[], None]] = []
         self.changes = StreamChanges(
             actors, ready, self._weights, self._late, clock, self._calls, self, self._profiler.make_known
         )
@@ -144,6 +146,13 @@ class RayExecutor:
     def post(self, call: Callable[[], None]) -> None:
         """Has the thread of the loop make a call within a quarter of a second. Any thread may post."""
         self._posted.put(call)
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Makes a call once all events emitted so far are in the journal; for the thread of the loop."""
+        if self._outbox:
+            self._unwritten.append(call)
+        else:
+            call()
 
     def wait(self, until_us: int) -> Batch:
         """Returns the next events, at ``until_us`` at the latest unless the loop may not go on then.
@@ -184,6 +193,9 @@ class RayExecutor:
 
         The loop may learn of the removal of a stream together with what it answers by a command.
         """
+        written, self._unwritten = self._unwritten, []
+        for call in written:
+            call()
         for command in commands:
             stream = getattr(command, "stream", None)
             if stream is None or stream in self._actors.streams:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ LABELLED_US = 10 * US_PER_S
 """Newest frames of a stream that are labelled when an operator asks for it."""
 
 _OVER = "the service is stopping"
+_UNWRITTEN = "it is asked for, but not in the journal yet; see whether the disk is full"
 
 _T = TypeVar("_T")
 
@@ -342,8 +344,11 @@ class LiveControl:
     def _in_loop(self, change: Callable[[], _T]) -> _T:
         """Returns the result of a call that the thread of the loop makes; raises as the call.
 
+        What the call emits is in the journal when this returns.
+
         Raises:
-            UserError: the loop does not answer; the call is not made any more then.
+            UserError: the loop does not answer, and the call is not made any more then; or the journal cannot
+                be written.
         """
         done: Future[_T] = Future()
 
@@ -351,9 +356,11 @@ class LiveControl:
             if not done.set_running_or_notify_cancel():
                 return
             try:
-                done.set_result(change())
+                result = change()
             except Exception as error:
                 done.set_exception(error)
+            else:
+                self._executor.when_written(partial(_settle, done, result))
 
         self._open.add(done)
         try:
@@ -364,9 +371,18 @@ class LiveControl:
         except TimeoutError:
             if done.cancel():
                 raise UserError(f"the service has not answered within {_ANSWER_S:g} s; try again") from None
-            return done.result()
+            try:
+                return done.result(_ANSWER_S)
+            except TimeoutError:
+                raise UserError(_UNWRITTEN) from None
         finally:
             self._open.discard(done)
+
+
+def _settle(done: Future[_T], result: _T) -> None:
+    """Gives a future its result, unless it has one: what waits for the loop is ended with it."""
+    with suppress(InvalidStateError):
+        done.set_result(result)
 
 
 def _served_first_as(row: ModelRow, rows: Collection[ModelRow]) -> int:

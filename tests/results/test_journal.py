@@ -14,10 +14,12 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import commands as cmd
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.errors import UserError
 from ekya.core.speed import SpeedCurve
 from ekya.core.step_record import StepRecord
 from ekya.core.units import StreamId
+from ekya.core.weights import LabelBudget
 from ekya.results.storage.journal import FileJournal, read_journal
 
 RECORDED = Path(__file__).parents[1] / "control" / "golden" / "thief.jsonl"
@@ -112,6 +114,20 @@ def test_journal_commands_are_synced_before_execution(recorded, tmp_path, monkey
     journal.close()
     assert any(turn.commands for turn in turns)
     assert not all(turn.commands for turn in turns)
+
+
+def test_journal_request_is_synced_before_it_is_applied(recorded, tmp_path, monkeypatch):
+    _, _, options, _ = recorded
+    path, synced = tmp_path / "journal.jsonl", []
+    monkeypatch.setattr(os, "fsync", lambda _file: synced.append(len(path.read_text().splitlines())))
+    journal = journal_at(path, options)
+    died = ev.WorkerDied(1, CAM, ev.Role.INFERENCE, "killed")
+    for request in (rq.StreamPaused(1, CAM, True), rq.LabelBudgetChanged(1, LabelBudget(96))):
+        journal.batch(Batch(1, (died,)))
+        assert synced == []
+        journal.batch(Batch(2, (died, request)))
+        assert synced.pop() == len(path.read_text().splitlines())
+    journal.close()
 
 
 def spoilt(recorded, tmp_path, line, text):

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from concurrent.futures import wait
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,28 @@ def test_added_camera_is_in_the_fleet_with_its_terms_and_the_base_model(run):
     added, terms = run.events
     assert (added.stream, terms.stream, terms.weight, terms.max_age_us) == (NEW, NEW, 3.0, 2 * S)
     assert [row.version for row in run.store.models(NEW)] == [0]
+
+
+@pytest.mark.parametrize("change", ["pause", "freeze"])
+def test_change_is_answered_when_it_is_in_the_journal(run, change):
+    asked = run.begin(getattr(run.control, change), FIRST, True)
+    while not (events := run.executor.wait(run.actors.clock.now + 1).events):
+        assert not asked.done()
+    assert [event.stream for event in events] == [FIRST]
+    assert not wait([asked], 0.05).done, "a power cut now would lose it"
+    run.executor.execute(())
+    assert ended(asked)
+    asked.result()
+
+
+def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch):
+    monkeypatch.setattr(live_control, "_ANSWER_S", 0.2)
+    asked = run.begin(run.control.pause, FIRST, True)
+    while not run.executor.wait(run.actors.clock.now + 1).events:
+        pass
+    assert ended(asked)
+    with pytest.raises(UserError, match="not in the journal yet; see whether the disk is full"):
+        asked.result()
 
 
 def test_camera_of_a_known_id_is_refused(run):

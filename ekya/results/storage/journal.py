@@ -1,7 +1,7 @@
 """Journal of a run: a JSON Lines file that is on disk before any command is executed.
 
-Only a step with commands is synced to disk; a step without is written to the operating system immediately and
-reaches the disk with the next sync.
+Only commands and requests of an operator are synced to disk; what else happens is written to the
+operating system immediately and reaches the disk with the next sync.
 """
 
 import json
@@ -18,6 +18,7 @@ from ekya.core.codec import decode, encode
 from ekya.core.commands import Command
 from ekya.core.errors import UserError
 from ekya.core.plan import Plan
+from ekya.core.requests import Request
 from ekya.core.step_record import StepRecord
 from ekya.system.files import user_errors, write_text_atomic
 
@@ -67,7 +68,10 @@ class FileJournal:
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
-        self._write({"now_us": batch.now_us, "events": [encode(event) for event in batch.events]})
+        self._write(
+            {"now_us": batch.now_us, "events": [encode(event) for event in batch.events]},
+            durable=any(isinstance(event, Request) for event in batch.events),
+        )
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
