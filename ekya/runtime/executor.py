@@ -46,6 +46,9 @@ _POLL_S = 1.0
 _STOP_CHECK_S = 0.25
 """Interval between two checks for an early end of the run."""
 
+_SPARES_S = 5.0
+"""Interval between two looks at the spare processes."""
+
 _OVERDUE = "it did not release its share in time"
 
 _JOBS = 1000
@@ -97,6 +100,7 @@ class RayExecutor:
     ) -> None:
         self.busy_s = 0.0
         self._returned_s: float | None = None
+        self._spares_due_s = 0.0
         self._actors = actors
         self._ready = ready
         self._clock = clock
@@ -164,6 +168,7 @@ class RayExecutor:
             self.busy_s += time.monotonic() - self._returned_s
         self._alive()
         self._call_posted()
+        self._make_spares()
         while not self._stop.is_set():
             next_us = until_us if self._late.next_us is None else min(until_us, self._late.next_us)
             left_s = (next_us - self._clock.now_us()) / US_PER_S
@@ -204,8 +209,6 @@ class RayExecutor:
     def _execute(self, command: cmd.Command) -> None:
         match command:
             case cmd.BeginPreparation():
-                if command.round == 0:
-                    self._actors.make_spares()
                 self._profiler.begin(command)
             case cmd.SkipPreparation():
                 _LOG.info("%s: %s", ", ".join(command.streams), command.reason)
@@ -342,7 +345,6 @@ class RayExecutor:
         elif actor in self._polled:
             self._polled[actor].add((stream, role))
             self._emit(ev.WorkerBack(now_us, stream, role))
-            self._actors.make_spares()
         else:
             self._emit(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
 
@@ -423,6 +425,13 @@ class RayExecutor:
         if actor is self._actors.preparation:
             self._profiler.restart(error)
 
+    def _make_spares(self) -> None:
+        """Replaces spare processes that were taken or have died, but not while a worker starts again."""
+        now_s = time.monotonic()
+        if now_s >= self._spares_due_s and not any(self._moving.values()):
+            self._spares_due_s = now_s + _SPARES_S
+            self._actors.make_spares()
+
     def _end_hung(self) -> None:
         """Kills processes that hang; they are then handled like any that died."""
         for actor in self._hung.take(self._clock.now_us()):
@@ -456,6 +465,7 @@ class RayExecutor:
         """Polls an actor from now on, if it is not polled yet, and adds workers to it."""
         if actor not in self._polled:
             self._polled[actor] = set()
+            self._hung.loads(actor, self._now_us())
             self._poll(actor)
         self._polled[actor].update(workers)
 

@@ -7,16 +7,23 @@ from ekya.core.units import US_PER_S
 HUNG_US = 60 * US_PER_S
 """Time without a reply to a poll, which an actor answers within a second, whatever else it does."""
 
+LOADING_US = 600 * US_PER_S
+"""Time in which a new actor must have loaded and replied, also on a slow machine."""
+
 _OVERSLEPT_US = 5 * US_PER_S
 """After a longer time between two looks it was the caller that was stopped."""
 
 
 class HungActors:
-    """Times of unanswered polls. An actor is watched from its first reply on, since loading takes long."""
+    """Times of unanswered polls."""
 
     def __init__(self) -> None:
         self._since_us: dict[Any, int] = {}
         self._looked_us: int | None = None
+
+    def loads(self, actor: Any, now_us: int) -> None:
+        """Notes that an actor is made, and polled for the first time."""
+        self._since_us[actor] = now_us + LOADING_US - HUNG_US
 
     def replied(self, actor: Any, now_us: int) -> None:
         """Notes that an actor has replied, and is polled again."""

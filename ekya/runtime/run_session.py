@@ -376,7 +376,6 @@ def _begin(actors: FleetActors, clock: RunClock) -> None:
     for begun in begins:
         with suppress(RayActorError):
             ray.get(begun)
-    actors.make_spares()
 
 
 def _end(actors: FleetActors, horizon_us: int, store: StateStore, within_s: float | None) -> None:

@@ -104,6 +104,7 @@ class FakeActors:
     dead: list[FakeActor] = field(default_factory=list)
     audits: bool = False
     fleet: object = field(default_factory=lambda: SimpleNamespace(streams=(), named_secrets=""))
+    spares_made: int = 0
 
     def __post_init__(self):
         together = self.actor("inference")
@@ -178,7 +179,7 @@ class FakeActors:
         return self.actor("micro-profiler again")
 
     def make_spares(self):
-        pass
+        self.spares_made += 1
 
     def add(self, fleet, stream, costs, started_monotonic_ns):
         self.fleet = fleet

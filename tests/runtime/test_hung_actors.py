@@ -1,7 +1,7 @@
 """Actors that hang are told from those that reply, and from a pause of the caller."""
 
 from ekya.core.units import US_PER_S
-from ekya.runtime.hung_actors import HUNG_US, HungActors
+from ekya.runtime.hung_actors import HUNG_US, LOADING_US, HungActors
 
 
 def looked_at(hung, from_s, to_s):
@@ -17,6 +17,14 @@ def test_actor_that_does_not_reply_is_named_once():
     assert looked_at(hung, HUNG_US // US_PER_S + 1, 100) == ["a"]
     hung.forget("b")
     assert looked_at(hung, 100, 200) == []
+
+
+def test_actor_that_loads_has_longer():
+    hung = HungActors()
+    hung.loads("a", 0)
+    hung.loads("b", 0)
+    hung.replied("b", 100 * US_PER_S)
+    assert looked_at(hung, 0, LOADING_US // US_PER_S + 100) == ["b", "a"]
 
 
 def test_pause_of_the_caller_is_not_held_against_actors():

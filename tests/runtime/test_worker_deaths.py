@@ -8,6 +8,7 @@ from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
+from ekya.runtime import executor
 from ekya.runtime.share_changes import TIMEOUTS
 
 CAM, OTHER = "cam", "other"
@@ -163,6 +164,26 @@ def test_process_that_hangs_is_killed(run):
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
 
 
-def test_process_that_loads_does_not_hang(run):
+def test_process_that_loads_has_longer(run):
     pass_s(run, 100)
     assert run.actors.killed == []
+    loading = [run.actors.preparation, *(own.retraining for own in run.actors.streams.values())]
+    pass_s(run, 520, *loading)
+    assert run.actors.killed == [run.process]
+
+
+def test_spares_are_made_in_every_wait_but_while_a_worker_starts_again(run, monkeypatch):
+    monkeypatch.setattr(executor, "_SPARES_S", 0.0)
+
+    def looks():
+        before = run.actors.spares_made
+        run.executor.wait(run.actors.clock.now)
+        return run.actors.spares_made - before
+
+    assert looks() == 1
+    run.kill(run.process)
+    joins = [run.restart(stream) for stream in (CAM, OTHER)]
+    assert looks() == 0
+    for join in joins:
+        run.reply(join)
+    assert looks() == 1
