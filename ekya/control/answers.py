@@ -73,7 +73,7 @@ def answers(
         case ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True):
             # No frames remain to serve, or no new weights shall serve: the share is freed immediately.
             yield from _stopping(before.stream(event.stream))
-        case rq.CapacityChanged() | rq.RollBackRequested() | rq.ClassAdded():
+        case rq.CapacityChanged() | rq.RollBackRequested() | rq.RestartRequested():
             yield from _asked_for(before, event, options)
         case ev.WorkerDied():
             yield from _after_death(before.stream(event.stream), after.fleet.stream(event.stream), event.role)
@@ -99,7 +99,9 @@ def _starting_again(was: StreamState, now: StreamState) -> Iterator[cmd.RestartW
 
 
 def _asked_for(
-    fleet: FleetState, event: rq.CapacityChanged | rq.RollBackRequested | rq.ClassAdded, options: LoopOptions
+    fleet: FleetState,
+    event: rq.CapacityChanged | rq.RollBackRequested | rq.RestartRequested,
+    options: LoopOptions,
 ) -> Iterator[cmd.Command]:
     """Yields commands that an operator's request requires."""
     match event:
@@ -107,8 +109,8 @@ def _asked_for(
             yield from _ending_what_stays(fleet)
         case rq.RollBackRequested() if fleet.stream(event.stream).status not in OVER:
             yield cmd.RollBack(event.stream, "an operator has asked for it", event.version)
-        case rq.ClassAdded():
-            yield cmd.StartAgain(f"the class {event.name} was added")
+        case rq.RestartRequested():
+            yield cmd.StartAgain(event.reason)
 
 
 def _ending_what_stays(fleet: FleetState) -> Iterator[cmd.EndPreparation | cmd.StopRetraining]:

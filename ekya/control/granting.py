@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ekya.control.options import LoopOptions
-from ekya.control.views import free_milli_at_home, held_milli
+from ekya.control.views import free_milli_at_home, held_milli, homes_of
 from ekya.core.plan import Plan
 from ekya.core.shares import Job, Work
 from ekya.core.state import FleetState
@@ -38,7 +38,7 @@ def _with_floors(
     kept = {} if options.preparation_bursts else kept_floors(view, view.capacity_milli)
     if not options.homes:
         return _lifted(view, shares, kept, view.capacity_milli)
-    homes = {one.stream: one.gpu for one in options.homes}
+    homes = homes_of(fleet, options)
     lifted: dict[Job, int] = {}
     for gpu, free_milli in enumerate(free_milli_at_home(fleet, options)):
         here = {job: share for job, share in shares.items() if homes[job.stream] == gpu}
@@ -61,7 +61,7 @@ def _grants(shares: Mapping[Job, int], fleet: FleetState, options: LoopOptions) 
     groups = options.training_groups
     steps = Steps(options.share_step_milli, lambda job: groups if job.work is Work.RETRAINING else None)
     if options.homes:
-        homes = {one.stream: one.gpu for one in options.homes}
+        homes = homes_of(fleet, options)
         free = free_milli_at_home(fleet, options)
         return AtHome(options.packing, shares, lambda job: homes[job.stream], free, steps)
     return pack(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 from ekya.control.options import LoopOptions
-from ekya.control.views import Histories, free_milli_at_home, history_of, window_view
+from ekya.control.views import Histories, free_milli_at_home, history_of, homes_of, window_view
 from ekya.core import commands as cmd
 from ekya.core.faults import Status
 from ekya.core.profile import Family, family_of
@@ -253,7 +253,7 @@ def _left_milli(view: WindowView, fleet: FleetState, options: LoopOptions) -> in
     """
     most = options.preparation_share_milli
     if options.homes:
-        here = {one.stream for one in options.homes if one.gpu == PREPARATION_GPU}
+        here = {stream for stream, gpu in homes_of(fleet, options).items() if gpu == PREPARATION_GPU}
         streams = tuple(stream for stream in view.streams if stream.stream in here)
         free_milli = free_milli_at_home(fleet, options)[PREPARATION_GPU]
         view = replace(view, streams=streams, capacity_milli=free_milli)

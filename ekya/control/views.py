@@ -99,9 +99,15 @@ def held_milli(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     return (*prepares, *not_serving, *lent)
 
 
+def homes_of(state: FleetState, options: LoopOptions) -> dict[StreamId, int]:
+    """Returns the home GPU of every stream, where processes cannot change to another GPU."""
+    added = {stream.stream: stream.gpu for stream in state.streams if stream.gpu is not None}
+    return {one.stream: one.gpu for one in options.homes} | added
+
+
 def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ...]:
     """Returns the share that ``held_milli`` leaves on each GPU, where every job has a home GPU."""
-    homes = {one.stream: one.gpu for one in options.homes}
+    homes = homes_of(state, options)
     free = list(free_milli_by_gpu(options.capacity_milli, ()))
     if state.preparation is not None:
         free[PREPARATION_GPU] -= state.preparation.share_milli
@@ -127,7 +133,7 @@ def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> in
     if not options.homes:
         return lendable
     gpu = guests_gpu(options.capacity_milli)
-    at_home = {one.stream for one in options.homes if one.gpu == gpu}
+    at_home = {stream for stream, home in homes_of(state, options).items() if home == gpu}
     there_milli = (
         free_milli_at_home(state, options)[gpu] - len(at_home.intersection(serving)) * options.quantum_milli
     )

@@ -30,6 +30,7 @@ _NEWER: dict[str, object] = {
     "probe": None,
     "version": None,
     "budget": None,
+    "gpu": None,
 }
 """Keys that came later, and the values at which they are left out: a run without drifts, kept models,
 pooled labels, joint retrainings, doses and requests reads as before."""

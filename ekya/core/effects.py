@@ -53,7 +53,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             return _at_share(state, event.holder, event.share_milli)
         case ev.PreparationEnded():
             return _with_cost(state, event).without_preparation() if state.ends(event) else state
-        case ev.ProfilerBack() | rq.ClassAdded():
+        case ev.ProfilerBack() | rq.RestartRequested():
             return state
         case ev.DoseDue():
             return replace(state, dose=event.dose) if event.window == state.window else state
@@ -73,7 +73,12 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case ev.StreamAdded():
             state = replace(state, forgotten=state.forgotten - {event.stream})
             return state.with_stream(
-                StreamState(event.stream, event.inference_options, added_in=_window_at(state, event.t_us))
+                StreamState(
+                    event.stream,
+                    event.inference_options,
+                    added_in=_window_at(state, event.t_us),
+                    gpu=event.gpu,
+                )
             )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))

@@ -25,11 +25,17 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StreamAdded:
-    """A stream serves its base model. The options are priors until they are profiled."""
+    """A stream serves its base model.
+
+    Attributes:
+        inference_options: Λ, as priors until they are profiled.
+        gpu: of its processes, where it is added to a live run; None where the run's options name it.
+    """
 
     t_us: int
     stream: StreamId
     inference_options: tuple[InferenceOption, ...]
+    gpu: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

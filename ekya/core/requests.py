@@ -112,15 +112,15 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassAdded:
-    """The fleet has another class, which a start of the service brings into effect.
+class RestartRequested:
+    """The fleet's file has changed so that only a start of the service brings it into effect.
 
     Attributes:
-        name: the last one of the fleet from then on.
+        reason: what has changed, in one sentence.
     """
 
     t_us: int
-    name: str
+    reason: str
 
 
 StreamRequest = (
@@ -131,5 +131,5 @@ StreamRequest = (
 FleetRequest = MinAccuracyChanged | SchedulerChanged | LabelBudgetChanged | CapacityChanged
 """Requests about the whole fleet, which hold until others of their kind."""
 
-Request = StreamRequest | FleetRequest | ClassAdded
+Request = StreamRequest | FleetRequest | RestartRequested
 """All requests, in the order in which those of one instant are applied."""

@@ -189,6 +189,7 @@ class StreamState:
         terms: its terms, where they have changed since the run began.
         removed: it is to be forgotten when the next window opens.
         requested: an operator has asked for labels that are not made yet.
+        gpu: of its processes, where it was added to a live run; None where the run's options name it.
     """
 
     stream: StreamId
@@ -224,6 +225,7 @@ class StreamState:
     terms: rq.TermsChanged | None = None
     removed: bool = False
     requested: bool = False
+    gpu: int | None = None
 
     @property
     def serves_base(self) -> bool:

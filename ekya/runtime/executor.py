@@ -167,6 +167,9 @@ class RayExecutor:
         if self._returned_s is not None:
             self.busy_s += time.monotonic() - self._returned_s
         self._alive()
+        written, self._unwritten = self._unwritten, []
+        for call in written:
+            call()
         self._call_posted()
         self._make_spares()
         while not self._stop.is_set():
@@ -198,9 +201,6 @@ class RayExecutor:
 
         The loop may learn of the removal of a stream together with what it answers by a command.
         """
-        written, self._unwritten = self._unwritten, []
-        for call in written:
-            call()
         for command in commands:
             stream = getattr(command, "stream", None)
             if stream is None or stream in self._actors.streams:

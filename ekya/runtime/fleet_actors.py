@@ -21,7 +21,7 @@ from ekya.core.host import StreamCosts
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId
 from ekya.gpu.backends.backend import Role as JobRole
 from ekya.gpu.backends.backend import ShareJob
-from ekya.planning.placement.homes import PREPARATION_GPU, Processes
+from ekya.planning.placement.homes import PREPARATION_GPU, Processes, home_of_next
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import (
     INFERENCE,
@@ -314,7 +314,7 @@ class FleetActors:
     def add(
         self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts, started_monotonic_ns: int
     ) -> tuple[Any, Any]:
-        """Adds a stream, which serves the base model, to the processes of the GPU with the fewest.
+        """Adds a stream, which serves the base model.
 
         Args:
             fleet: with the stream; the others are as before.
@@ -326,8 +326,7 @@ class FleetActors:
             References of its ``Ready``, which comes when its inference has begun, and of the reply of its
             trainer.
         """
-        beside = Counter(own.config.gpu for own in self.streams.values())
-        gpu = min(beside, key=lambda one: (beside[one], one), default=PREPARATION_GPU)
+        gpu = self._home_of_next()
         homes = {one: own.config.gpu for one, own in self.streams.items()} | {stream: gpu}
         known = {**self._config.costs, stream: costs}
         in_order = tuple(homes[one.id] for one in fleet.streams)
@@ -343,6 +342,17 @@ class FleetActors:
         self.preparation.admit.remote(stream, costs)
         admitted = own.retraining.admit.remote(config, started_monotonic_ns)
         return own.inference.admit.remote(config, own.weights, started_monotonic_ns), admitted
+
+    def home(self, stream: StreamId) -> int:
+        """Returns the GPU of a stream's processes."""
+        return self.streams[stream].config.gpu
+
+    def _home_of_next(self) -> int:
+        """Returns the GPU with most capacity for one more stream; of cores, one that has a process."""
+        living = Counter(own.config.gpu for own in self.streams.values())
+        if self._config.device == "cuda":
+            return home_of_next(living, self.fleet.capacity_milli)
+        return min(living, key=lambda one: (living[one], one), default=PREPARATION_GPU)
 
     def _join_process(self, stream: StreamId, role: Role) -> None:
         """Puts a worker into the process that streams of its GPU share, or makes a process for it."""

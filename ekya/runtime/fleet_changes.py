@@ -49,7 +49,7 @@ class FleetChange:
     """
 
     fleet: FleetConfig
-    events: tuple[rq.FleetRequest, ...]
+    events: tuple[rq.FleetRequest | rq.RestartRequested, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def fleet_change(
         UserError: a value is not possible; says which would be.
     """
     changed = with_values(fleet, {_KEYS[key]: value for key, value in values.items()})
-    events: list[rq.FleetRequest] = []
+    events: list[rq.FleetRequest | rq.RestartRequested] = []
     if "min_accuracy" in values:
         events.append(rq.MinAccuracyChanged(now_us, changed.min_accuracy))
     if "scheduler" in values:
@@ -94,8 +94,7 @@ def fleet_change(
         events.append(rq.LabelBudgetChanged(now_us, _label_budget(changed, values)))
     if "gpus" in values:
         changed = _at_capacity(changed, fleet.gpus, limits)
-        preparing_milli = preparation_milli(changed, limits.constants.training_groups)
-        events.append(rq.CapacityChanged(now_us, changed.capacity_milli, preparing_milli))
+        events.append(_capacity_event(changed, limits, now_us))
     return FleetChange(changed, tuple(events))
 
 
@@ -119,16 +118,11 @@ def _at_capacity(changed: FleetConfig, before: float, limits: RunLimits) -> Flee
     """Returns the fleet at other ``gpus``, with the preparation that it began with, or a smaller one.
 
     Raises:
-        UserError: they are not there, are not one pool, or are too few.
+        UserError: they are not there, or are too few.
     """
     there, gpus = (limits.machine.capacity_milli or 0) / FULL_GPU_MILLI, changed.gpus
     if gpus > there:
         raise UserError(f"gpus: {gpus:g} is more than the {there:g} that are here; use at most that")
-    if limits.constants.homes or not (limits.machine.on_cores or gpus <= 1.0):
-        raise UserError(
-            "gpus: processes stay on the GPU where they began, so several GPUs cannot be changed while the "
-            "service runs; stop it, change fleet.yaml in its folder, and start it again"
-        )
     share_milli = limits.begun.preparation.share_milli
     wished = changed.model_copy(
         update={"preparation": changed.preparation.model_copy(update={"share_milli": share_milli})}
@@ -137,6 +131,16 @@ def _at_capacity(changed: FleetConfig, before: float, limits: RunLimits) -> Flee
     streams = {one.id: limits.costs.streams.get(one.id, usual) for one in changed.streams}
     costs = replace(limits.costs, streams=streams)
     return fitted(wished, costs, limits.machine, overload=gpus >= before)[0]
+
+
+def _capacity_event(
+    changed: FleetConfig, limits: RunLimits, now_us: int
+) -> rq.CapacityChanged | rq.RestartRequested:
+    """Returns how a change of the capacity takes effect: processes stay on the GPU where they began."""
+    if limits.constants.homes or not (limits.machine.on_cores or changed.gpus <= 1.0):
+        return rq.RestartRequested(now_us, f"the fleet has {changed.gpus:g} GPUs from now on")
+    share_milli = preparation_milli(changed, limits.constants.training_groups)
+    return rq.CapacityChanged(now_us, changed.capacity_milli, share_milli)
 
 
 def _require_scheduler(changed: FleetConfig) -> None:

@@ -188,6 +188,9 @@ class BudgetedExecutor:
 
     def _follow(self, event: ev.Event) -> None:
         match event:
+            case ev.StreamAdded() if event.gpu is not None:
+                homes = {**self._places.streams, event.stream: event.gpu}
+                self._places = replace(self._places, streams=homes)
             case ev.LabelsReady():
                 remembered = self._sizes.exemplars if event.stream in self._with_context else 0
                 self._crops[event.stream] = JobCrops(event.training_crops, event.validation_crops, remembered)

@@ -89,11 +89,6 @@ class LiveControl:
         Raises:
             UserError: its id is taken, it does not fit the fleet, or it cannot be opened.
         """
-        if self._limits.constants.homes:
-            raise UserError(
-                f"{stream.id}: cameras cannot be added while several GPUs are used; stop the service, add it "
-                f"to {self._folder.fleet} and start the service again"
-            )
         serves: Future[None] = Future()
 
         def added(failed: str | None) -> None:
@@ -232,7 +227,7 @@ class LiveControl:
             for stream in self._actors.streams:
                 self._executor.forget_pictures(stream)
                 self._folder.exemplars(stream).unlink(missing_ok=True)
-            self._executor.emit(rq.ClassAdded(self.now_us(), name))
+            self._executor.emit(rq.RestartRequested(self.now_us(), f"the class {name} was added"))
 
         self._in_loop(change)
 

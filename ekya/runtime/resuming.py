@@ -170,7 +170,7 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collecti
 
 def _as_in_file(fleet: FleetState) -> FleetState:
     """Returns the state without changes that the fleet's file has, from which the options are made again."""
-    streams = tuple(replace(stream, terms=None) for stream in fleet.streams)
+    streams = tuple(replace(stream, terms=None, gpu=None) for stream in fleet.streams)
     return replace(
         fleet, streams=streams, min_accuracy=None, scheduler=None, capacity=None, label_budget=None
     )

@@ -182,7 +182,7 @@ class RunSession:
                 [*self._first_events(ready), *_kept_before(kept, from_us)],
                 clock,
                 partial(_keep_labels, opened.folder, store),
-                ledger_for(constants, opened.host.costs.batch_s),
+                ledger_for(constants, actors.home, opened.host.costs.batch_s),
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
                 zoo,

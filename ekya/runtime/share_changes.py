@@ -52,20 +52,20 @@ Begin = Callable[[int, int], Any]
 """Begins a job at a share, with the command's serial number; returns the reference of its reply."""
 
 
-def ledger_for(options: LoopOptions, batch_s: float = 0.0) -> ShareLedger:
+def ledger_for(options: LoopOptions, home: Callable[[StreamId], int], batch_s: float = 0.0) -> ShareLedger:
     """Returns an empty ledger: a pool for each GPU if streams have homes, otherwise one for all capacity.
 
     Args:
         options: of the loop.
+        home: returns the GPU of a stream's processes.
         batch_s: the longest batch of a job on this machine, in seconds.
     """
     limits, step_milli = release_timeouts(batch_s), options.share_step_milli
     if not options.homes:
         return ShareLedger((options.capacity_milli,), lambda holder: 0, limits, step_milli)
-    homes = {one.stream: one.gpu for one in options.homes}
 
     def gpu_of(holder: ShareHolder) -> int:
-        return PREPARATION_GPU if holder.stream is None else homes[holder.stream]
+        return PREPARATION_GPU if holder.stream is None else home(holder.stream)
 
     pools_milli = free_milli_by_gpu(options.capacity_milli, ())
     return ShareLedger(pools_milli, gpu_of, limits, step_milli)

@@ -112,7 +112,8 @@ class StreamChanges:
             settings.inference_speed,
             costs.following_gpu_s,
         )
-        for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options)):
+        gpu = self._actors.home(stream)
+        for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
             self._workers.emit(event)
         added(None)
 

@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 RESERVE_BYTES = 64 << 20
 """Room for what one step brings along: weights that begin to serve, the journal, the state of the run."""
 
-_LOOK_S, _ASK_S = 1.0, 60.0
+_ASK_S = 60.0
 
 
 class DiskRoom:
@@ -38,28 +38,26 @@ class DiskRoom:
     ) -> None:
         self._folder, self._make_room = folder, make_room
         self._free_bytes, self._monotonic_s = free_bytes, monotonic_s
-        self._looked_s = self._asked_s = float("-inf")
+        self._asked_s = float("-inf")
         self._has_room = True
 
     def __call__(self) -> bool:
-        """Returns whether there is room; looks at the disk once a second, and logs a change."""
+        """Returns whether there is room; logs a change. A disk may fill in no time, so each call looks."""
+        free_bytes = self._free_bytes(self._folder)
+        has_room = free_bytes >= RESERVE_BYTES
+        if self._has_room and not has_room:
+            _LOG.error(
+                "%s: the disk is full (%d MB are free, %d are needed); cameras are served, answers wait "
+                "in memory, and nothing is planned or retrained until there is room",
+                self._folder,
+                free_bytes // 1_000_000,
+                RESERVE_BYTES // 1_000_000,
+            )
+        elif has_room and not self._has_room:
+            _LOG.warning("%s: the disk has room again", self._folder)
+        self._has_room = has_room
         now_s = self._monotonic_s()
-        if now_s - self._looked_s >= _LOOK_S:
-            self._looked_s = now_s
-            free_bytes = self._free_bytes(self._folder)
-            has_room = free_bytes >= RESERVE_BYTES
-            if self._has_room and not has_room:
-                _LOG.error(
-                    "%s: the disk is full (%d MB are free, %d are needed); cameras are served, answers wait "
-                    "in memory, and nothing is planned or retrained until there is room",
-                    self._folder,
-                    free_bytes // 1_000_000,
-                    RESERVE_BYTES // 1_000_000,
-                )
-            elif has_room and not self._has_room:
-                _LOG.warning("%s: the disk has room again", self._folder)
-            self._has_room = has_room
-            if not has_room and now_s - self._asked_s >= _ASK_S:
-                self._asked_s = now_s
-                self._make_room()
-        return self._has_room
+        if not has_room and now_s - self._asked_s >= _ASK_S:
+            self._asked_s = now_s
+            self._make_room()
+        return has_room

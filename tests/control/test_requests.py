@@ -149,9 +149,9 @@ def test_smaller_capacity_ends_the_retraining_of_a_paused_stream_and_a_larger_on
     assert begun.share_milli == 200
 
 
-def test_added_class_has_the_service_start_again():
+def test_requested_restart_has_the_service_start_again():
     hand = started()
-    turn = hand.give(10 * S, rq.ClassAdded(10 * S, "tram"))
+    turn = hand.give(10 * S, rq.RestartRequested(10 * S, "the class tram was added"))
     assert turn.commands == (cmd.StartAgain("the class tram was added"),)
     assert turn.plan is None
 

@@ -34,7 +34,7 @@ from ekya.core import events as ev
 from ekya.core.gpus import GpuGroups
 from ekya.core.profile import FamilyCurve
 from ekya.core.shares import inference_holder
-from ekya.core.units import JobId, ModelVersion
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.view import InferenceOption, Objective
 from ekya.core.weights import Compared
 from ekya.planning.schedulers.registry import make_scheduler
@@ -102,6 +102,17 @@ def test_step_with_homes_never_plans_a_gpu_twice():
     hand.give(120 * S, ev.PreparationEnded(120 * S, 1), ev.CapacityLent(120 * S, 300))
     shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
     assert shares == {A: 800, B: 700}  # And guests' shares are not planned with on the last GPU.
+
+
+def test_step_plans_a_stream_that_was_added_on_its_gpu():
+    options = replace(OPTIONS, homes=(StreamHome(A, 0), StreamHome(B, 1)))
+    new = StreamId("new")
+    wishes = dict.fromkeys((A, B, new), Wish(800))
+    hand = started(options=options, wishes=wishes)
+    hand.give(10 * S, ev.StreamAdded(10 * S, new, LAMBDAS, gpu=1))
+    shares = {one.stream: one.inference_share_milli for one in hand.state.phases[0].assignments}
+    assert (shares[A], shares[B] + shares[new]) == (800, 1000)
+    assert [one.inference_gpu for one in hand.state.phases[0].assignments] == [0, 1, 1]
 
 
 def test_step_grants_training_whole_sm_groups():

@@ -69,7 +69,7 @@ def one_of_each(t_us):
         rq.MinAccuracyChanged(t_us, 0.5),
         rq.SchedulerChanged(t_us, "thief"),
         rq.CapacityChanged(t_us, 700, 200),
-        rq.ClassAdded(t_us, "tram"),
+        rq.RestartRequested(t_us, "the class tram was added"),
         rq.LabelBudgetChanged(t_us, LabelBudget(48, None)),
     )
 

@@ -178,6 +178,9 @@ class FakeActors:
     def make_preparation(self):
         return self.actor("micro-profiler again")
 
+    def home(self, _stream):
+        return 0
+
     def make_spares(self):
         self.spares_made += 1
 

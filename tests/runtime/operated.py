@@ -88,7 +88,6 @@ class Operated:
     def turn(self):
         """Makes a turn of the loop, which executes no commands."""
         self.events += self.executor.wait(self.actors.clock.now + 1).events
-        self.executor.execute(())
 
     def until(self, condition):
         """Makes turns until a condition holds."""

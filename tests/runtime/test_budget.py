@@ -79,6 +79,14 @@ class Rig:
         return list(self.budget.wait(100).events)
 
 
+def test_stream_that_is_added_counts_on_its_gpu():
+    rig = Rig(0, 100 + CONTEXT_MIB)
+    added = StreamId("added")
+    rig.events(ev.StreamAdded(7, added, (), 1))
+    assert rig.start(1, added) == (True, [])
+    assert not rig.start(2, B)[0], "its memory is promised"
+
+
 def progress(job, stream=A):
     return ev.RetrainProgress(7, stream, JobId(job), 1, 0.5, 1.0)
 

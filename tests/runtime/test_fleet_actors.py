@@ -29,7 +29,10 @@ class Made:
         self.calls = []
 
     def __getattr__(self, method):
-        return SimpleNamespace(remote=lambda *arguments: self._called((method, *arguments)))
+        def remote(*arguments):
+            return self._called((method, *arguments))
+
+        return SimpleNamespace(remote=remote, options=lambda num_returns: SimpleNamespace(remote=remote))
 
     def _called(self, call):
         self.calls.append(call)
@@ -44,9 +47,9 @@ def fleet_of(monkeypatch):
     shipped = load_fleet(shipped_path("datasets/synthetic_city/fleet.yaml"), {"gpus": 2.0})
     shares = SimpleNamespace(actor_env=lambda job: {"GPU": str(job.gpu), "JOB": job.name})
 
-    def made(process, server=""):
+    def made(process, server="", device="cpu", homes=(0, 1, 0, 1)):
         config = ActorConfig(
-            None, shipped, 0, shares, "cpu", (0, 1, 0, 1), server=server, processes=Processes(process)
+            None, shipped, 0, shares, device, homes, server=server, processes=Processes(process)
         )
         fleet = FleetActors(config, dict.fromkeys(STREAMS, (b"base", BASE_VERSION)))
         fleet.make_rest()
@@ -150,6 +153,26 @@ def test_shared_process_with_deaths_far_apart_is_not_split(fleet_of, monkeypatch
         fleet.has_died(fleet.streams["cam-1"].inference)
         fleet.make_again("cam-1", Role.INFERENCE, 77)
     assert fleet.beside("cam-1", Role.INFERENCE) == ("cam-3",)
+
+
+@pytest.mark.parametrize(
+    ("device", "homes", "expected"),
+    [
+        ("cpu", (0, 0, 0, 0), 0),
+        ("cuda", (0, 0, 0, 0), 1),
+        ("cuda", (0, 1, 1, 1), 0),
+        ("cpu", (0, 1, 1, 1), 0),
+    ],
+)
+def test_added_stream_goes_to_the_gpu_with_most_left(fleet_of, device, homes, expected):
+    """On cores it joins a process that is there, on a GPU it may begin one."""
+    fleet = fleet_of("gpu", device=device, homes=homes)
+    new = fleet.fleet.streams[0].model_copy(update={"id": "new"})
+    larger = fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)})
+    fleet.add(larger, "new", None, 77)
+    assert fleet.home("new") == expected
+    joined = homes.count(expected) > 0
+    assert bool(fleet.beside("new", Role.INFERENCE)) == joined
 
 
 _NO_PID = 1 << 30

@@ -196,10 +196,10 @@ def test_requests_hold_after_a_start_that_failed(folder):
     assert read_steps(folder.journal_segment(snapshot.segment), snapshot.at_byte) == []
 
 
-def test_class_that_was_added_is_not_added_again(folder):
-    """It is in the fleet file; the event would have the service start again, and again."""
-    resumed = interrupted(folder, rq.ClassAdded(T, "tram"))(CAM, OTHER)
-    assert not any(isinstance(event, rq.ClassAdded) for event in resumed.events)
+def test_restart_that_was_requested_is_not_requested_again(folder):
+    """What has changed is in the fleet file; the event would have the service start again, and again."""
+    resumed = interrupted(folder, rq.RestartRequested(T, "the class tram was added"))(CAM, OTHER)
+    assert not any(isinstance(event, rq.RestartRequested) for event in resumed.events)
 
 
 # Cameras that come and go

@@ -1,5 +1,6 @@
 """Shares on GPUs where no job can move: a process that has begun to use a GPU stays there while it lives."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
@@ -27,20 +28,29 @@ class Processes(StrEnum):
 
 
 def deal(streams: int, capacity_milli: int) -> tuple[int, ...]:
-    """Returns the home GPU of every stream: each in turn goes where most capacity is left for one more.
+    """Returns the home GPU of every stream: each in turn is dealt with ``home_of_next``.
 
     Args:
         streams: number of streams.
         capacity_milli: total over all GPUs; a part of a GPU is the last one's.
     """
-    free = free_milli_by_gpu(max(capacity_milli, 1), ())
-    living = [0] * len(free)
+    living = Counter[int]()
     homes = []
     for _ in range(streams):
-        gpu = max(range(len(free)), key=lambda one: (free[one] / (living[one] + 1), -one))
-        living[gpu] += 1
-        homes.append(gpu)
+        homes.append(home_of_next(living, capacity_milli))
+        living[homes[-1]] += 1
     return tuple(homes)
+
+
+def home_of_next(living: Mapping[int, int], capacity_milli: int) -> int:
+    """Returns the GPU with most capacity for one more stream.
+
+    Args:
+        living: number of streams at home on each GPU.
+        capacity_milli: total over all GPUs; a part of a GPU is the last one's.
+    """
+    free = free_milli_by_gpu(max(capacity_milli, 1), ())
+    return max(range(len(free)), key=lambda gpu: (free[gpu] / (living.get(gpu, 0) + 1), -gpu))
 
 
 def guests_gpu(capacity_milli: int) -> int:

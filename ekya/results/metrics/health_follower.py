@@ -119,7 +119,7 @@ class HealthFollower:
                 self._streams.pop(event.stream, None)
             case rq.MinAccuracyChanged() | rq.SchedulerChanged():
                 return
-            case rq.LabelBudgetChanged() | rq.CapacityChanged() | rq.ClassAdded():
+            case rq.LabelBudgetChanged() | rq.CapacityChanged() | rq.RestartRequested():
                 return
             case ev.GpuMeasured() | ev.ShareResized() | ev.ShareOverdue() | ev.CapacityLent() | ev.Warned():
                 return
