@@ -41,7 +41,10 @@ def problems_of(error: ValidationError, raw: Mapping[str, object], model: type[B
         raw: the parsed file; streams are looked up in it by position and named by id.
         model: the model of the whole file.
     """
-    problems = sorted(error.errors(include_url=False), key=lambda one: one["type"] not in _UNKNOWN_KEY)
+    errors = error.errors(include_url=False)
+    # A list whose entries are all wrong is reported as too short, too.
+    problems = [one for one in errors if one["type"] != "too_short" or not one["input"]]
+    problems.sort(key=lambda one: one["type"] not in _UNKNOWN_KEY)
     keys = [_dotted(problem["loc"], raw) for problem in problems]
     told = [
         f"{key}{': ' if key else ''}{_sentence(one, model)}" for key, one in zip(keys, problems, strict=True)

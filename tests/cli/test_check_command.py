@@ -52,3 +52,11 @@ def test_check_of_one_problem_says_it_as_a_run_would(written, capfd):
 def test_check_of_no_file_is_refused(tmp_path, capfd):
     assert main(["check", str(tmp_path / "no.yaml")]) == 2
     assert "there is no such file" in capfd.readouterr().err
+
+
+def test_check_of_a_wrong_stream_does_not_say_that_there_is_none(written, capfd):
+    path = written(streams=[{"id": "gate", "source": {"kind": "rtsp"}}])
+    assert main(["check", str(path)]) == 2
+    said = capfd.readouterr().err
+    assert "streams.gate.source: there is no kind 'rtsp'" in said
+    assert "the list is empty" not in said
