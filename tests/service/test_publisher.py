@@ -189,6 +189,17 @@ def test_frames_that_were_removed_are_counted_as_lost(sinks, folder, publish, ca
     assert cursor_of(folder)["lost_frames"] == 10
 
 
+def test_camera_that_begins_late_has_lost_nothing(sinks, folder, publish):
+    Cameras(folder, "cam-1").see(4)
+    running = publish(ONE)
+    late = Cameras(folder, "cam-2")
+    late.next[StreamId("cam-2")] = 500
+    ids = late.see(4)
+    wait_for(lambda: sinks["one"].ids == ids == ["cam-2/500", "cam-2/502"])
+    running.close()
+    assert running.state()[0].lost_frames == 0
+
+
 def test_camera_that_was_removed_and_begins_anew_is_delivered_from_its_first_frame(sinks, folder, publish):
     Cameras(folder, *CAMS).see(0)
     running = publish(ONE)

@@ -69,6 +69,10 @@ class Cursor:
         """Returns the last frame of a stream that is done; -1 before the first."""
         return self._frames.get(stream, _BEFORE_FIRST)
 
+    def knows(self, stream: StreamId) -> bool:
+        """Returns whether any frame of a stream was seen."""
+        return stream in self._frames
+
     def move(self, stream: StreamId, frame: int, delivered: int) -> None:
         """Records that a stream is done up to a frame, with `delivered` further messages."""
         self._frames[stream] = frame

@@ -187,7 +187,13 @@ class _Delivery:
         self._cursor.move(stream, int(rows.frame[-1]), 0)
 
     def _count_lost(self, stream: StreamId, frame: int) -> None:
-        """Counts the frames before this one that were removed with their hour."""
+        """Counts the frames before this one that were removed with their hour.
+
+        Frames before the first one that was ever seen of a stream are not among them: a rendered camera that
+        is added late begins in the middle.
+        """
+        if not self._cursor.knows(stream):
+            self._cursor.move(stream, frame - 1, 0)
         done = self._cursor.frame(stream)
         oldest = oldest_frame(self._folder.hours(stream)) if frame > done + 1 else None
         if oldest is not None and oldest > done + 1:
