@@ -1,6 +1,7 @@
 """MQTT broker on this machine, Debian's mosquitto, and a consumer of a service's answers that loses none."""
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -19,45 +20,71 @@ from ekya.core.errors import UserError
 
 _LISTENS_S = 15.0
 
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
 
 class Broker:
     """Broker on a free port of this machine, from ``start`` until ``kill``; sessions are kept in a folder.
 
-    Raises:
-        UserError: it is not installed (``start``).
+    Nothing is held back for a subscriber, so what is confirmed to the publisher is on its way.
+
+    Args:
+        folder: its own, new.
+        options: further lines of its configuration.
+        users: whether a client has to log in.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, users: bool = False) -> None:
         folder.mkdir(parents=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        self._file = folder / "mosquitto.conf"
+        self._file, self._stored = folder / "mosquitto.conf", folder / "mosquitto.db"
         lines = (
             f"listener {self.port} 127.0.0.1",
-            "allow_anonymous true",
+            f"allow_anonymous {'false' if users else 'true'}",
             "user root",
             "persistence true",
             f"persistence_location {folder}/",
             "max_inflight_messages 0",
             "max_queued_messages 0",
+            *options,
         )
         self._file.write_text("\n".join(lines) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Starts it; returns when it listens."""
-        program = shutil.which("mosquitto", path="/usr/bin:/usr/sbin:/usr/local/sbin")
-        if program is None:
+    def start(self) -> "Broker":
+        """Starts it; returns itself when it listens.
+
+        Raises:
+            UserError: it is not installed, or ends.
+        """
+        if MOSQUITTO is None:
             raise UserError("mosquitto: it is not installed; install the package of this name")
         self._process = subprocess.Popen(
-            [program, "-c", str(self._file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [MOSQUITTO, "-c", str(self._file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         give_up_s = time.monotonic() + _LISTENS_S
         while not self._listens():
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > give_up_s or self._process.poll() is not None:
                 raise UserError(f"{self._file}: the broker does not listen")
-            time.sleep(0.05)
+            time.sleep(0.02)
+        return self
+
+    def save(self) -> None:
+        """Has it store sessions and retained messages, as it does at times; returns when it has."""
+        before_ns = self._stored_ns()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGUSR1)
+        give_up_s = time.monotonic() + _LISTENS_S
+        while self._stored_ns() == before_ns:
+            if time.monotonic() > give_up_s:
+                raise UserError(f"{self._stored}: the broker does not store its sessions")
+            time.sleep(0.02)
+
+    def forget(self) -> None:
+        """Removes what was stored."""
+        self._stored.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """Kills it, as a power cut would."""
@@ -77,6 +104,9 @@ class Broker:
         """Stops it with its connections open, or lets it go on."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    def _stored_ns(self) -> int:
+        return self._stored.stat().st_mtime_ns if self._stored.exists() else 0
 
     def _listens(self) -> bool:
         with socket.socket() as probe:

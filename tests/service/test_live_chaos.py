@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from chaos_cameras import why_no_cameras
 from chaos_faults import PARTS
+from mosquitto import MOSQUITTO
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
@@ -57,7 +58,7 @@ def test_invariants_hold_under_faults_of_what_surrounds_it(chaos) -> None:
         "full": os.geteuid() == 0,
         "clock": shutil.which("cc"),
         "port": True,
-        "broker": shutil.which("mosquitto", path="/usr/bin:/usr/sbin:/usr/local/sbin"),
+        "broker": MOSQUITTO,
         "term:retraining": True,
     }
     told = chaos([fault for fault, is_there in there.items() if is_there])
@@ -67,7 +68,7 @@ def test_invariants_hold_under_faults_of_what_surrounds_it(chaos) -> None:
 def test_a_day_holds_in_short(tmp_path, data_dir) -> None:
     if why := why_no_cameras():
         pytest.skip(f"no RTSP server on this machine; {why}")
-    if shutil.which("mosquitto", path="/usr/bin:/usr/sbin:/usr/local/sbin") is None:
+    if MOSQUITTO is None:
         pytest.skip("no MQTT broker on this machine; apt-get install mosquitto")
     options = ("--minutes", "5", "--golden", str(data_dir / "weights" / "FastestDet.onnx"))
     videos = (f"--video={path}" for path in sorted((data_dir / "videos").glob("*.mp4"))[:3])

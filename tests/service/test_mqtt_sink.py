@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from answering import CLASSES, Camera, Cameras, a_service
-from broker import Broker, Subscriber, wait_for
+from broker import Subscriber, a_broker, wait_for
 
 from ekya.config.answer_sinks import MqttSpec
 from ekya.service.answers import publisher
@@ -28,7 +28,7 @@ SPEC = {"host": "127.0.0.1"}
 
 @pytest.fixture
 def broker(tmp_path):
-    made = Broker(tmp_path / "broker").start()
+    made = a_broker(tmp_path / "broker")
     yield made
     made.kill()
 
@@ -155,7 +155,7 @@ def test_broker_with_users_lets_in_the_right_password_alone(tmp_path):
     passwords = tmp_path / "passwords"
     subprocess.run([maker, "-b", "-c", str(passwords), "me", "tops3cret"], check=True, capture_output=True)
     passwords.chmod(0o600)
-    broker = Broker(tmp_path / "broker", f"password_file {passwords}", users=True).start()
+    broker = a_broker(tmp_path / "broker", f"password_file {passwords}", users=True)
     try:
         for login in ({}, {"user": "me", "password": "wrong"}):
             sink = sink_of(broker, **login)
@@ -178,7 +178,7 @@ def test_tls_is_checked_against_the_authority(tmp_path):
     make += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = [openssl, *make, "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
-    broker = Broker(tmp_path / "broker", f"certfile {certificate}", f"keyfile {key}").start()
+    broker = a_broker(tmp_path / "broker", f"certfile {certificate}", f"keyfile {key}")
     try:
         sink = sink_of(broker, tls=True)
         with pytest.raises(NotDeliveredError, match=r"cannot be reached.*certificate"):
