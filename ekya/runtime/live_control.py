@@ -291,7 +291,7 @@ class LiveControl:
             LookupError: there is no such camera.
         """
         self.require(stream)
-        return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)))
+        return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
 
     def picture(self, stream: StreamId) -> bytes | None:
         """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
@@ -336,10 +336,10 @@ class LiveControl:
             with suppress(InvalidStateError):
                 waiting.set_exception(UserError(_OVER))
 
-    def _in_loop(self, change: Callable[[], _T]) -> _T:
+    def _in_loop(self, change: Callable[[], _T], reads: bool = False) -> _T:
         """Returns the result of a call that the thread of the loop makes; raises as the call.
 
-        What the call emits is in the journal when this returns.
+        What the call emits is in the journal when this returns. One that only ``reads`` emits nothing.
 
         Raises:
             UserError: the loop does not answer, and the call is not made any more then; or the journal cannot
@@ -355,7 +355,8 @@ class LiveControl:
             except Exception as error:
                 done.set_exception(error)
             else:
-                self._executor.when_written(partial(_settle, done, result))
+                settle = partial(_settle, done, result)
+                settle() if reads else self._executor.when_written(settle)
 
         self._open.add(done)
         try:

@@ -53,6 +53,9 @@ class Operated:
         opens: whether a camera that is added opens at once.
         constants: of the loop.
         machine: where it runs.
+
+    Attributes:
+        may_go_on: whether the loop may take another step.
     """
 
     def __init__(self, path, monkeypatch, opens=True, constants=OPTIONS, machine=CORES):
@@ -62,7 +65,8 @@ class Operated:
         self.store = StateStore(self.folder.state)
         replies = {"admit": (Ready(SETTINGS),)} if opens else {}
         self.actors = FakeActors((FIRST, SECOND), replies=replies, fleet=fleet).install(monkeypatch)
-        self.executor = make_executor(self.actors)
+        self.may_go_on = True
+        self.executor = make_executor(self.actors, may_go_on=lambda: self.may_go_on)
         self.control = LiveControl(
             self.executor,
             self.actors,

@@ -91,6 +91,19 @@ def test_change_is_answered_when_it_is_in_the_journal(run, change):
     asked.result()
 
 
+def test_models_are_told_while_a_full_disk_holds_the_loop(run):
+    run.may_go_on = False
+    loop = run.begin(run.turn)
+    pause = run.begin(run.control.pause, FIRST, True)
+    models = run.begin(run.control.models, FIRST)
+    assert ended(models)
+    assert not pause.done()
+    run.may_go_on = True
+    assert ended(loop)
+    run.turn()
+    assert ended(pause)
+
+
 def test_change_that_cannot_be_written_is_not_reported_as_made(run, monkeypatch):
     monkeypatch.setattr(live_control, "_ANSWER_S", 0.2)
     asked = run.begin(run.control.pause, FIRST, True)
