@@ -1,6 +1,5 @@
 """``ekya schema``: the JSON Schema of the fleet file, for editors."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,15 +25,14 @@ def schema(config: SchemaConfig, output: Output) -> None:
 
     Many editors find it by the first line of a file: `# yaml-language-server: $schema=fleet.schema.json`.
     """
-    from ekya.config.descriptions import described_schema
-    from ekya.config.fleet_file import FleetConfig
+    from ekya.config.fleet_reading import NAMES_SCHEMA, fleet_schema
     from ekya.system.files import write_text_atomic
 
-    text = json.dumps(described_schema(FleetConfig), indent=2, ensure_ascii=False) + "\n"
+    text = fleet_schema()
     if config.out is None:
         output.say(text.rstrip())
         return
     require_writable("--out", config.out)
     write_text_atomic(config.out, text)
     output.say(f"{config.out} written; name it in the first line of a fleet file:")
-    output.say(f"# yaml-language-server: $schema={config.out}")
+    output.say(f"{NAMES_SCHEMA}{config.out}")

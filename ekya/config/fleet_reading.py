@@ -1,5 +1,6 @@
 """Reads, checks and writes fleet files."""
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from ekya.config.descriptions import described_schema
 from ekya.config.errors import describe, problems_of
 from ekya.config.files import find_files, read_mapping
 from ekya.config.fleet_file import OPEN, FleetConfig
@@ -18,6 +20,12 @@ from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.streams.ingest.camera import CameraSpec
 from ekya.streams.ingest.credentials import has_password, masked, require_set, without_passwords
+from ekya.system.files import write_text_atomic
+
+NAMES_SCHEMA = "# yaml-language-server: $schema="
+"""First line of a fleet file with which editors find its JSON Schema."""
+
+SCHEMA_NAME = "fleet.schema.json"
 
 
 def load_fleet(path: Path, changes: Mapping[str, object] | None = None) -> FleetConfig:
@@ -110,6 +118,23 @@ def _written(fleet: FleetConfig) -> dict[str, Any]:
 def dump_fleet(fleet: FleetConfig) -> str:
     """Returns YAML that ``load_fleet`` reads back to the same fleet from any folder."""
     return yaml.safe_dump(_written(fleet), sort_keys=False, allow_unicode=True)
+
+
+def keep_fleet(path: Path, fleet: FleetConfig) -> None:
+    """Writes a fleet file, and beside it the JSON Schema that its first line names to editors.
+
+    Raises:
+        UserError: no permission and the like.
+    """
+    schema, text = path.with_name(SCHEMA_NAME), fleet_schema()
+    if not (schema.is_file() and schema.read_text(encoding="utf-8") == text):
+        write_text_atomic(schema, text)
+    write_text_atomic(path, f"{NAMES_SCHEMA}{SCHEMA_NAME}\n{dump_fleet(fleet)}")
+
+
+def fleet_schema() -> str:
+    """Returns the JSON Schema of the fleet file, with the meaning of each key, as JSON."""
+    return json.dumps(described_schema(FleetConfig), indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_fleet(

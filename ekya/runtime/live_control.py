@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import dump_fleet
+from ekya.config.fleet_reading import keep_fleet
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core import events as ev
 from ekya.core import requests as rq
@@ -29,7 +29,6 @@ from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.fleet_changes import CHANGED_SECTIONS, RunLimits, fleet_change, with_class
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.resuming import kept_models
-from ekya.system.files import write_text_atomic
 
 _ANSWER_S = 15.0
 """Longest wait for the thread of the loop, which never waits itself for long."""
@@ -314,7 +313,7 @@ class LiveControl:
 
     def _keep(self, fleet: FleetConfig) -> None:
         """Writes the changed fleet into the folder."""
-        write_text_atomic(self._folder.fleet, dump_fleet(fleet))
+        keep_fleet(self._folder.fleet, fleet)
         self._fleet = fleet
 
     def require(self, stream: StreamId) -> None:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from ekya.config.fleet_file import NO_ZOO, FleetConfig
-from ekya.config.fleet_reading import dump_fleet
+from ekya.config.fleet_reading import keep_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import fitted
 from ekya.control.options import LoopOptions, StreamHome
@@ -21,7 +21,6 @@ from ekya.planning.profiling.sizes import Machine
 from ekya.results.storage.hour_tables import newest_rows
 from ekya.results.storage.run_folder import RunFolder
 from ekya.runtime.resuming import Resumed, resume, resume_service
-from ekya.system.files import write_text_atomic
 from ekya.system.host import cpu_limit, read_host_memory
 
 _LOG = logging.getLogger(__name__)
@@ -153,7 +152,7 @@ def open_run(fleet: FleetConfig, options: RunOptions, chosen: ChosenBackend, hos
         fleet = fleet.model_copy(update={"classes": host.classes})
         make = RunFolder.make if options.endless else RunFolder.create
         folder = make(options.runs, options.name or fleet.name)
-        write_text_atomic(folder.fleet, dump_fleet(fleet))
+        keep_fleet(folder.fleet, fleet)
     else:
         folder = RunFolder.open(options.resume)
         streams = tuple(stream.id for stream in fleet.streams)

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from safetensors.numpy import save_file
 
 from ekya.config.adhoc import fleet_from_videos
 from ekya.config.fleet_file import OPEN, FleetConfig
-from ekya.config.fleet_reading import dump_fleet, load_fleet, with_play
+from ekya.config.fleet_reading import dump_fleet, keep_fleet, load_fleet, with_play
 from ekya.config.fleet_sections import frame_sides
 from ekya.core.configs import InferenceConfig, RetrainConfig
 from ekya.core.errors import UserError
@@ -501,6 +502,18 @@ def test_load_fleet_accepts_a_loss_after_the_run(folder):
     play = {"script": [{"event": "lost", "at_s": 95, "for_s": 4}]}
     outages = load(folder, changed(("streams", 0, "play"), play)).stream("cam-2").play.outages_us
     assert outages == ((95_000_000, 99_000_000),)
+
+
+def test_kept_fleet_names_its_schema_which_lies_beside_it(folder, tmp_path):
+    fleet = load(folder, fleet_dict())
+    keep_fleet(tmp_path / "fleet.yaml", fleet)
+    first = (tmp_path / "fleet.yaml").read_text().splitlines()[0]
+    schema = json.loads((tmp_path / first.removeprefix("# yaml-language-server: $schema=")).read_text())
+    assert "streams" in schema["properties"]
+    assert load_fleet(tmp_path / "fleet.yaml") == fleet
+    (tmp_path / "fleet.schema.json").write_text("of an earlier version")
+    keep_fleet(tmp_path / "fleet.yaml", fleet)
+    assert json.loads((tmp_path / "fleet.schema.json").read_text()) == schema
 
 
 def test_dump_fleet_keeps_open_sizes_open(folder):

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from ekya.config.fleet_file import FleetConfig
-from ekya.config.fleet_reading import dump_fleet
+from ekya.config.fleet_reading import keep_fleet
 from ekya.config.run_options import RunOptions
 from ekya.config.sizing import resolutions_to_follow
 from ekya.control.loop import Observer, run_loop
@@ -66,7 +66,6 @@ from ekya.simulation.emulated.world import EmulatedWorld
 from ekya.simulation.executor import VirtualExecutor
 from ekya.streams.ingest.camera import ASSUMED_FPS
 from ekya.streams.ingest.process import SourceDiedError, SourceProcess
-from ekya.system.files import write_text_atomic
 
 _LOG = logging.getLogger(__name__)
 
@@ -131,7 +130,7 @@ def open_emulated(
     """Yields a run that the caller drives; when the block ends, the records of its streams are written."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    write_text_atomic(folder.fleet, dump_fleet(fleet))
+    keep_fleet(folder.fleet, fleet)
     card = (card or load_card()).of(fleet.edge.model)
     chosen = make_scheduler(scheduler)
     constants = emulated_options(fleet, card, seed)
