@@ -152,10 +152,12 @@ def _print_unit(config: ServeConfig, folder: Path) -> None:
 def _argv(config: ServeConfig, folder: Path) -> list[str]:
     """Returns the command line of this process, with the service's name: the file that gives it may go.
 
+    Modules are not looked for in the current folder, which others may write (``-P``).
+
     Raises:
         UserError: it is not that of ``ekya serve``.
     """
     if "serve" not in sys.argv[1:2]:
         raise UserError("ekya serve: start it as a command of its own")
     named = ["--name", folder.name] if config.name is None else []
-    return [sys.executable, "-m", "ekya", "serve", *named, *sys.argv[2:]]
+    return [sys.executable, "-P", "-m", "ekya", "serve", *named, *sys.argv[2:]]

@@ -1,6 +1,7 @@
 """``ekya serve``: which fleet and folder it serves, and how it starts itself again."""
 
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -61,3 +62,10 @@ def test_serve_that_cannot_know_its_fleet_is_refused(served, unit_of, capfd, nam
 def test_serve_names_itself_to_what_starts_it_again(fleet, unit_of):
     assert f" serve --name small {fleet} " in command_in(unit_of(fleet))
     assert f" serve {fleet} --name yard " in command_in(unit_of(fleet, "--name", "yard"))
+
+
+def test_serve_starts_itself_without_modules_of_the_current_folder(fleet, unit_of, tmp_path):
+    (tmp_path / "typer.py").write_text("raise SystemExit('the wrong typer')")
+    python = command_in(unit_of(fleet)).removeprefix("ExecStart=").partition(" serve ")[0].split()
+    done = subprocess.run([*python, "--version"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
