@@ -13,7 +13,7 @@ from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.options import Clock
 from ekya.cli.output import Output
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
@@ -72,15 +72,20 @@ def serve(config: ServeConfig, output: Output) -> None:
     Its folder in --runs is used again when it is started again, with the fleet as it was changed since; a
     supervisor starts the service again when it dies.
     """
-    from ekya.service.supervised import SUPERVISOR_PID
+    from ekya.service.supervised import FULL_DISK, SUPERVISOR_PID
 
     fleet, folder = _fleet_and_folder(config)
-    if SUPERVISOR_PID in os.environ:
-        _serve(config, fleet, folder, output)
-    elif config.unit:
-        _print_unit(config, folder)
-    else:
-        _supervise(config, folder, output)
+    try:
+        if SUPERVISOR_PID in os.environ:
+            _serve(config, fleet, folder, output)
+        elif config.unit:
+            _print_unit(config, folder)
+        else:
+            _supervise(config, folder, output)
+    except FullDiskError as error:
+        # Not that of bad input: the supervisor, and systemd, are to try again.
+        _LOG.error("%s", error)
+        raise typer.Exit(FULL_DISK) from None
 
 
 def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:

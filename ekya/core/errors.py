@@ -8,6 +8,13 @@ class UserError(Exception):
     """
 
 
+class FullDiskError(UserError):
+    """The disk, or the quota of it, is full.
+
+    ``ekya serve`` exits with another code than 2 then: another start may find room.
+    """
+
+
 class UnwellRunError(Exception):
     """A run ended, and most of its streams' windows were unhealthy: one sentence that says why.
 

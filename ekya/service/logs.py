@@ -80,7 +80,7 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(masked(str(error), named())) from None
+        raise type(error)(masked(str(error), named())) from None
     except Exception:
         _LOG.exception("the service failed")
         raise SystemExit(1) from None

@@ -3,11 +3,13 @@
 import shutil
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 from commands import error_line
 
 from ekya.cli import main
+from ekya.core.errors import FullDiskError, UserError
 
 CAM = "cam-1"
 
@@ -69,3 +71,15 @@ def test_serve_starts_itself_without_modules_of_the_current_folder(fleet, unit_o
     python = command_in(unit_of(fleet)).removeprefix("ExecStart=").partition(" serve ")[0].split()
     done = subprocess.run([*python, "--version"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("error", "code"), [(FullDiskError("no room"), 74), (UserError("no such thing"), 2)])
+def test_full_disk_does_not_end_a_service_as_bad_input(fleet, tmp_path, monkeypatch, error, code):
+    def serve_fleet(*_):
+        raise error
+
+    process = ModuleType("ekya.service.process")
+    process.serve_fleet = serve_fleet
+    monkeypatch.setitem(sys.modules, "ekya.service.process", process)
+    monkeypatch.setenv("EKYA_SUPERVISOR_PID", "1")
+    assert main(["serve", str(fleet), "--runs", str(tmp_path / "runs")]) == code
