@@ -1,6 +1,7 @@
 """The server's life, its page without a browser, and the file that says where it is."""
 
 import os
+import re
 import socket
 import threading
 import time
@@ -151,12 +152,19 @@ def test_page_leads_to_the_log_in_and_back(ask):
 
 def test_cookie_is_kept_from_scripts_and_other_sites(ask):
     cookie = ask.log_in().headers["Set-Cookie"]
-    port = ask.url.rpartition(":")[2]
-    assert cookie.startswith(f"ekya_session_{port}=")
+    assert re.match("ekya_session_[0-9a-f]{8}=", cookie)
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "Secure" not in cookie
     form = {"Content-Type": "application/x-www-form-urlencoded", "X-Forwarded-Proto": "https"}
     assert "Secure" in ask("POST", "/login", f"token={TOKEN}", form).headers["Set-Cookie"]
+
+
+def test_services_behind_one_host_have_cookies_of_their_own(ask, tmp_path):
+    other_token, port = TOKEN[::-1], int(ask.url.rpartition(":")[2])
+    with serving(FakeService(), tmp_path, other_token, address="127.0.0.2", port=port) as other:
+        cookies = [ask.log_in().cookie["Cookie"], other.log_in(other_token).cookie["Cookie"]]
+        assert len({cookie.partition("=")[0] for cookie in cookies}) == 2
+        assert [one.get("/", {"Cookie": "; ".join(cookies)}).status for one in (ask, other)] == [200, 200]
 
 
 def test_wrong_tokens_are_refused_and_limited(ask):

@@ -15,7 +15,7 @@ from ekya.service.http.access import GUARD_HEADER, SESSION_S
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of
 from ekya.service.http.endpoints import BODY_S
-from ekya.service.http.guard import Guard, cookie_name
+from ekya.service.http.guard import Guard
 from ekya.service.http.routes import Access
 from ekya.service.http.views import (
     FILTERS,
@@ -162,7 +162,7 @@ class Page:
             return self._html("login.html.j2", {"problem": "this is not the service's token"}, 401)
         response = web.Response(status=303, headers={"Location": "./"})
         response.set_cookie(
-            cookie_name(request),
+            self.guard.cookie_name,
             cookie,
             max_age=SESSION_S,
             httponly=True,
@@ -174,7 +174,7 @@ class Page:
     async def _logout(self, request: web.Request) -> web.Response:
         self.guard.check(request, Access.CHANGE)
         response = web.Response(status=204)
-        response.del_cookie(cookie_name(request), httponly=True, samesite="Strict")
+        response.del_cookie(self.guard.cookie_name, httponly=True, samesite="Strict")
         return response
 
     def _html(self, template: str, values: Mapping[str, object], status: int = 200) -> web.Response:
