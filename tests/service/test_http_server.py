@@ -106,6 +106,13 @@ def test_no_token_is_for_loopback_only(tmp_path, address):
         HttpServer(FakeService(), tmp_path, None, HttpConfig(address=address))
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6; nothing to test")
+def test_every_address_is_one_of_ipv4_too(tmp_path):
+    with serving(FakeService(), tmp_path, address="::") as ask:
+        assert ask.get("/api/v1/status").status == 200
+        assert Asking(ask.url.replace("[::1]", "127.0.0.1")).get("/api/v1/status").status == 200
+
+
 def test_place_is_reached_from_its_own_machine():
     assert Place.here("0.0.0.0", 80).url == "http://127.0.0.1:80"
     assert Place.here("::", 80).url == "http://[::1]:80"
