@@ -15,6 +15,13 @@ class FullDiskError(UserError):
     """
 
 
+class NotThereError(LookupError):
+    """There is no camera of a name, or nothing of it that was asked for: one sentence.
+
+    Other kinds of ``LookupError`` are faults of the code, which are not to be taken for it.
+    """
+
+
 class UnwellRunError(Exception):
     """A run ended, and most of its streams' windows were unhealthy: one sentence that says why.
 

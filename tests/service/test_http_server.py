@@ -225,6 +225,24 @@ def test_page_of_a_camera_is_there_without_a_script(ask):
     assert (gone.status, gone.headers["Location"]) == (303, "./")
 
 
+def test_fault_in_the_page_of_a_camera_is_no_absence(tmp_path, caplog):
+    service = FakeService()
+    with serving(service, tmp_path) as ask:
+        cookie = ask.log_in().cookie
+        service.broken = KeyError("no such column")
+        assert ask.get("/?camera=yard", cookie).status == 500
+    assert "no such column" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "media"), [(b"token=%ff", "; charset=klingon"), (b"token=\xff\xfe", "; charset=utf-8")]
+)
+def test_log_in_that_is_no_text_is_refused(ask, caplog, body, media):
+    form = {"Content-Type": f"application/x-www-form-urlencoded{media}"}
+    assert ask("POST", "/login", body, form).status == 400
+    assert caplog.text == ""
+
+
 def test_validation_of_a_retraining_is_shown_to_who_is_logged_in(ask):
     cookie = ask.log_in().cookie
     assert ask.get("/validation?camera=yard&job=17", {}).status == 401

@@ -11,6 +11,7 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ekya import __version__
+from ekya.core.errors import NotThereError
 from ekya.service.http.access import GUARD_HEADER, SESSION_S
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of
@@ -103,7 +104,7 @@ class Page:
         camera = request.query.get("camera")
         try:
             template, values = await asyncio.to_thread(self._shown, camera)
-        except LookupError:
+        except NotThereError:
             raise web.HTTPSeeOther("./") from None
         frame = {"login": self.guard.keys is not None, "guard_header": GUARD_HEADER}
         return self._html(template, {**frame, **values})
@@ -154,6 +155,8 @@ class Page:
                 token = (await request.post()).get("token", "")
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
+        except (ValueError, LookupError):  # no text, or of a charset that there is not
+            raise web.HTTPBadRequest(text="the form cannot be read; send the token as text") from None
         try:
             cookie = self.guard.log_in(request, token.strip() if isinstance(token, str) else "")
         except web.HTTPTooManyRequests as error:
