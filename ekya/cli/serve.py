@@ -1,5 +1,6 @@
 """``ekya serve``: runs a fleet until stopped, and survives what may happen meanwhile."""
 
+import logging
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -12,10 +13,12 @@ from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.options import Clock
 from ekya.cli.output import Output
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 
 if TYPE_CHECKING:
     from ekya.config.fleet_file import FleetConfig
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,15 +72,20 @@ def serve(config: ServeConfig, output: Output) -> None:
     Its folder in --runs is used again when it is started again, with the fleet as it was changed since; a
     supervisor starts the service again when it dies.
     """
-    from ekya.service.supervised import SUPERVISOR_PID
+    from ekya.service.supervised import FULL_DISK, SUPERVISOR_PID
 
     fleet, folder = _fleet_and_folder(config)
-    if SUPERVISOR_PID in os.environ:
-        _serve(config, fleet, folder, output)
-    elif config.unit:
-        _print_unit(config, folder)
-    else:
-        _supervise(config, folder, output)
+    try:
+        if SUPERVISOR_PID in os.environ:
+            _serve(config, fleet, folder, output)
+        elif config.unit:
+            _print_unit(config, folder)
+        else:
+            _supervise(config, folder, output)
+    except FullDiskError as error:
+        # Not that of bad input: the supervisor, and systemd, are to try again.
+        _LOG.error("%s", error)
+        raise typer.Exit(FULL_DISK) from None
 
 
 def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
@@ -86,16 +94,21 @@ def _fleet_and_folder(config: ServeConfig) -> tuple["FleetConfig", Path]:
     from ekya.config.fleet_reading import load_fleet
     from ekya.results.storage.run_folder import RunFolder, require_run_name
 
-    named = any((config.fleet, config.video, config.camera))
-    if config.name is not None:
-        require_run_name(config.name)
-        known = RunFolder(config.runs / config.name).fleet
-        if not named and known.is_file():
-            return load_fleet(known), known.parent
-    # Also of a service that goes on: passwords that the file holds are needed again.
-    fleet = read_fleet(config)
-    known = RunFolder(config.runs / (config.name or fleet.name)).fleet
-    return (load_fleet(known) if known.is_file() else fleet), known.parent
+    if config.name is None:
+        fleet = read_fleet(config)
+        known = RunFolder(config.runs / fleet.name).fleet
+        return (load_fleet(known) if known.is_file() else fleet), known.parent
+    require_run_name(config.name)
+    known = RunFolder(config.runs / config.name).fleet
+    if not known.is_file():
+        return read_fleet(config), known.parent
+    if any((config.fleet, config.video, config.camera)):
+        try:
+            # Passwords that the file holds are needed again.
+            read_fleet(config)
+        except UserError as error:
+            _LOG.warning("%s; this service goes on with %s", error, known)
+    return load_fleet(known), known.parent
 
 
 def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
@@ -109,7 +122,7 @@ def _supervise(config: ServeConfig, folder: Path, output: Output) -> None:
     if (folder / "fleet.yaml").is_file():
         output.say(f"Goes on with {folder}, and with the fleet as it is there.")
     output.say(f"Log: {folder}/logs/service.jsonl. Stop it with Ctrl-C or SIGTERM.")
-    code = supervise(_argv(), folder, Patience(stop_s=config.stop_timeout))
+    code = supervise(_argv(config, folder), folder, Patience(stop_s=config.stop_timeout))
     raise typer.Exit(code)
 
 
@@ -134,19 +147,22 @@ def _print_unit(config: ServeConfig, folder: Path) -> None:
 
     from ekya.service.unit import ServiceUnit
 
-    argv = [argument for argument in _argv() if argument != "--unit"]
+    argv = [argument for argument in _argv(config, folder) if argument != "--unit"]
     unit = ServiceUnit(
         folder.name, argv, getpass.getuser(), Path.cwd(), config.runs.resolve(), config.stop_timeout
     )
     typer.echo(unit.text(), nl=False)
 
 
-def _argv() -> list[str]:
-    """Returns the command line of this process.
+def _argv(config: ServeConfig, folder: Path) -> list[str]:
+    """Returns the command line of this process, with the service's name: the file that gives it may go.
+
+    Modules are not looked for in the current folder, which others may write (``-P``).
 
     Raises:
         UserError: it is not that of ``ekya serve``.
     """
     if "serve" not in sys.argv[1:2]:
         raise UserError("ekya serve: start it as a command of its own")
-    return [sys.executable, "-m", "ekya", *sys.argv[1:]]
+    named = ["--name", folder.name] if config.name is None else []
+    return [sys.executable, "-P", "-m", "ekya", "serve", *named, *sys.argv[2:]]

@@ -8,6 +8,20 @@ class UserError(Exception):
     """
 
 
+class FullDiskError(UserError):
+    """The disk, or the quota of it, is full.
+
+    ``ekya serve`` exits with another code than 2 then: another start may find room.
+    """
+
+
+class NotThereError(LookupError):
+    """There is no camera of a name, or nothing of it that was asked for: one sentence.
+
+    Other kinds of ``LookupError`` are faults of the code, which are not to be taken for it.
+    """
+
+
 class UnwellRunError(Exception):
     """A run ended, and most of its streams' windows were unhealthy: one sentence that says why.
 

@@ -178,7 +178,7 @@ class Probe:
         self._errors = (Path(self._folder.name) / "errors").open("wb+")
         given = {"fleet": dump_fleet(fleet), "device": device, "cores": cores, "seed": seed, "again": again}
         self._process = popen(
-            [sys.executable, "-m", "ekya.pipeline.host_costs", str(self._answer)],
+            [sys.executable, "-P", "-m", "ekya.pipeline.host_costs", str(self._answer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

@@ -137,7 +137,7 @@ def unwrapping_user_error(ask: Callable[[], _Answer]) -> _Answer:
     """Returns what ``ask`` returns.
 
     Raises:
-        UserError: as an actor raised it.
+        UserError: as an actor raised it, of its kind.
     """
     try:
         return ask()
@@ -145,7 +145,7 @@ def unwrapping_user_error(ask: Callable[[], _Answer]) -> _Answer:
         # Ray raises an error of a derived type, whose text is a traceback; ``cause`` is the original.
         cause = getattr(error, "cause", None)
         if isinstance(cause, UserError):
-            raise UserError(str(cause)) from error
+            raise type(cause)(str(cause)) from error
         raise
 
 

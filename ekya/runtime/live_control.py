@@ -15,7 +15,7 @@ from ekya.config.fleet_reading import keep_fleet
 from ekya.config.fleet_sections import StreamConfig
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import BASE_VERSION, US_PER_S, ModelVersion, StreamId, seconds_to_us
 from ekya.pipeline.probe import dearest
 from ekya.pipeline.run_writer import ModelRecord
@@ -133,7 +133,7 @@ class LiveControl:
         """Removes a camera; its records stay in the folder.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
             UserError: it is the last one.
         """
 
@@ -151,7 +151,7 @@ class LiveControl:
         """Closes a camera and gives its share to the others, or opens it again.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
 
         def change() -> None:
@@ -164,7 +164,7 @@ class LiveControl:
         """Has a camera keep the model that serves, or lets it be retrained again.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         self.require(stream)
         self._emit(lambda now_us: rq.ModelFrozen(now_us, stream, frozen))
@@ -173,7 +173,7 @@ class LiveControl:
         """Sets terms of a camera: ``weight`` and ``max_age_s``, of which valid values are given.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
 
         def change() -> None:
@@ -234,7 +234,7 @@ class LiveControl:
         """Has a camera labelled now, on its newest frames, and retrained if that gains.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         self.require(stream)
         self._emit(lambda now_us: rq.LabelsRequested(now_us, stream, max(now_us - LABELLED_US, 0)))
@@ -243,7 +243,7 @@ class LiveControl:
         """Deletes the exemplars and validations of a camera; of one that was removed as well.
 
         Raises:
-            LookupError: there is no such camera, and nothing is kept of one.
+            NotThereError: there is no such camera, and nothing is kept of one.
         """
         path = self._folder.exemplars(stream)
 
@@ -254,7 +254,7 @@ class LiveControl:
             if stream in self._actors.streams:
                 self._executor.forget_pictures(stream)
             elif not there:
-                raise LookupError(f"there is no camera {stream}, and no picture of one")
+                raise NotThereError(f"there is no camera {stream}, and no picture of one")
 
         check_stream_name(stream)
         self._in_loop(change)
@@ -267,7 +267,7 @@ class LiveControl:
             version: of the weights; None for those that served before the present ones.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
             UserError: there are no such weights.
         """
         self.require(stream)
@@ -287,7 +287,7 @@ class LiveControl:
         """Returns the models that have served a camera and are kept, by version.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         self.require(stream)
         return self._in_loop(lambda: tuple(kept_models(self._folder, self._store, stream)), reads=True)
@@ -296,7 +296,7 @@ class LiveControl:
         """Returns the newest frame of a camera with its boxes, as a JPEG; None where there is none.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         self.require(stream)
         try:
@@ -317,9 +317,9 @@ class LiveControl:
         self._fleet = fleet
 
     def require(self, stream: StreamId) -> None:
-        """Raises LookupError if there is no such camera."""
+        """Raises NotThereError if there is no such camera."""
         if stream not in [one.id for one in self._fleet.streams]:
-            raise LookupError(f"there is no camera {stream}")
+            raise NotThereError(f"there is no camera {stream}")
 
     def now_us(self) -> int:
         """Returns run time, 0 before the run begins."""

@@ -1,9 +1,7 @@
 """Lists the files of a run folder that belong in a backup, so that no secret gets in by chance."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from ekya.pipeline.zoo import INDEX
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.service.kept_past import past_file
-from ekya.service.stored import PieceKind, is_service, journal_segments, pieces_of
+from ekya.service.stored import PieceKind, first_segment, is_service, journal_segments, pieces_of
 
 SNAPSHOT = "snapshot.json"
 
@@ -59,9 +57,7 @@ def belongs(name: str) -> bool:
 
 def journal_sources(folder: RunFolder) -> list[Source]:
     """Returns the segments of the journal that a restart reads, as long as they are now, oldest first."""
-    first = 0
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        first = int(json.loads((folder.path / SNAPSHOT).read_text(encoding="utf-8"))["segment"])
+    first = first_segment(folder) or 0
     return [Source(path, path.stat().st_size) for number, path in journal_segments(folder) if number >= first]
 
 

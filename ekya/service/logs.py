@@ -2,10 +2,11 @@
 
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable
     path = log_file(folder)
     with user_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
+        handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLDER_FILES, encoding="utf-8")
     handler.setFormatter(JsonLines(cameras, named))
     root = logging.getLogger()
     with secrets_hidden(named):
@@ -53,7 +54,8 @@ def logged(folder: Path, cameras: Callable[[], Collection[str]], named: Callable
             yield
         finally:
             root.removeHandler(handler)
-            handler.close()
+            with suppress(OSError):  # a full disk, which has not taken the last lines
+                handler.close()
 
 
 @contextmanager
@@ -73,15 +75,18 @@ def secrets_hidden(named: Callable[[], str]) -> Iterator[None]:
     for handler, formatter in before:
         handler.setFormatter(TextLines(formatter or logging.Formatter(), named))
     hook_before, threading.excepthook = threading.excepthook, _log_thread
+    # logging would print the arguments of a record that it cannot write, as they are.
+    raises_before, logging.raiseExceptions = logging.raiseExceptions, False
     try:
         yield
     except UserError as error:
-        raise UserError(masked(str(error), named())) from None
+        raise type(error)(masked(str(error), named())) from None
     except Exception:
         _LOG.exception("the service failed")
         raise SystemExit(1) from None
     finally:
         threading.excepthook = hook_before
+        logging.raiseExceptions = raises_before
         for handler, formatter in before:
             handler.setFormatter(formatter)
 
@@ -90,6 +95,17 @@ def _log_thread(thread: threading.ExceptHookArgs) -> None:
     name = "" if thread.thread is None else thread.thread.name
     error = thread.exc_value or thread.exc_type()
     _LOG.error("thread %s failed", name, exc_info=error)
+
+
+class _LogFile(RotatingFileHandler):
+    """Drops lines that cannot be written, on a full disk for example; the first time it says so elsewhere."""
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging has it
+        if not self._has_failed:
+            self._has_failed = True
+            _LOG.warning("%s: lines are lost (%s)", self.baseFilename, sys.exception())
 
 
 class TextLines(logging.Formatter):

@@ -70,6 +70,10 @@ def serve_fleet(fleet: FleetConfig, options: RunOptions, with_token: bool, conso
     die_with_parent()
     alive, stop = Heartbeat(), threading.Event()
     with secrets_hidden(lambda: fleet.named_secrets), _stopped_by_signals(stop):
+        if options.resume is not None:
+            # On a disk that the past has filled no window would come, at whose end this is done otherwise.
+            cameras = tuple(stream.id for stream in fleet.streams)
+            collect_or_warn(RunFolder(options.resume), fleet.retention, None, cameras)
         chosen = choose_backend(options.shares)
         try:
             run = _open(fleet, options, chosen, console)

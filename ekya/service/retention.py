@@ -133,13 +133,17 @@ def collect_rows(
 def collect_or_warn(
     folder: RunFolder,
     limits: RetentionConfig,
-    unix_us: Callable[[int], int],
+    unix_us: Callable[[int], int] | None,
     streams: Collection[StreamId],
 ) -> None:
-    """Does what a service does once a window: ``collect`` and ``collect_rows``. Errors are warnings."""
+    """Does what a service does once a window: ``collect`` and ``collect_rows``. Errors are warnings.
+
+    Before it begins ``unix_us`` is None, and rows are left alone: their file would not become smaller.
+    """
     try:
         collected = collect(folder, limits, streams=streams)
-        collect_rows(folder, limits, unix_us, streams=streams)
+        if unix_us is not None:
+            collect_rows(folder, limits, unix_us, streams=streams)
     except (UserError, OSError) as error:
         _LOG.warning("what is old cannot be removed: %s", error)
         return

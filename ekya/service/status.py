@@ -6,6 +6,8 @@ time in microseconds (``_us``) or seconds of wall-clock time since 1970 (``_unix
 
 from dataclasses import dataclass
 
+from ekya.core.errors import NotThereError
+
 SERVED, KEPT, FAILED = "served", "kept", "failed"
 """Outcomes of a retraining: some of its weights served; they were not better; it broke."""
 
@@ -258,9 +260,9 @@ class ServiceStatus:
         """Returns the status of one camera.
 
         Raises:
-            LookupError: there is none of this name.
+            NotThereError: there is none of this name.
         """
         for camera in self.cameras:
             if camera.id == name:
                 return camera
-        raise LookupError(f"there is no camera {name!r}")
+        raise NotThereError(f"there is no camera {name!r}")

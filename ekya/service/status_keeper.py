@@ -16,6 +16,7 @@ from ekya.control.protocols import Batch
 from ekya.control.step import StepResult
 from ekya.core import events as ev
 from ekya.core.audits import AccuracyAudited
+from ekya.core.errors import NotThereError
 from ekya.core.state import RetrainJob, StreamState
 from ekya.core.step_record import StepRecord
 from ekya.core.units import US_PER_S, StreamId, us_to_seconds
@@ -188,7 +189,7 @@ class StatusKeeper:
         """Returns how accuracy and shares of a camera went.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         with self._lock:
             return self._tally(camera).history.series()
@@ -197,7 +198,7 @@ class StatusKeeper:
         """Returns the last retrainings of a camera that are over, in the order of their ends.
 
         Raises:
-            LookupError: there is no such camera.
+            NotThereError: there is no such camera.
         """
         with self._lock:
             self._tally(camera)
@@ -229,7 +230,7 @@ class StatusKeeper:
     def _tally(self, camera: str) -> _Tally:
         tally = self._tallies.get(StreamId(camera))
         if tally is None:
-            raise LookupError(f"there is no camera {camera!r}")
+            raise NotThereError(f"there is no camera {camera!r}")
         return tally
 
     def _count(self, event: ev.Event) -> None:

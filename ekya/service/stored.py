@@ -1,5 +1,6 @@
 """Contents of a run folder: its size, and the pieces that may be removed."""
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -92,6 +93,13 @@ def pieces_of(folder: RunFolder, streams: Collection[StreamId] | None = None) ->
     return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
 
 
+def first_segment(folder: RunFolder) -> int | None:
+    """Returns the number of the journal's segment from which a start goes on; None without a snapshot."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads(folder.snapshot.read_text(encoding="utf-8"))["segment"])
+    return None
+
+
 def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:
     """Returns number and path of the journal's segments, rising; the last one is being written."""
     return [(number, folder.journal_segment(number)) for number in segments(folder)]
@@ -112,8 +120,12 @@ def _answers(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterato
 
 def _journal(folder: RunFolder) -> Iterator[Piece]:
     segments = journal_segments(folder)
+    last = segments[-1][0] if segments else 0
+    # Later than the snapshot's are those of starts that came to no window.
+    first = first_segment(folder)
     for number, path in segments:
-        yield _piece(PieceKind.JOURNAL, [path], None, number == segments[-1][0])
+        needed = number >= (last if first is None else min(first, last))
+        yield _piece(PieceKind.JOURNAL, [path], None, needed)
 
 
 def _validations(folder: RunFolder) -> Iterator[Piece]:

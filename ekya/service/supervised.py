@@ -12,6 +12,9 @@ HEARTBEAT_FD = "EKYA_HEARTBEAT_FD"
 SUPERVISOR_PID = "EKYA_SUPERVISOR_PID"
 """Variable with the supervisor's pid."""
 
+FULL_DISK = 74
+"""Exit code of a service that a full disk has kept from starting."""
+
 AGAIN = 75
 """Exit code of a service process that ended in order to be started again, with what was changed."""
 

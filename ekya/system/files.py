@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 
 
 class _Folder:
@@ -40,7 +40,7 @@ _REMEDIES = {
 def user_errors(path: Path) -> Iterator[None]:
     """Turns an ``OSError`` that a user can fix (full disk, permission, ...) into a ``UserError``.
 
-    Other errors are raised unchanged.
+    Other errors are raised unchanged. A full disk becomes a ``FullDiskError``.
     """
     try:
         yield
@@ -49,7 +49,8 @@ def user_errors(path: Path) -> Iterator[None]:
         remedy = _REMEDIES.get(error.errno or 0)
         if remedy is None:
             raise
-        raise UserError(f"{path}: {remedy}") from error
+        kind = FullDiskError if error.errno in {errno.ENOSPC, errno.EDQUOT} else UserError
+        raise kind(f"{path}: {remedy}") from error
 
 
 @contextlib.contextmanager

@@ -92,6 +92,14 @@ def test_service_failed_start_is_a_user_error_and_cleans_up(fake_mps):
     assert all_gone(fake_mps)
 
 
+def test_keeper_takes_no_modules_of_the_current_folder(fake_mps, tmp_path, monkeypatch):
+    (tmp_path / "psutil.py").write_text("raise SystemExit('the wrong psutil')")
+    monkeypatch.chdir(tmp_path)
+    with mps_service(find_mps(ONE), GPUS[:1], SHORT):
+        assert fake_mps.running()
+    assert all_gone(fake_mps)
+
+
 def test_service_second_start_failing_ends_the_first(fake_mps, monkeypatch):
     starts = iter([{}, {"refuses": "too many"}])
     popen = subprocess.Popen

@@ -91,6 +91,18 @@ def test_probe_invalid_answer_is_reported(tmp_path):
         probed(tmp_path, "import sys; open(sys.argv[1], 'w').write('{}')")
 
 
+def test_probe_takes_no_modules_of_the_current_folder(tmp_path):
+    def start(command, **options):
+        asked = "import sys; sys.exit(f'safe: {sys.flags.safe_path}')"
+        return subprocess.Popen([*command[: command.index("-m")], "-c", asked], **options)
+
+    with (
+        Probe(fleet(tmp_path), "cpu", 2.0, popen=start) as probe,
+        pytest.raises(UserError, match="safe: True"),
+    ):
+        probe.result()
+
+
 def test_probe_exit_ends_the_process(tmp_path):
     started = []
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 from ekya.core.records import FramePrediction, FrameReference, LabelledBoxes
 from ekya.core.units import ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder, check_stream_name
@@ -78,9 +78,16 @@ def test_run_folder_full_or_unusable_disk_is_refused(tmp_path: Path, monkeypatch
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EACCES, "permission")])
+@pytest.mark.parametrize(
+    ("number", "words", "kind"),
+    [
+        (errno.ENOSPC, "disk is full", FullDiskError),
+        (errno.EDQUOT, "quota is used up", FullDiskError),
+        (errno.EACCES, "permission", UserError),
+    ],
+)
 def test_atomic_write_failure_keeps_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str, kind: type[UserError]
 ) -> None:
     path = tmp_path / "summary.json"
     write_text_atomic(path, "old")
@@ -89,8 +96,9 @@ def test_atomic_write_failure_keeps_the_old_file(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=words) as refused:
         write_bytes_atomic(path, b"new")
+    assert refused.type is kind
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("summary.json", "old")]
 
 
@@ -232,6 +240,19 @@ def test_state_store_labelled_returns_labels_of_models(tmp_path: Path) -> None:
         assert store.labelled(StreamId("cam-3")).boxes.shape == (0, 4)
         with pytest.raises(sqlite3.IntegrityError):
             store.add_labels(CAM, 1, "testing", at(1), np.array([0]))
+
+
+def test_state_store_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    def with_little_room(path: Path, **options: float) -> sqlite3.Connection:
+        connection = connect(path, **options)
+        connection.execute("PRAGMA max_page_count = 10")  # full in the same way as a disk
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", with_little_room)
+    with StateStore(tmp_path / "state.sqlite") as store, pytest.raises(FullDiskError, match="disk is full"):
+        store.put_stream(StreamRow(CAM, set_aside="why " * 10_000))
 
 
 def test_state_store_unusable_file_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from ekya.core.errors import NotThereError
 from ekya.core.units import JobId, StreamId
 from ekya.core.validation import Mistake, Validation
 from ekya.results.storage.run_folder import RunFolder
@@ -51,7 +52,7 @@ def test_validation_that_is_missing_or_damaged_is_not_found(folder, content):
     keep_validation(folder, CAM, JobId(7), KEPT_ONE)
     (folder.validations(CAM) / "7.json").write_bytes(content)
     for job in (7, 8):
-        with pytest.raises(LookupError, match=f"of retraining {job} of cam-1 no validation is kept"):
+        with pytest.raises(NotThereError, match=f"of retraining {job} of cam-1 no validation is kept"):
             read_validation(folder, CAM, JobId(job))
 
 

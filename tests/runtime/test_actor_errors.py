@@ -7,7 +7,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 from ekya.core.units import StreamId
 from ekya.runtime.actor_errors import in_words, received, reporting_user_errors, unwrapping_user_error
 
@@ -75,7 +75,8 @@ def test_received_warning_holds_no_password(monkeypatch):
     assert "other" not in warned.text
 
 
-def test_unwrapping_returns_the_user_error_alone():
+@pytest.mark.parametrize("kind", [UserError, FullDiskError])
+def test_unwrapping_returns_the_user_error_alone(kind):
     def ask(error):
         def asked():
             raise error
@@ -83,8 +84,8 @@ def test_unwrapping_returns_the_user_error_alone():
         return unwrapping_user_error(asked)
 
     with pytest.raises(UserError) as caught:
-        ask(RayTaskError("ready", "Traceback: a page of it", UserError(SENTENCE)).as_instanceof_cause())
-    assert str(caught.value) == SENTENCE
+        ask(RayTaskError("ready", "Traceback: a page of it", kind(SENTENCE)).as_instanceof_cause())
+    assert (caught.type, str(caught.value)) == (kind, SENTENCE)
     with pytest.raises(RayTaskError):
         ask(RayTaskError("ready", "Traceback: a page of it", ValueError("a fault")).as_instanceof_cause())
     with pytest.raises(ActorDiedError):

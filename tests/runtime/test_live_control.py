@@ -18,7 +18,7 @@ from ekya.control.options import StreamHome
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.core.validation import Validation
 from ekya.core.weights import LabelBudget
@@ -175,7 +175,7 @@ def test_changes_while_a_camera_is_being_added_are_kept(opening):
 def test_camera_that_is_being_added_cannot_be_changed_yet(opening):
     asked = opening.begin(opening.control.add, camera(NEW))
     (call,) = opening.opening()
-    with pytest.raises(LookupError):
+    with pytest.raises(NotThereError):
         opening.ask(opening.control.remove, NEW)
     reply(opening, call)
     opening.until(asked.done)
@@ -228,7 +228,7 @@ def test_pictures_of_a_removed_camera_are_forgotten(run):
     run.ask(run.control.forget, gone)
     assert not validated_jobs(run.folder, gone)
     assert run.actors.calls("forget") == []
-    with pytest.raises(LookupError, match="there is no camera gone, and no picture of one"):
+    with pytest.raises(NotThereError, match="there is no camera gone, and no picture of one"):
         run.ask(run.control.forget, gone)
 
 
@@ -261,8 +261,8 @@ def test_camera_is_not_added_again_while_the_one_before_is_being_prepared(run):
         ("picture", ()),
     ],
 )
-def test_unknown_camera_is_a_lookup_error(run, method, arguments):
-    with pytest.raises(LookupError, match="there is no camera nowhere"):
+def test_unknown_camera_is_not_there(run, method, arguments):
+    with pytest.raises(NotThereError, match="there is no camera nowhere"):
         run.ask(getattr(run.control, method), "nowhere", *arguments)
     assert run.events == []
 

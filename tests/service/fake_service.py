@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.core.units import ModelVersion, StreamId
 from ekya.core.validation import Mistake, Validation
 from ekya.results.storage.run_state import ModelRow
@@ -232,7 +232,7 @@ class FakeService:
     def validation(self, camera, job):
         self._known(camera)
         if job not in (12, 14, 17):
-            raise LookupError(f"of retraining {job} of {camera} no validation is kept")
+            raise NotThereError(f"of retraining {job} of {camera} no validation is kept")
         return KeptValidation(VALIDATION, tuple(map(mistake_of, range(len(VALIDATION.mistakes)))))
 
     def metrics(self):
@@ -315,7 +315,7 @@ class FakeService:
 
     def _known(self, camera):
         if camera not in self.cameras:
-            raise LookupError(f"there is no camera {camera!r}")
+            raise NotThereError(f"there is no camera {camera!r}")
         return self.cameras[camera]
 
     def _change(self, what, camera, **changes):

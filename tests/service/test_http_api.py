@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
@@ -177,6 +178,7 @@ def test_sentence_of_the_service_is_passed_on_without_passwords(ask, service):
         (b"[" * 40_000, "application/json", 400),
         (b"[1]", "application/json", 400),
         (b"{}", "application/json", 400),
+        (b"{}", "application/json; charset=klingon", 400),
         (b'{"id": "attic"}', "text/plain", 415),
         (b" " * (MOST_BYTES + 1), "application/json", 413),
     ],
@@ -188,8 +190,9 @@ def test_body_that_is_no_camera_is_refused(ask, service, body, media, status):
     assert service.asked == []
 
 
-def test_fault_of_the_service_is_logged_and_not_shown(ask, service, caplog):
-    service.broken = RuntimeError("the secret is 42")
+@pytest.mark.parametrize("fault", [RuntimeError, KeyError, IndexError, LookupError])
+def test_fault_of_the_service_is_logged_and_not_shown(ask, service, caplog, fault):
+    service.broken = fault("the secret is 42")
     answer = ask.get("/api/v1/status")
     assert (answer.status, answer.error) == (500, "the service failed to answer; its log says why")
     assert "the secret is 42" in caplog.text
@@ -334,6 +337,19 @@ def test_event_streams_are_limited_and_their_places_free_again(ask):
         statuses.add(answer.status)
         answer.close()
         connection.close()
+
+
+def test_fault_in_a_camera_s_newest_answer_is_logged_by_event_streams(ask, service, caplog):
+    def newest(camera):
+        raise KeyError("no such column")
+
+    service.newest = newest
+    connection, _ = events_of(ask)
+    ends_s = time.monotonic() + 20
+    while "no such column" not in caplog.text:
+        assert time.monotonic() < ends_s
+        time.sleep(0.02)
+    connection.close()
 
 
 def test_event_stream_survives_a_fault_of_the_service(ask, service):

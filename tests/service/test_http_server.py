@@ -1,6 +1,7 @@
 """The server's life, its page without a browser, and the file that says where it is."""
 
 import os
+import re
 import socket
 import threading
 import time
@@ -105,6 +106,13 @@ def test_no_token_is_for_loopback_only(tmp_path, address):
         HttpServer(FakeService(), tmp_path, None, HttpConfig(address=address))
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6; nothing to test")
+def test_every_address_is_one_of_ipv4_too(tmp_path):
+    with serving(FakeService(), tmp_path, address="::") as ask:
+        assert ask.get("/api/v1/status").status == 200
+        assert Asking(ask.url.replace("[::1]", "127.0.0.1")).get("/api/v1/status").status == 200
+
+
 def test_place_is_reached_from_its_own_machine():
     assert Place.here("0.0.0.0", 80).url == "http://127.0.0.1:80"
     assert Place.here("::", 80).url == "http://[::1]:80"
@@ -151,12 +159,19 @@ def test_page_leads_to_the_log_in_and_back(ask):
 
 def test_cookie_is_kept_from_scripts_and_other_sites(ask):
     cookie = ask.log_in().headers["Set-Cookie"]
-    port = ask.url.rpartition(":")[2]
-    assert cookie.startswith(f"ekya_session_{port}=")
+    assert re.match("ekya_session_[0-9a-f]{8}=", cookie)
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     assert "Secure" not in cookie
     form = {"Content-Type": "application/x-www-form-urlencoded", "X-Forwarded-Proto": "https"}
     assert "Secure" in ask("POST", "/login", f"token={TOKEN}", form).headers["Set-Cookie"]
+
+
+def test_services_behind_one_host_have_cookies_of_their_own(ask, tmp_path):
+    other_token, port = TOKEN[::-1], int(ask.url.rpartition(":")[2])
+    with serving(FakeService(), tmp_path, other_token, address="127.0.0.2", port=port) as other:
+        cookies = [ask.log_in().cookie["Cookie"], other.log_in(other_token).cookie["Cookie"]]
+        assert len({cookie.partition("=")[0] for cookie in cookies}) == 2
+        assert [one.get("/", {"Cookie": "; ".join(cookies)}).status for one in (ask, other)] == [200, 200]
 
 
 def test_wrong_tokens_are_refused_and_limited(ask):
@@ -208,6 +223,24 @@ def test_page_of_a_camera_is_there_without_a_script(ask):
     assert "parking-deck leaves 0.35 of a GPU" in page
     gone = ask.get("/?camera=attic", cookie)
     assert (gone.status, gone.headers["Location"]) == (303, "./")
+
+
+def test_fault_in_the_page_of_a_camera_is_no_absence(tmp_path, caplog):
+    service = FakeService()
+    with serving(service, tmp_path) as ask:
+        cookie = ask.log_in().cookie
+        service.broken = KeyError("no such column")
+        assert ask.get("/?camera=yard", cookie).status == 500
+    assert "no such column" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "media"), [(b"token=%ff", "; charset=klingon"), (b"token=\xff\xfe", "; charset=utf-8")]
+)
+def test_log_in_that_is_no_text_is_refused(ask, caplog, body, media):
+    form = {"Content-Type": f"application/x-www-form-urlencoded{media}"}
+    assert ask("POST", "/login", body, form).status == 400
+    assert caplog.text == ""
 
 
 def test_validation_of_a_retraining_is_shown_to_who_is_logged_in(ask):

@@ -93,6 +93,14 @@ def names(folder):
     return {path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*") if path.is_file()}
 
 
+def test_retention_keeps_the_journal_since_the_snapshot(folder):
+    """Starts that failed have begun further segments, which a start does not go on from."""
+    (folder.path / "snapshot.json").write_text('{"format": 1, "segment": 1, "at_byte": 10}')
+    collect(folder, RetentionConfig(days=7), NOW_S)
+    journal = {name for name in names(folder) if name.startswith("journal")}
+    assert journal == {"journal-000001.jsonl", "journal-000002.jsonl"}
+
+
 def test_retention_of_a_service_keeps_what_a_start_needs(folder):
     before = names(folder)
     collect(folder, RetentionConfig(days=7), NOW_S)

@@ -86,6 +86,15 @@ def in_json_log(folder, stderr, monkeypatch):
     return log_file(folder).read_text() + stderr.getvalue()
 
 
+def in_log_on_a_full_disk(folder, stderr, monkeypatch):
+    log_file(folder).parent.mkdir()
+    log_file(folder).symlink_to("/dev/full")
+    with logged(folder, lambda: (), lambda: NAMED):
+        LOG.warning("%s", SAID)
+        LOG.warning("%d frames", SAID)
+    return stderr.getvalue()
+
+
 def in_thread_that_dies(folder, stderr, monkeypatch):
     with logged(folder, lambda: (), lambda: NAMED):
         thread = threading.Thread(target=failing, args=(ValueError(SAID),))
@@ -172,6 +181,7 @@ def in_answer_of_the_api(folder, stderr, monkeypatch):
 
 PLACES = (
     in_json_log,
+    in_log_on_a_full_disk,
     in_thread_that_dies,
     in_service_that_dies,
     in_service_that_refuses,

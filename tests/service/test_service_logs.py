@@ -82,3 +82,13 @@ def test_log_in_a_folder_that_cannot_be_made_is_a_user_error(tmp_path):
     (tmp_path / "logs").write_text("a file")
     with pytest.raises(UserError, match="logs"), in_log(tmp_path):
         pass
+
+
+def test_log_on_a_full_disk_is_told_once_and_ends_in_order(tmp_path, caplog, capsys):
+    log_file(tmp_path).parent.mkdir()
+    log_file(tmp_path).symlink_to("/dev/full")
+    with in_log(tmp_path):
+        for number in range(3):
+            LOG.info("line %d", number)
+    assert caplog.text.count("lines are lost ([Errno 28] No space left on device)") == 1
+    assert capsys.readouterr().err == ""

@@ -20,6 +20,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.audits import AccuracyAudited
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import NotThereError
 from ekya.core.state import FleetState, RetrainJob, StreamState
 from ekya.core.units import JobId, StreamId
 from ekya.service.status import OUTCOMES, STEP_BOUNDS_S, RetrainingCounts
@@ -175,7 +176,7 @@ def test_other_threads_read_while_steps_go_on():
         while not over.is_set():
             for camera in keeper.status().cameras:
                 assert camera.frames_due == camera.frames_analysed
-            with contextlib.suppress(LookupError):
+            with contextlib.suppress(NotThereError):
                 assert len(set(map(len, dataclasses.astuple(keeper.series(CAM_1))))) == 1
             read.append(1)
 
@@ -198,7 +199,7 @@ def test_removed_camera_is_forgotten():
     keeper(Batch(2 * S, (ev.FramesCounted(S, CAM_1, 0, 9, 9),)), after(a_stream(CAM_2)))
     assert [camera.id for camera in keeper.status().cameras] == [CAM_2]
     for read in (keeper.series, keeper.retrainings, keeper.status().camera):
-        with pytest.raises(LookupError, match="cam-1"):
+        with pytest.raises(NotThereError, match="cam-1"):
             read(CAM_1)
     assert len(keeper.series(CAM_2).unix_s) == 1
     keeper(Batch(13 * S, ()), after(a_stream(CAM_1), a_stream(CAM_2)))

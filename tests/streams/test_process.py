@@ -158,6 +158,17 @@ def test_process_child_with_video_imports_no_ray_or_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_process_child_takes_no_modules_of_the_current_folder(
+    odd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "queue.py").write_text("raise SystemExit('the wrong queue')")
+    monkeypatch.chdir(folder)
+    with SourceProcess(odd(frames=1), ("car",)) as process:
+        assert process.wait_open() == 100.0
+
+
 def test_process_child_ends_with_a_killed_parent(odd: Any, tmp_path: Path) -> None:
     parent = (
         "import sys, time, psutil; sys.path.insert(0, sys.argv[1])\n"

@@ -258,7 +258,7 @@ def _daemon_with_keeper(program: Path, gpu: Gpu, limits: DaemonLimits) -> Iterat
     with new_folder(base) as folder:
         config = KeeperConfig(program, folder.root, gpu.uuid, limits)
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "ekya.gpu.mps.keeper"],
+            [sys.executable, "-P", "-m", "ekya.gpu.mps.keeper"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

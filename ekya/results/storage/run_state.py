@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
-from ekya.core.errors import UserError
+from ekya.core.errors import FullDiskError, UserError
 from ekya.core.records import LabelledBoxes
 from ekya.core.units import ModelVersion, StreamId
 
@@ -232,4 +232,5 @@ class StateStore:
             code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
             if code not in _REMEDIES:
                 raise
-            raise UserError(f"{self._path}: {_REMEDIES[code]}") from error
+            kind = FullDiskError if code == sqlite3.SQLITE_FULL else UserError
+            raise kind(f"{self._path}: {_REMEDIES[code]}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Base64Bytes, TypeAdapter, ValidationError
 
+from ekya.core.errors import NotThereError
 from ekya.core.units import JobId, StreamId
 from ekya.core.validation import Validation
 from ekya.results.storage.run_folder import RunFolder
@@ -57,13 +58,13 @@ def read_validation(folder: RunFolder, stream: StreamId, job: JobId) -> KeptVali
     """Returns the validation of a retraining.
 
     Raises:
-        LookupError: it is not kept, or is damaged.
+        NotThereError: it is not kept, or is damaged.
     """
     path = _file(folder.validations(stream), job)
     try:
         return _FILE.validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise LookupError(f"of retraining {job} of {stream} no validation is kept") from error
+        raise NotThereError(f"of retraining {job} of {stream} no validation is kept") from error
 
 
 def forget_validations(folder: RunFolder, stream: StreamId) -> bool:

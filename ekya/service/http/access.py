@@ -82,6 +82,11 @@ class Keys:
     token: str = field(repr=False)
     now_unix_s: Callable[[], float] = time.time
 
+    @property
+    def mark(self) -> str:
+        """Eight digits by which services are told apart, and from which the token is not found."""
+        return hashlib.sha256(f"mark of {self.token}".encode()).hexdigest()[:8]
+
     def is_token(self, shown: str) -> bool:
         """Returns whether this is the token, in a time that does not depend on where it differs."""
         return hmac.compare_digest(_bytes(shown), self.token.encode())

@@ -11,7 +11,7 @@ from ekya.service.status import RetrainingRow, Series, ServiceStatus
 class Backend(Protocol):
     """The service behind the HTTP server. Methods are called from several threads, and may block.
 
-    Each raises ``LookupError`` for an unknown camera, with a sentence, and ``UserError`` for a request that
+    Each raises ``NotThereError`` for an unknown camera, with a sentence, and ``UserError`` for a request that
     the caller can correct.
     """
 
@@ -25,7 +25,7 @@ class Backend(Protocol):
         """Returns a camera's last retrainings, the oldest first."""
 
     def validation(self, camera: str, job: int) -> KeptValidation:
-        """Returns the validation of a retraining of a camera; ``LookupError`` where none is kept."""
+        """Returns the validation of a retraining of a camera; ``NotThereError`` where none is kept."""
 
     def metrics(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""

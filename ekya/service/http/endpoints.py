@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ekya.config.errors import describe
 from ekya.config.fleet_sections import StreamConfig
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.service.http.backend import Backend
 from ekya.service.http.events import Events, Moment, newest_of
 from ekya.service.http.guard import Guard
@@ -165,8 +165,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _problem(error.status, error.text or error.reason, headers)
     except UserError as error:
         return _problem(400, str(error))
-    except LookupError as error:
-        return _problem(404, str(error.args[0]) if error.args else "there is no such thing")
+    except NotThereError as error:
+        return _problem(404, str(error))
     except Exception:
         _LOG.exception("%s %s failed", request.method, request.path)
         return _problem(500, "the service failed to answer; its log says why")
@@ -202,7 +202,7 @@ async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:
             raw = await request.json()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, LookupError):  # the last for a charset that there is not
         raise UserError("the body is no JSON; correct it") from None
     if not isinstance(raw, dict):
         raise UserError("the body is no JSON object; write keys and values")

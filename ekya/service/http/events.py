@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from ekya.core.errors import NotThereError
 from ekya.service.http.routes import EVENTS
 
 EVERY_S = 1.0
@@ -149,7 +150,7 @@ def newest_of(
     """Returns the newest message of each camera that has one; a camera may be removed meanwhile."""
     found = {}
     for camera in cameras:
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(NotThereError):
             if (message := newest(camera)) is not None:
                 found[camera] = message
     return found

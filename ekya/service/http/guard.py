@@ -24,6 +24,11 @@ class Guard:
     bearers: FailureLimit = field(default_factory=FailureLimit)
     logins: FailureLimit = field(default_factory=FailureLimit)
 
+    @property
+    def cookie_name(self) -> str:
+        """Name of the session's cookie: browsers keep one jar for all services of a host."""
+        return "ekya_session" if self.keys is None else f"ekya_session_{self.keys.mark}"
+
     def check(self, request: web.Request, access: Access) -> None:
         """Returns if the request may use a route with this access.
 
@@ -47,7 +52,7 @@ class Guard:
         if self.keys is None:
             _require_local_name(request)
             return True
-        return self.keys.is_session(request.cookies.get(cookie_name(request), ""))
+        return self.keys.is_session(request.cookies.get(self.cookie_name, ""))
 
     def log_in(self, request: web.Request, token: str) -> str | None:
         """Returns the cookie of a new session; None for a wrong token.
@@ -72,13 +77,6 @@ class Guard:
             self.bearers.failed(address)
             return False
         return True
-
-
-def cookie_name(request: web.Request) -> str:
-    """Returns the name of the session's cookie: browsers keep one jar for all ports of a host."""
-    transport = request.transport
-    name = None if transport is None else transport.get_extra_info("sockname")
-    return f"ekya_session_{name[1] if name else 0}"
 
 
 def is_loopback(host: str) -> bool:

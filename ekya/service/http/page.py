@@ -11,11 +11,12 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ekya import __version__
+from ekya.core.errors import NotThereError
 from ekya.service.http.access import GUARD_HEADER, SESSION_S
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import models_of
 from ekya.service.http.endpoints import BODY_S
-from ekya.service.http.guard import Guard, cookie_name
+from ekya.service.http.guard import Guard
 from ekya.service.http.routes import Access
 from ekya.service.http.views import (
     FILTERS,
@@ -103,7 +104,7 @@ class Page:
         camera = request.query.get("camera")
         try:
             template, values = await asyncio.to_thread(self._shown, camera)
-        except LookupError:
+        except NotThereError:
             raise web.HTTPSeeOther("./") from None
         frame = {"login": self.guard.keys is not None, "guard_header": GUARD_HEADER}
         return self._html(template, {**frame, **values})
@@ -154,6 +155,8 @@ class Page:
                 token = (await request.post()).get("token", "")
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the body did not come within {BODY_S:g} s") from None
+        except (ValueError, LookupError):  # no text, or of a charset that there is not
+            raise web.HTTPBadRequest(text="the form cannot be read; send the token as text") from None
         try:
             cookie = self.guard.log_in(request, token.strip() if isinstance(token, str) else "")
         except web.HTTPTooManyRequests as error:
@@ -162,7 +165,7 @@ class Page:
             return self._html("login.html.j2", {"problem": "this is not the service's token"}, 401)
         response = web.Response(status=303, headers={"Location": "./"})
         response.set_cookie(
-            cookie_name(request),
+            self.guard.cookie_name,
             cookie,
             max_age=SESSION_S,
             httponly=True,
@@ -174,7 +177,7 @@ class Page:
     async def _logout(self, request: web.Request) -> web.Response:
         self.guard.check(request, Access.CHANGE)
         response = web.Response(status=204)
-        response.del_cookie(cookie_name(request), httponly=True, samesite="Strict")
+        response.del_cookie(self.guard.cookie_name, httponly=True, samesite="Strict")
         return response
 
     def _html(self, template: str, values: Mapping[str, object], status: int = 200) -> web.Response:

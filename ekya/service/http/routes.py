@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ekya.config.fleet_sections import StreamConfig
-from ekya.core.errors import UserError
+from ekya.core.errors import NotThereError, UserError
 from ekya.core.validation import Validation
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import (
@@ -96,7 +96,7 @@ def _models(backend: Backend, call: Call) -> tuple[Model, ...]:
 def _picture(backend: Backend, call: Call) -> bytes:
     picture = backend.picture(call.camera)
     if picture is None:
-        raise LookupError(f"camera {call.camera} has no picture yet")
+        raise NotThereError(f"camera {call.camera} has no picture yet")
     return picture
 
 
@@ -111,14 +111,14 @@ def _mistake(backend: Backend, call: Call) -> bytes:
         call.values.get("place", 0),
     )
     if place >= len(pictures):
-        raise LookupError(f"this retraining has {len(pictures)} pictures of mistakes, counted from 0")
+        raise NotThereError(f"this retraining has {len(pictures)} pictures of mistakes, counted from 0")
     return pictures[place]
 
 
 def _newest(backend: Backend, call: Call) -> dict[str, object]:
     message = backend.newest(call.camera)
     if message is None:
-        raise LookupError(f"camera {call.camera} has no answer yet")
+        raise NotThereError(f"camera {call.camera} has no answer yet")
     return message
 
 

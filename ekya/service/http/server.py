@@ -188,8 +188,10 @@ def _protocol(runner: web.AppRunner) -> asyncio.BaseProtocol:
 
 def _listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # Every address, so those of IPv4 as well.
+    both = address == "::" and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((address, port), family=family, backlog=128)
+        return socket.create_server((address, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
         raise UserError(
             f"{address}:{port} cannot be listened on ({error.strerror}); choose another http.port"

@@ -117,7 +117,7 @@ class SourceProcess:
         self._pipe, child_pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ekya.streams.ingest.process_child"],
+                [sys.executable, "-P", "-m", "ekya.streams.ingest.process_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
