@@ -1,7 +1,9 @@
 """What a folder loses to its limits, and what it never loses."""
 
 import os
+import sqlite3
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -186,6 +188,14 @@ def test_retention_of_a_service_only_warns(tmp_path, caplog):
     collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
     assert "what is old cannot be removed" in caplog.text
     assert "not a database" in caplog.text
+
+
+def test_retention_of_a_service_only_warns_of_a_database_that_is_held(folder, caplog, monkeypatch):
+    monkeypatch.setattr("ekya.results.storage.run_state.WAIT_S", 0.1)
+    with closing(sqlite3.connect(folder.state)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
+    assert "another process holds the database" in caplog.text
 
 
 def test_folder_size_counts_a_linked_file_once(tmp_path):

@@ -1,10 +1,12 @@
 """What a service does around its run, without a run."""
 
+import sqlite3
 import threading
 from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
+from service_folder import a_service
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -21,3 +23,28 @@ def test_service_ends_to_start_again_when_the_loop_says_so(commands, again):
     service = FleetService(SimpleNamespace(fleet=fleet), True, ExitStack(), stop)
     service.observe(Batch(0, ()), SimpleNamespace(commands=commands))
     assert (service.starts_again, stop.is_set()) == (again, again)
+
+
+def test_service_removes_what_is_old_also_after_failures(tmp_path, monkeypatch, caplog):
+    began = threading.Semaphore(0)
+
+    def held(*_):
+        raise sqlite3.OperationalError("database is locked")
+
+    def collect_held(*_):
+        began.release()
+        held()
+
+    folder = a_service(tmp_path, http={"port": 0})
+    fleet = load_fleet(folder.fleet)
+    monkeypatch.setattr("ekya.service.process.collect_or_warn", collect_held)
+    monkeypatch.setattr("ekya.service.process.StatusKeeper.past", held)
+    run = SimpleNamespace(folder=folder, fleet=fleet, options=SimpleNamespace(resume=None))
+    with ExitStack() as stack:
+        service = FleetService(run, False, stack, threading.Event())
+        service.attach(SimpleNamespace(fleet=fleet, now_us=lambda: 0))
+        for _ in range(2):
+            service.collect()
+            assert began.acquire(timeout=20)
+    assert "past is not kept (database is locked)" in caplog.text
+    assert "the next window tries again" in caplog.text

@@ -48,8 +48,13 @@ _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that the folder exists and may be written to",
     sqlite3.SQLITE_NOTADB: "this is not a database; restore the file or start a new run",
     sqlite3.SQLITE_CORRUPT: "the database is damaged; restore the file or start a new run",
+    sqlite3.SQLITE_BUSY: "another process holds the database; end it or try again later",
+    sqlite3.SQLITE_LOCKED: "another process holds the database; end it or try again later",
 }
 _PRIMARY_CODE = 0xFF
+
+WAIT_S = 30.0
+"""Time that a call waits for another process, seconds; a service's loop counts as hung after twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +101,13 @@ class StateStore:
     """Reads and writes ``state.sqlite``. Every call is one transaction; writing a row again replaces it.
 
     Must be used in the thread that created it. Any call raises ``UserError`` on a full disk, a missing
-    permission or a damaged file.
+    permission, a damaged file, or one that another process holds for too long.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._user_errors():
-            self._connection = sqlite3.connect(path)
+            self._connection = sqlite3.connect(path, timeout=WAIT_S)
         try:
             with self._user_errors():
                 self._connection.executescript(_TABLES)
