@@ -13,7 +13,7 @@ from pathlib import Path
 from ekya import __version__
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder, require_run_name
-from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_state import WAIT_S, StateStore
 from ekya.service.archive import Archive, writing
 from ekya.service.backup_contents import (
     SNAPSHOT,
@@ -163,9 +163,11 @@ def _state(folder: RunFolder, copy: Path) -> list[Source]:
     """Copies ``state.sqlite`` as it is at one instant, and returns the weights that belong to it."""
     with user_errors(copy):
         try:
-            before, after = sqlite3.connect(folder.state), sqlite3.connect(copy)
+            before, after = sqlite3.connect(folder.state, timeout=WAIT_S), sqlite3.connect(copy)
             try:
+                after.execute("PRAGMA synchronous = OFF")
                 before.backup(after)
+                after.execute("PRAGMA journal_mode = DELETE")  # no write-ahead log beside the copy
             finally:
                 after.close()
                 before.close()

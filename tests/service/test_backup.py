@@ -5,6 +5,7 @@ import io
 import json
 import sqlite3
 import tarfile
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
@@ -90,6 +91,17 @@ def test_backup_while_the_database_is_written(folder, tmp_path):
     writer.close()
     with StateStore(restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy").state) as store:
         assert len(store.models(CAM)) == 2
+
+
+def test_backup_of_a_service_that_runs_is_of_one_instant_and_in_one_file(folder, tmp_path):
+    with StateStore(folder.state, of_run=True) as store:
+        store.put_window(7, 0, 10)
+        write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert names(restored.path) == TAKEN
+    with closing(sqlite3.connect(restored.state)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert connection.execute("SELECT * FROM windows").fetchall() == [(7, 0, 10)]
 
 
 def test_backup_takes_a_growing_journal_as_long_as_it_was(folder, tmp_path, monkeypatch):
