@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,32 @@ def belongs(name: str) -> bool:
     return _BELONGS.fullmatch(name) is not None
 
 
-def journal_sources(folder: RunFolder) -> list[Source]:
-    """Returns the segments of the journal that a restart reads, as long as they are now, oldest first."""
+def missing_files(names: Collection[str], service: bool) -> list[str]:
+    """Returns the files that a backup of these needs as well.
+
+    Args:
+        names: of files in the backup.
+        service: whether it is of a service.
+    """
+    needed = ["fleet.yaml"]
+    if service:
+        needed.append("state.sqlite")
+    # The first segment has none until its first window opens.
+    if any(name.startswith("journal-") for name in names):
+        needed.append(SNAPSHOT)
+    return [name for name in needed if name not in names]
+
+
+def journal_sources(folder: RunFolder, snapshot: Path) -> list[Source]:
+    """Returns the segments of the journal that a restart reads, as long as they are now, oldest first.
+
+    Args:
+        folder: of the run.
+        snapshot: from which it starts again; all segments are returned where it cannot be read.
+    """
     first = 0
     with suppress(OSError, ValueError, KeyError, TypeError):
-        first = int(json.loads((folder.path / SNAPSHOT).read_text(encoding="utf-8"))["segment"])
+        first = int(json.loads(snapshot.read_text(encoding="utf-8"))["segment"])
     return [Source(path, path.stat().st_size) for number, path in journal_segments(folder) if number >= first]
 
 
@@ -88,7 +109,8 @@ def other_sources(folder: RunFolder) -> Iterator[Source]:
     for piece in pieces_of(folder):
         if piece.kind is PieceKind.ANSWERS and piece.needed:
             for path in piece.paths:
-                yield from _sources(path.rglob("*.parquet") if path.is_dir() else [path])
+                # One that is merged meanwhile is named all the same, so that the caller sees it missing.
+                yield from _sources(path.rglob("*.parquet")) if path.is_dir() else [Source(path)]
 
 
 def _sources(paths: Iterable[Path]) -> Iterator[Source]:
