@@ -159,7 +159,7 @@ class RunSession:
         facts = LoopFacts()
         with ExitStack() as stack:
             meter = self._open_meter(stack)
-            store = stack.enter_context(StateStore(opened.folder.state))
+            store = stack.enter_context(StateStore(opened.folder.state, of_run=True))
             kept = open_zoo(fleet, opened.folder) if constants.zoo else None
             zoo = None if kept is None else ZooKeeper(kept, opened.folder)
             if zoo is not None:

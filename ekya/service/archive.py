@@ -39,8 +39,8 @@ class ArchiveWriter:
         self._tar = tar
         self._checksums: dict[str, str] = {}
 
-    def add(self, name: str, path: Path, size_bytes: int | None = None) -> bool:
-        """Adds a file, or the first bytes of it; returns False if there is no such file.
+    def add(self, name: str, path: Path, size_bytes: int | None = None) -> None:
+        """Adds a file, or the first bytes of it.
 
         Args:
             name: in the archive; relative, with forward slashes.
@@ -48,12 +48,12 @@ class ArchiveWriter:
             size_bytes: that are taken; None for all.
 
         Raises:
-            UserError: it became shorter meanwhile.
+            UserError: it was removed or became shorter meanwhile.
         """
         try:
             file = path.open("rb")
-        except FileNotFoundError:
-            return False
+        except FileNotFoundError as error:
+            raise UserError(f"{path}: was removed while it was copied; try again") from error
         with file:
             info = tarfile.TarInfo(name)
             of = os.fstat(file.fileno())
@@ -66,7 +66,6 @@ class ArchiveWriter:
                     raise
                 raise UserError(f"{path}: was changed while it was copied; try again") from error
         self._checksums[name] = hashing.digest
-        return True
 
     def add_record(self, name: str, values: Mapping[str, object]) -> None:
         """Adds a file with JSON values, which has no checksum."""

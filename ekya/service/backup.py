@@ -1,34 +1,41 @@
 """Backup of a run or a service while it runs, and its restoration on any machine."""
 
+import logging
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ekya import __version__
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder, require_run_name
-from ekya.results.storage.run_state import StateStore
+from ekya.results.storage.run_state import WAIT_S, ModelRow, StateStore
 from ekya.service.archive import Archive, writing
 from ekya.service.backup_contents import (
     SNAPSHOT,
     Source,
     belongs,
     journal_sources,
+    missing_files,
     other_sources,
     serving_models,
 )
 from ekya.service.stored import is_service
 from ekya.streams.ingest.credentials import variables_in
-from ekya.system.files import atomic_path, user_errors
+from ekya.system.files import atomic_path, link_or_copy, user_errors
+
+_LOG = logging.getLogger(__name__)
 
 FORMAT = 1
 """Version of the format; a newer one is refused."""
+
+_ATTEMPTS = 5
+"""A backup begins again when a file vanishes before it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,13 @@ def write_backup(folder: RunFolder, path: Path) -> BackupFacts:
         writing(temporary, path, header) as archive,
     ):
         temporary.chmod(0o600)
-        # Where a restart begins comes first: models and labels that are newer than it are no harm.
-        snapshot = _snapshot(folder, scratch)
-        journal = journal_sources(folder)
-        state = scratch / folder.state.name
-        models = _state(folder, state) if folder.state.is_file() else []
-        for source in _once([*other_sources(folder), *models, *journal]):
-            archive.add(folder.relative(source.path), source.path, source.size_bytes)
-        for copy in (state, snapshot):
-            archive.add(copy.name, copy)
+        held = _hold_all(folder, scratch)
+        for name in missing_files(held, facts.service):
+            raise UserError(f"{folder.path / name}: is missing, and a backup needs it; restore the file")
+        for name, source in held.items():
+            with suppress(FileNotFoundError):
+                os.utime(scratch)  # or what is old would be removed after an hour
+            archive.add(name, source.path, source.size_bytes)
     return facts
 
 
@@ -125,8 +130,8 @@ def restore_backup(path: Path, runs: Path, name: str | None = None) -> RunFolder
         scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=runs))
     try:
         Archive(path).extract(scratch, belongs)
-        if not (scratch / "fleet.yaml").is_file():
-            raise UserError(f"{path}: holds no fleet.yaml, so it is no backup of a run; use another one")
+        for missing in missing_files([file.name for file in scratch.iterdir()], facts.service):
+            raise UserError(f"{path}: the backup is not whole, {missing} is missing; use another one")
         with user_errors(target):
             scratch.rename(target)
     except BaseException:
@@ -152,31 +157,89 @@ def _scratch_of(folder: RunFolder) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _snapshot(folder: RunFolder, scratch: Path) -> Path:
-    copy = scratch / SNAPSHOT
-    if (folder.path / SNAPSHOT).is_file():
-        shutil.copyfile(folder.path / SNAPSHOT, copy)
-    return copy
+def _hold_all(folder: RunFolder, scratch: Path) -> dict[str, Source]:
+    """Holds all that goes into a backup; returns it by its names there."""
+    for _ in range(_ATTEMPTS):
+        held = _Held(folder, Path(tempfile.mkdtemp(dir=scratch)))
+        with suppress(FileNotFoundError):
+            # Where a restart begins comes first: models and labels that are newer than it are no harm.
+            if folder.snapshot.is_file():
+                held.add(Source(folder.snapshot))
+            for source in journal_sources(folder, held.path / SNAPSHOT):
+                held.add(source)
+            for source in other_sources(folder):
+                held.add(source)
+            if folder.state.is_file():
+                held.add_state()
+            return held.sources
+    raise UserError(f"{folder.path}: its files are removed while they are listed; try again")
 
 
-def _state(folder: RunFolder, copy: Path) -> list[Source]:
-    """Copies ``state.sqlite`` as it is at one instant, and returns the weights that belong to it."""
+class _Held:
+    """Files of a run that goes on, held by links, so that it may replace and remove them.
+
+    Args:
+        folder: of the run.
+        path: empty folder for the links, and for copies where there can be none.
+
+    Attributes:
+        path: as given.
+        sources: what is held, by its name in the backup.
+    """
+
+    def __init__(self, folder: RunFolder, path: Path) -> None:
+        self._folder, self.path = folder, path
+        self.sources: dict[str, Source] = {}
+
+    def add(self, source: Source) -> None:
+        """Holds a file.
+
+        Raises:
+            FileNotFoundError: it was removed.
+        """
+        name = self._folder.relative(source.path)
+        if name not in self.sources:
+            path = self.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(path, source.path)
+            self.sources[name] = Source(path, source.size_bytes)
+
+    def add_state(self) -> None:
+        """Copies ``state.sqlite`` as it is at one instant, and holds the weights that belong to it."""
+        state = self._folder.state
+        # The copy takes its time, so weights are held before; those that came to serve meanwhile, after.
+        with StateStore(state) as store:
+            self._add_weights(store)
+        copy = self.path / state.name
+        _copy_database(state, copy)
+        with StateStore(copy) as store:
+            kept, rows = self._add_weights(store), store.all_models()
+            for row in serving_models(rows):
+                if row not in kept:
+                    _LOG.warning("%s: these weights are missing, so the backup is without them", row.path)
+            store.remove_models(row for row in rows if row not in kept)
+        self.sources[state.name] = Source(copy)
+
+    def _add_weights(self, store: StateStore) -> list[ModelRow]:
+        """Holds the weights of the models that serve or may serve again; returns those that are there."""
+        there = []
+        for row in serving_models(store.all_models()):
+            with suppress(FileNotFoundError):
+                self.add(Source(self._folder.path / row.path))
+                there.append(row)
+        return there
+
+
+def _copy_database(path: Path, copy: Path) -> None:
     with user_errors(copy):
         try:
-            before, after = sqlite3.connect(folder.state), sqlite3.connect(copy)
+            before, after = sqlite3.connect(path, timeout=WAIT_S), sqlite3.connect(copy)
             try:
+                after.execute("PRAGMA synchronous = OFF")  # it is removed again
                 before.backup(after)
+                after.execute("PRAGMA journal_mode = DELETE")  # no write-ahead log beside the copy
             finally:
                 after.close()
                 before.close()
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{folder.state}: cannot be copied ({error}); is it damaged?") from error
-    with StateStore(copy) as store:
-        rows = store.all_models()
-        kept = [row for row in serving_models(rows) if (folder.path / row.path).is_file()]
-        store.remove_models(row for row in rows if row not in kept)
-    return [Source(folder.path / row.path) for row in kept]
-
-
-def _once(sources: Iterable[Source]) -> Iterable[Source]:
-    return {source.path: source for source in sources}.values()
+            raise UserError(f"{path}: cannot be copied ({error}); is it damaged?") from error

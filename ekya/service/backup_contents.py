@@ -1,7 +1,7 @@
 """Lists the files of a run folder that belong in a backup, so that no secret gets in by chance."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +55,30 @@ def belongs(name: str) -> bool:
     return _BELONGS.fullmatch(name) is not None
 
 
-def journal_sources(folder: RunFolder) -> list[Source]:
-    """Returns the segments of the journal that a restart reads, as long as they are now, oldest first."""
-    first = first_segment(folder) or 0
+def missing_files(names: Collection[str], service: bool) -> list[str]:
+    """Returns the files that a backup of these needs as well.
+
+    Args:
+        names: of files in the backup.
+        service: whether it is of a service.
+    """
+    needed = ["fleet.yaml"]
+    if service:
+        needed.append("state.sqlite")
+    # The first segment has none until its first window opens.
+    if any(name.startswith("journal-") for name in names):
+        needed.append(SNAPSHOT)
+    return [name for name in needed if name not in names]
+
+
+def journal_sources(folder: RunFolder, snapshot: Path) -> list[Source]:
+    """Returns the segments of the journal that a restart reads, as long as they are now, oldest first.
+
+    Args:
+        folder: of the run.
+        snapshot: from which it starts again; all segments are returned where it cannot be read.
+    """
+    first = first_segment(snapshot) or 0
     return [Source(path, path.stat().st_size) for number, path in journal_segments(folder) if number >= first]
 
 
@@ -84,7 +105,8 @@ def other_sources(folder: RunFolder) -> Iterator[Source]:
     for piece in pieces_of(folder):
         if piece.kind is PieceKind.ANSWERS and piece.needed:
             for path in piece.paths:
-                yield from _sources(path.rglob("*.parquet") if path.is_dir() else [path])
+                # One that is merged meanwhile is named all the same, so that the caller sees it missing.
+                yield from _sources(path.rglob("*.parquet")) if path.is_dir() else [Source(path)]
 
 
 def _sources(paths: Iterable[Path]) -> Iterator[Source]:

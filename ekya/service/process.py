@@ -18,7 +18,6 @@ from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core import commands as cmd
 from ekya.core import events as ev
-from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.gpu.backends.registry import ChosenBackend, choose_backend
 from ekya.pipeline.classes import fleet_classes
@@ -241,17 +240,22 @@ class FleetService:
         return newest
 
     def _collect(self, keeper: StatusKeeper) -> None:
+        """Removes what is old whenever it is asked to; without this thread the disk would fill."""
         while True:
             self._collecting.wait()
             self._collecting.clear()
+            stopping = self._stopping
             try:
                 keep_past(self._run.folder, keeper.past())
-            except (UserError, OSError) as error:
+            except Exception as error:
                 _LOG.warning("what the page shows of the past is not kept (%s)", error)
-            if self._stopping:
+            if stopping:
                 return
-            streams = tuple(StreamId(camera) for camera in self._cameras())
-            collect_or_warn(self._run.folder, self._run.fleet.retention, self._unix_us, streams)
+            try:
+                streams = tuple(StreamId(camera) for camera in self._cameras())
+                collect_or_warn(self._run.folder, self._run.fleet.retention, self._unix_us, streams)
+            except Exception:
+                _LOG.exception("what is old is not removed; the next window tries again")
 
     def _end_collecting(self, thread: threading.Thread) -> None:
         self._stopping = True

@@ -53,13 +53,20 @@ def surplus(
         limits: of the folder.
         now_unix_s: time by the clock that the pieces' times are of.
     """
-    loose = [piece for piece in pieces if not piece.needed]
-    old = [piece for piece in loose if now_unix_s - piece.unix_s > _longest_s(piece.kind, limits)]
+    old, young = [], []
+    for piece in pieces:
+        if piece.needed:
+            continue
+        if now_unix_s - piece.unix_s > _longest_s(piece.kind, limits):
+            old.append(piece)
+        elif piece.kind is not PieceKind.TEMPORARY:
+            young.append(piece)
     over_bytes = total_bytes - sum(piece.size_bytes for piece in old) - round(limits.gigabytes * 1e9)
-    young = [piece for piece in loose if piece not in old and piece.kind is not PieceKind.TEMPORARY]
-    while over_bytes > 0 and young:
-        old.append(young.pop(0))
-        over_bytes -= old[-1].size_bytes
+    for piece in young:
+        if over_bytes <= 0:
+            break
+        old.append(piece)
+        over_bytes -= piece.size_bytes
     return Collected(tuple(old), total_bytes, max(0, over_bytes))
 
 

@@ -93,10 +93,10 @@ def pieces_of(folder: RunFolder, streams: Collection[StreamId] | None = None) ->
     return tuple(sorted(found, key=lambda piece: (piece.unix_s, piece.paths)))
 
 
-def first_segment(folder: RunFolder) -> int | None:
-    """Returns the number of the journal's segment from which a start goes on; None without a snapshot."""
+def first_segment(snapshot: Path) -> int | None:
+    """Returns the number of the journal's segment in which a snapshot goes on; None if it cannot be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads(folder.snapshot.read_text(encoding="utf-8"))["segment"])
+        return int(json.loads(snapshot.read_text(encoding="utf-8"))["segment"])
     return None
 
 
@@ -122,7 +122,7 @@ def _journal(folder: RunFolder) -> Iterator[Piece]:
     segments = journal_segments(folder)
     last = segments[-1][0] if segments else 0
     # Later than the snapshot's are those of starts that came to no window.
-    first = first_segment(folder)
+    first = first_segment(folder.snapshot)
     for number, path in segments:
         needed = number >= (last if first is None else min(first, last))
         yield _piece(PieceKind.JOURNAL, [path], None, needed)

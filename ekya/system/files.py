@@ -98,10 +98,21 @@ def link_atomic(path: Path, to: Path) -> None:
         UserError: full disk, no permission and the like.
     """
     with atomic_path(path) as temporary:
-        try:
-            os.link(to, temporary)
-        except OSError:
-            shutil.copyfile(to, temporary)
+        link_or_copy(temporary, to)
+
+
+def link_or_copy(path: Path, to: Path) -> None:
+    """Makes ``path``, which must not exist, a further name of the file ``to``, or a copy without links.
+
+    Raises:
+        FileNotFoundError: there is no file ``to``.
+    """
+    try:
+        os.link(to, path)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(to, path)
 
 
 def write_text_atomic(path: Path, content: str) -> None:

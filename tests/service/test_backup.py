@@ -3,17 +3,27 @@
 import gzip
 import io
 import json
+import os
+import shutil
 import sqlite3
 import tarfile
+import time
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from service_folder import CAM, a_service, names, put
+from service_folder import CAM, a_service, names, put, steps
 
+from ekya.config.fleet_sections import RetentionConfig
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
+from ekya.service import backup as backup_module
+from ekya.service.archive import ArchiveWriter
 from ekya.service.backup import missing_variables, read_facts, restore_backup, write_backup
+from ekya.service.backup_contents import other_sources
+from ekya.service.retention import collect
+from ekya.service.stored import pieces_of
 
 TAKEN = {
     "fleet.yaml",
@@ -92,6 +102,17 @@ def test_backup_while_the_database_is_written(folder, tmp_path):
         assert len(store.models(CAM)) == 2
 
 
+def test_backup_of_a_service_that_runs_is_of_one_instant_and_in_one_file(folder, tmp_path):
+    with StateStore(folder.state, of_run=True) as store:
+        store.put_window(7, 0, 10)
+        write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert names(restored.path) == TAKEN
+    with closing(sqlite3.connect(restored.state)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert connection.execute("SELECT * FROM windows").fetchall() == [(7, 0, 10)]
+
+
 def test_backup_takes_a_growing_journal_as_long_as_it_was(folder, tmp_path, monkeypatch):
     journal = folder.path / "journal-000002.jsonl"
     before = journal.read_bytes()
@@ -99,13 +120,142 @@ def test_backup_takes_a_growing_journal_as_long_as_it_was(folder, tmp_path, monk
     def also_grows(of_folder):
         with journal.open("ab") as file:
             file.write(b"more")
-        return iter(())
+        return other_sources(of_folder)
 
     monkeypatch.setattr("ekya.service.backup.other_sources", also_grows)
-    put(folder, "fleet.yaml", "name: yard")
     write_backup(folder, tmp_path / "yard.tar.gz")
     with tarfile.open(tmp_path / "yard.tar.gz") as tar:
         assert tar.extractfile("journal-000002.jsonl").read() == before
+
+
+def doing(monkeypatch, name, first):
+    """Has a function of the backup call ``first`` with its arguments before it does its work."""
+    does = getattr(backup_module, name)
+
+    def both(*args):
+        first(*args)
+        return does(*args)
+
+    monkeypatch.setattr(backup_module, name, both)
+
+
+def doing_with_each_file(monkeypatch, first):
+    """The same for each file that a backup takes."""
+    add = ArchiveWriter.add
+
+    def both(self, *args):
+        first()
+        add(self, *args)
+
+    monkeypatch.setattr(ArchiveWriter, "add", both)
+
+
+def test_backup_holds_what_the_run_removes_while_it_is_written(folder, tmp_path, monkeypatch):
+    before = {name: (folder.path / name).read_bytes() for name in TAKEN - {"state.sqlite"}}
+
+    def removes_all():
+        for name in ("models", "zoo", "predictions"):
+            shutil.rmtree(folder.path / name, ignore_errors=True)
+        for path in folder.path.glob("journal-*"):
+            path.unlink()
+
+    doing_with_each_file(monkeypatch, removes_all)
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert {name: (restored.path / name).read_bytes() for name in before} == before
+    with StateStore(restored.state) as store:
+        assert [row.version for row in store.models(CAM)] == [3, 4]
+
+
+def test_backup_holds_the_weights_that_are_replaced_while_the_database_is_copied(
+    folder, tmp_path, monkeypatch
+):
+    def removes_the_oldest(*_):
+        (folder.models(CAM) / "3.safetensors").unlink()
+
+    doing(monkeypatch, "_copy_database", removes_the_oldest)
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert {path.name for path in restored.models(CAM).iterdir()} == {"3.safetensors", "4.safetensors"}
+
+
+def test_backup_says_which_weights_are_missing(folder, tmp_path, caplog):
+    (folder.models(CAM) / "4.safetensors").unlink()
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    assert f"models/{CAM}/4.safetensors: these weights are missing" in caplog.text
+    with StateStore(restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy").state) as store:
+        assert [row.version for row in store.models(CAM)] == [3]
+
+
+def test_backup_begins_again_when_a_file_vanishes_before_it_is_held(folder, tmp_path, monkeypatch):
+    hour = folder.path / f"predictions/{CAM}/2026-11-25T17.parquet"
+    parts = hour.with_suffix(".parts")
+    looks = []
+
+    def merged_meanwhile(of_folder, *streams):
+        pieces = pieces_of(of_folder, *streams)
+        if not looks:
+            shutil.rmtree(parts)
+            hour.write_text("merged")
+        looks.append(pieces)
+        return pieces
+
+    monkeypatch.setattr("ekya.service.backup_contents.pieces_of", merged_meanwhile)
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert (restored.path / folder.relative(hour)).read_text() == "merged"
+    assert len(looks) == 2
+
+
+def test_backup_that_takes_hours_is_left_alone_by_retention(folder, tmp_path, monkeypatch):
+    def an_hour_later():
+        collect(folder, RetentionConfig())
+        for scratch in folder.path.glob(".backup-*"):
+            os.utime(scratch, (time.time() - 4000,) * 2)
+
+    doing_with_each_file(monkeypatch, an_hour_later)
+    collect(folder, RetentionConfig())  # what is old anyway
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert names(restored.path) >= {"state.sqlite", "snapshot.json"}
+
+
+def test_backup_that_loses_a_file_is_none(folder, tmp_path, monkeypatch):
+    def loses_all():
+        for scratch in folder.path.glob(".backup-*"):
+            shutil.rmtree(scratch)
+
+    doing_with_each_file(monkeypatch, loses_all)
+    with pytest.raises(UserError, match="was removed while it was copied; try again"):
+        write_backup(folder, tmp_path / "yard.tar.gz")
+    assert not list(tmp_path.glob("*yard.tar*"))
+
+
+def test_backup_holds_the_segment_of_its_own_snapshot(folder, tmp_path, monkeypatch):
+    def begins_a_segment(*_):
+        put(folder, "journal-000003.jsonl", steps(3))
+        put(folder, ".new", json.dumps({"format": 1, "segment": 3, "at_byte": 10})).replace(folder.snapshot)
+
+    doing(monkeypatch, "journal_sources", begins_a_segment)
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert json.loads(restored.snapshot.read_text())["segment"] == 2
+    assert restored.journal_segment(2).is_file()
+
+
+def test_backup_of_a_service_without_its_database_is_refused(folder, tmp_path):
+    folder.state.unlink()
+    with pytest.raises(UserError, match=r"state\.sqlite: is missing, and a backup needs it"):
+        write_backup(folder, tmp_path / "yard.tar.gz")
+    assert not list(tmp_path.glob("*yard.tar*"))
+
+
+def test_backup_of_a_service_in_its_first_window_is_whole(folder, tmp_path):
+    for path in (folder.snapshot, *folder.path.glob("journal-*")):
+        path.unlink()
+    write_backup(folder, tmp_path / "yard.tar.gz")
+    restored = restore_backup(tmp_path / "yard.tar.gz", tmp_path, "copy")
+    assert restored.journal.is_file()
 
 
 def test_backup_of_another_suffix_is_refused(folder, tmp_path):
@@ -191,6 +341,19 @@ def test_restore_refuses_other_content_than_the_checksums_say(archive, tmp_path)
 def test_restore_refuses_a_file_that_is_missing(archive, tmp_path):
     rewritten(archive, lambda name, content: [] if name == "fleet.yaml" else [(name, content)])
     refused(archive, tmp_path, "fleet.yaml is not what was written")
+
+
+@pytest.mark.parametrize("missing", ["state.sqlite", "snapshot.json"])
+def test_restore_refuses_a_backup_that_was_never_whole(archive, tmp_path, missing):
+    def without(name, content):
+        if name == "checksums.json":
+            known = json.loads(content)
+            del known[missing]
+            return [(name, json.dumps(known).encode())]
+        return [] if name == missing else [(name, content)]
+
+    rewritten(archive, without)
+    refused(archive, tmp_path, f"the backup is not whole, {missing} is missing; use another one")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """What a folder loses to its limits, and what it never loses."""
 
 import os
+import sqlite3
+import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -51,6 +54,14 @@ def test_retention_says_how_much_too_large_the_rest_is():
 def test_retention_leaves_a_temporary_file_to_its_writer():
     fresh, left = piece(0.01, 1, PieceKind.TEMPORARY), piece(0.1, 1, PieceKind.TEMPORARY)
     assert removed([left, fresh], total_bytes=10**12, gigabytes=1).pieces == (left,)
+
+
+def test_retention_of_many_hours_takes_no_time():
+    pieces = [piece(9 - number / 10_000, 1) for number in range(20_000)]
+    began_s = time.process_time()
+    done = removed(pieces, total_bytes=10**9 + 15_000, days=8, gigabytes=1)
+    assert time.process_time() - began_s < 2
+    assert done.pieces == tuple(pieces[:15_000])
 
 
 def aged(path, days, size_bytes=10):
@@ -185,6 +196,14 @@ def test_retention_of_a_service_only_warns(tmp_path, caplog):
     collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
     assert "what is old cannot be removed" in caplog.text
     assert "not a database" in caplog.text
+
+
+def test_retention_of_a_service_only_warns_of_a_database_that_is_held(folder, caplog, monkeypatch):
+    monkeypatch.setattr("ekya.results.storage.run_state.WAIT_S", 0.1)
+    with closing(sqlite3.connect(folder.state)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        collect_or_warn(folder, RetentionConfig(), lambda run_us: run_us, [CAM])
+    assert "another process holds the database" in caplog.text
 
 
 def test_folder_size_counts_a_linked_file_once(tmp_path):

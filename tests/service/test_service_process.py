@@ -1,5 +1,6 @@
 """What a service does around its run, without a run."""
 
+import sqlite3
 import threading
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -40,3 +41,28 @@ def test_service_that_goes_on_removes_what_is_old_before_a_full_disk_ends_it(tmp
     answers = {name for name in names(folder.path) if name.startswith("predictions/")}
     assert f"predictions/{CAM}/2020-01-01T00.parquet" not in answers
     assert f"predictions/{CAM}/2026-11-25T17.parts/000000000000-000000000009.parquet" in answers
+
+
+def test_service_removes_what_is_old_also_after_failures(tmp_path, monkeypatch, caplog):
+    began = threading.Semaphore(0)
+
+    def held(*_):
+        raise sqlite3.OperationalError("database is locked")
+
+    def collect_held(*_):
+        began.release()
+        held()
+
+    folder = a_service(tmp_path, http={"port": 0})
+    fleet = load_fleet(folder.fleet)
+    monkeypatch.setattr("ekya.service.process.collect_or_warn", collect_held)
+    monkeypatch.setattr("ekya.service.process.StatusKeeper.past", held)
+    run = SimpleNamespace(folder=folder, fleet=fleet, options=SimpleNamespace(resume=None))
+    with ExitStack() as stack:
+        service = FleetService(run, False, stack, threading.Event())
+        service.attach(SimpleNamespace(fleet=fleet, now_us=lambda: 0))
+        for _ in range(2):
+            service.collect()
+            assert began.acquire(timeout=20)
+    assert "past is not kept (database is locked)" in caplog.text
+    assert "the next window tries again" in caplog.text

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,11 @@ CREATE TABLE IF NOT EXISTS labels (
     UNIQUE (stream, "window", part, frame, x0, y0, x1, y1)
 );
 """
+_INDEX = 'CREATE INDEX IF NOT EXISTS labels_by_window ON labels ("window")'
+"""For ``remove_windows``, which would look at every label of a service."""
+
+_UNSHARED = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = DELETE; PRAGMA locking_mode = NORMAL;"
+"""Ends the write-ahead log without shared memory."""
 
 _REMEDIES = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space or choose another folder",
@@ -48,8 +53,13 @@ _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened; check that the folder exists and may be written to",
     sqlite3.SQLITE_NOTADB: "this is not a database; restore the file or start a new run",
     sqlite3.SQLITE_CORRUPT: "the database is damaged; restore the file or start a new run",
+    sqlite3.SQLITE_BUSY: "another process holds the database; end it or try again later",
+    sqlite3.SQLITE_LOCKED: "another process holds the database; end it or try again later",
 }
 _PRIMARY_CODE = 0xFF
+
+WAIT_S = 30.0
+"""Time that a call waits for another process, seconds; a service's loop counts as hung after twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +106,25 @@ class StateStore:
     """Reads and writes ``state.sqlite``. Every call is one transaction; writing a row again replaces it.
 
     Must be used in the thread that created it. Any call raises ``UserError`` on a full disk, a missing
-    permission or a damaged file.
+    permission, a damaged file, or one that another process holds for too long.
+
+    Args:
+        path: of the file, made if it is missing.
+        of_run: whether a run is going on, whose writes must not wait for a backup that reads. Until it is
+            closed, the file then has a write-ahead log beside it, where the file system has shared memory.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, of_run: bool = False) -> None:
+        self._path, self._of_run = path, of_run
         with self._user_errors():
-            self._connection = sqlite3.connect(path)
+            if of_run:
+                _share(path)
+            self._connection = sqlite3.connect(path, timeout=WAIT_S)
         try:
             with self._user_errors():
                 self._connection.executescript(_TABLES)
+                if of_run:
+                    self._connection.execute(_INDEX)
         except UserError:
             self._connection.close()
             raise
@@ -120,6 +139,10 @@ class StateStore:
 
     def close(self) -> None:
         """Closes the database. May be called twice."""
+        if self._of_run:
+            # One file that can be read anywhere, unless another process has it open at this moment.
+            with suppress(sqlite3.Error):
+                self._connection.executescript("PRAGMA busy_timeout = 0; PRAGMA journal_mode = DELETE;")
         self._connection.close()
 
     def put_stream(self, row: StreamRow) -> None:
@@ -234,3 +257,21 @@ class StateStore:
                 raise
             kind = FullDiskError if code == sqlite3.SQLITE_FULL else UserError
             raise kind(f"{self._path}: {_REMEDIES[code]}") from error
+
+
+def _share(path: Path) -> None:
+    """Lets a database be read while it is written, where that is possible."""
+    with closing(sqlite3.connect(path, timeout=WAIT_S)) as connection:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            # Only now does SQLite notice that a file system has no shared memory.
+            connection.execute("SELECT 1 FROM sqlite_master")
+            return
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & _PRIMARY_CODE
+            if code == sqlite3.SQLITE_BUSY:  # another process reads at this moment
+                return
+            if code != sqlite3.SQLITE_IOERR:
+                raise
+    with closing(sqlite3.connect(path, timeout=WAIT_S)) as connection:
+        connection.executescript(_UNSHARED)
