@@ -37,8 +37,8 @@ class SinkState:
 
     Attributes:
         name, kind: as in the fleet file.
-        delivered: messages that it has confirmed, in the life of its cursor.
-        lost_frames: frames that were removed before they were delivered, as long.
+        delivered: messages that it has confirmed since this process began.
+        lost_frames: frames that were removed before they were delivered, as counted since then.
         waiting_frames: frames on disk that are not delivered yet.
         waiting_s: age of the oldest of these, as far as they were looked at; 0 without any.
         error: why it does not deliver; empty while it does.
