@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -14,9 +13,6 @@ from prometheus_client.metrics_core import (
 from ekya.service.host_facts import HostFacts
 from ekya.service.metrics import METRICS, Facts, Kind, Metric
 from ekya.service.status import STEP_BOUNDS_S, ServiceStatus, StepTimes
-
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-"""Content type of the text."""
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _FAMILIES: Mapping[Kind, Callable[..., _Family]] = {

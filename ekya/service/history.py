@@ -1,7 +1,6 @@
 """History of a camera's accuracy and shares, in a bounded amount of memory."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,63 +33,49 @@ NO_PAST = Past(Series(), Series())
 
 
 class CameraHistory:
-    """Two rings of points of one camera: one of the last hour, and one of means for a week.
+    """Points of one camera in order of time: those of the last hour, and means for a week.
 
     Args:
         past: what an earlier process of the service kept.
     """
 
     def __init__(self, past: Past = NO_PAST) -> None:
-        self._fine, self._coarse = _Ring(FINE_POINTS), _Ring(COARSE_POINTS)
-        for ring, series in ((self._fine, past.fine), (self._coarse, past.coarse)):
-            for point in _points(series):
-                ring.append(point)
+        self._fine, self._coarse = _points(past.fine), _points(past.coarse)
         self._slot = self._coarse_slot = -1
         self._open: list[Point] = []
 
     def add(self, now_us: int, point: Point) -> None:
-        """Adds what holds at a moment, unless there is a point of the same ten seconds of run time."""
+        """Adds what holds at a moment, unless there is a point of the same ten seconds of run time.
+
+        Points that are not before it are dropped: the clock of the machine was set back since.
+        """
         slot, coarse_slot = now_us // FINE_US, now_us // COARSE_US
         if slot == self._slot:
             return
         if coarse_slot != self._coarse_slot and self._open:
-            self._coarse.append(_mean(self._open))
+            self._coarse = np.concatenate((self._coarse, [_mean(self._open)]))[-COARSE_POINTS:]
             self._open.clear()
         self._slot, self._coarse_slot = slot, coarse_slot
+        self._fine, self._coarse = _before(self._fine, point), _before(self._coarse, point)
+        self._open = [one for one in self._open if one[0] < point[0]]
         self._open.append(point)
-        self._fine.append(point)
+        self._fine = np.concatenate((self._fine, [point]))[-FINE_POINTS:]
 
     def series(self) -> Series:
         """Returns the means of the days before the last hour, and then its points."""
-        fine, coarse = self._fine.points(), self._coarse.points()
+        fine, coarse = self._fine, self._coarse
         if len(fine):
-            coarse = coarse[coarse[:, 0] < fine[0, 0]]
+            coarse = _before(coarse, fine[0])
         return _series(np.concatenate((coarse, fine)))
 
     def past(self) -> Past:
         """Returns what is kept; the mean of the last five minutes is one of as much of them as is over."""
         means = [_mean(self._open)] if self._open else []
-        coarse = np.concatenate((self._coarse.points(), np.reshape(means, (-1, 4))))
-        return Past(_series(self._fine.points()), _series(coarse))
+        return Past(_series(self._fine), _series(np.concatenate((self._coarse, np.reshape(means, (-1, 4))))))
 
 
-class _Ring:
-    """The last points, in an array of fixed size."""
-
-    def __init__(self, size: int) -> None:
-        self._points: _Points = np.empty((size, 4))
-        self._added = 0
-
-    def append(self, point: Point) -> None:
-        self._points[self._added % len(self._points)] = point
-        self._added += 1
-
-    def points(self) -> _Points:
-        """Returns a copy, in the order in which they were added."""
-        size = len(self._points)
-        if self._added <= size:
-            return self._points[: self._added].copy()
-        return np.roll(self._points, -(self._added % size), axis=0)
+def _before(points: _Points, point: Point | npt.NDArray[np.float64]) -> _Points:
+    return points[points[:, 0] < point[0]]
 
 
 def _series(points: _Points) -> Series:
@@ -99,9 +84,9 @@ def _series(points: _Points) -> Series:
     return Series(tuple(unix_s), known, tuple(inference), tuple(retraining))
 
 
-def _points(series: Series) -> Iterator[Point]:
-    known = (math.nan if one is None else one for one in series.accuracy)
-    return zip(series.unix_s, known, series.inference_milli, series.retraining_milli, strict=True)
+def _points(series: Series) -> _Points:
+    known = [math.nan if one is None else one for one in series.accuracy]
+    return np.column_stack((series.unix_s, known, series.inference_milli, series.retraining_milli))
 
 
 def _mean(points: list[Point]) -> Point:

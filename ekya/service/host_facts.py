@@ -26,11 +26,11 @@ class SinkFacts(Protocol):
 
     @property
     def delivered(self) -> int:
-        """Number of answers that it has confirmed."""
+        """Number of answers that it has confirmed since this process began."""
 
     @property
     def lost_frames(self) -> int:
-        """Number of frames that were removed before their answers were confirmed."""
+        """Number of frames that were removed before their answers were confirmed, as counted since then."""
 
     @property
     def waiting_frames(self) -> int:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from ekya.core.errors import UserError
@@ -46,15 +48,30 @@ def test_wall_clock_forgets_the_oldest_of_very_many_starts(folder, monkeypatch):
     assert clock.unix_us(0) == 100 * S
 
 
+def test_wall_clock_leaves_out_damaged_lines(folder, caplog):
+    record_start(folder, 0, 1000 * S)
+    with folder.starts.open("ab") as file:
+        file.write(b'{"run_us": 1, "unix\n{}\n3\n{"run_us": "now", "unix_us": null}\n\xff\xfe\n')
+    record_start(folder, 60 * S, 5000 * S)
+    for _ in range(3):
+        clock = WallClock.read(folder)
+        assert [clock.unix_us(t * S) for t in (59, 60)] == [1059 * S, 5000 * S]
+    assert [caplog.text.count(f"line {number} is damaged") for number in range(1, 8)] == [0, 1, 1, 1, 1, 1, 0]
+
+
+def test_wall_clock_that_has_not_changed_is_not_read_again(folder, monkeypatch):
+    for start in range(3):
+        record_start(folder, start * S, 1000 * S)
+    read, files = Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: files.append(path) or read(path))
+    assert {WallClock.read(folder).starts[-1] for _ in range(5)} == {(2 * S, 1000 * S)}
+    assert files == [folder.starts]
+    record_start(folder, 3 * S, 1000 * S)
+    assert {WallClock.read(folder).starts[-1] for _ in range(5)} == {(3 * S, 1000 * S)}
+
+
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "does not exist"),
-        ("", "is empty"),
-        ("{}\n", "a line is damaged"),
-        ("no\n", "damaged"),
-        ("3\n", "damaged"),
-    ],
+    ("text", "words"), [(None, "does not exist"), ("", "has no start"), ("{}\nno\n3\n", "has no start")]
 )
 def test_wall_clock_without_starts_says_so(folder, text, words):
     if text is not None:

@@ -1,4 +1,4 @@
-"""Tests of the rings in which accuracy and shares of a camera are kept."""
+"""Tests of the series in which accuracy and shares of a camera are kept."""
 
 import math
 from itertools import pairwise
@@ -72,8 +72,28 @@ def test_history_has_a_gap_where_no_step_came():
 
 
 @pytest.mark.parametrize("end_s", [3590, 3600, 3610, 3900, 3910])
-def test_history_is_in_order_and_without_gap_where_the_rings_meet(end_s):
+def test_history_is_in_order_and_without_gap_where_means_and_points_meet(end_s):
     unix_s = history_until(end_s).series().unix_s
     distances = [later - earlier for earlier, later in pairwise(unix_s)]
     assert min(distances) > 0
     assert max(distances) <= 300
+
+
+@pytest.mark.parametrize("back_s", [10, 15, 200, 3600, DAY_S])
+@pytest.mark.parametrize("before_s", [400, 2 * 3600, 50_000])
+def test_history_stays_in_order_of_time_after_a_clock_was_set_back(before_s, back_s):
+    history = history_until(before_s)
+    for at_s in range(before_s, before_s + 2 * 3600, 10):
+        unix_s = at_s - back_s
+        history.add(at_s * S, (unix_s, 0.5, 0, 0))
+        for series in (history.series(), history.past().fine, history.past().coarse):
+            assert all(earlier < later for earlier, later in pairwise(series.unix_s))
+        assert history.series().unix_s[-1] == unix_s
+
+
+def test_history_keeps_what_was_before_the_time_to_which_a_clock_was_set_back():
+    history = history_until(400)
+    history.add(400 * S, (200, 0.5, 0, 0))
+    assert history.series().unix_s == tuple(range(0, 201, 10))
+    history.add(410 * S, (-50, 0.5, 0, 0))
+    assert history.series().unix_s == (-50,)

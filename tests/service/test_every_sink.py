@@ -4,7 +4,9 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import get_args
 
 import pytest
@@ -120,10 +122,20 @@ def test_jsonl_sink_that_cannot_write_delivers_nothing(tmp_path):
 # A web server.
 
 
+FAULTY_BODIES = {
+    "short": ({"Content-Length": "100", "Connection": "close"}, b"ok"),
+    "open": ({"Content-Length": "100"}, b""),
+    "endless": ({"Transfer-Encoding": "chunked"}, b""),
+    "no chunks": ({"Transfer-Encoding": "chunked"}, b"what is this\r\n"),
+    "no gzip": ({"Content-Length": "2", "Content-Encoding": "gzip"}, b"ok"),
+}
+"""Headers and bodies of replies whose bodies cannot be read."""
+
+
 class WebServer:
     """Web server that answers with the statuses it is given, then with 202, and keeps requests."""
 
-    def __init__(self, *statuses):
+    def __init__(self, *statuses, headers=MappingProxyType({"Content-Length": "2"}), reply=b"ok"):
         self.requests, self.connections = [], set()
         waiting = list(statuses)
         seen, connections = self.requests, self.connections
@@ -135,10 +147,10 @@ class WebServer:
                 connections.add(self.client_address)
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 seen.append((dict(self.headers), body))
-                reply = b"ok"
                 self.send_response(waiting.pop(0) if waiting else 202)
                 self.send_header("Location", "/elsewhere")
-                self.send_header("Content-Length", str(len(reply)))
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(reply)
 
@@ -159,8 +171,8 @@ class WebServer:
 def web():
     servers = []
 
-    def start(*statuses):
-        servers.append(WebServer(*statuses))
+    def start(*statuses, **reply):
+        servers.append(WebServer(*statuses, **reply))
         return servers[-1]
 
     yield start
@@ -196,6 +208,22 @@ def test_webhook_is_confirmed_by_success_alone(web, status, tmp_path):
     sink.send([a_message(0)])
     assert "X-Ekya-Signature" not in server.requests[1][0]
     sink.close()
+
+
+@pytest.mark.parametrize("refusal", [302, 503])
+@pytest.mark.parametrize("body", FAULTY_BODIES)
+def test_webhook_is_confirmed_by_the_status_whatever_is_wrong_with_the_body(web, body, refusal, tmp_path):
+    headers, reply = FAULTY_BODIES[body]
+    server = web(200, refusal, headers=headers, reply=reply)
+    sink = make_sink(spec_of("webhook", url=server.url, secret=None, timeout_s=10), a_service(tmp_path))
+    began_s = time.monotonic()
+    sink.send([a_message(0)])
+    with pytest.raises(NotDeliveredError, match=f"answers with status {refusal}"):
+        sink.send([a_message(1)])
+    sink.send([a_message(1)])
+    sink.close()
+    assert time.monotonic() - began_s < 5, "a body that does not come holds nothing up"
+    assert [json.loads(sent)["answers"][0]["frame"] for _, sent in server.requests] == [0, 1, 1]
 
 
 # Home Assistant.

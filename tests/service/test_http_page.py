@@ -1,6 +1,7 @@
 """The live page in a real Chromium: logging in, reading it, and changing the fleet with it."""
 
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -175,6 +176,25 @@ def test_camera_is_paused_resumed_and_frozen(browser, service):
         browser.until(lambda what=what: (what, "crossing") in service.asked)
         browser.until(lambda found=found, after=after: found.text == after and found.is_enabled())
     assert browser.text("#toast") == "crossing keeps its model"
+
+
+def test_button_is_off_until_what_it_asked_for_is_done(browser, service):
+    service.held = threading.Event()
+    browser.log_in()
+    browser.open("crossing")
+    button = browser.find("[data-do=pause]")
+    button.click()
+    for accuracy in (0.5, 0.6):
+        service.cameras["crossing"] = replace(service.cameras["crossing"], accuracy=accuracy)
+        browser.until(lambda accuracy=accuracy: f"{accuracy:.1%}" in browser.text(".facts"))
+        assert not button.is_enabled(), "also where the page was rendered anew meanwhile"
+        button.click()
+    service.held.set()
+    browser.until(lambda: button.text == "Resume" and button.is_enabled())
+    assert service.asked == [("pause", "crossing")]
+    button.click()
+    browser.until(lambda: button.text == "Pause" and button.is_enabled())
+    assert service.asked == [("pause", "crossing"), ("resume", "crossing")]
 
 
 def test_camera_is_rolled_back_after_a_question(browser, service):

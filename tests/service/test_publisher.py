@@ -4,13 +4,16 @@ import json
 import shutil
 import threading
 import time
+from threading import get_ident
 
+import pyarrow.parquet as pq
 import pytest
-from answering import CLASSES, Camera, Cameras, a_service
+from answering import CLASSES, FRAME_US, STARTED_US, Camera, Cameras, a_service, row
 
 from ekya.config.answer_sinks import JsonlSpec
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.results.storage.hour_tables import HourWriter
 from ekya.service.answers import publisher, registry
 from ekya.service.answers.publisher import Publisher
 from ekya.service.answers.sink import NotDeliveredError
@@ -100,11 +103,7 @@ def test_publisher_delivers_every_message_once_and_in_order(sinks, folder, publi
         assert [one for one in sink.ids if one.startswith(cam)] == [one for one in ids if one.startswith(cam)]
     assert sink.closed
     assert sink.reports == [["cam-1", "cam-2"]]
-    assert cursor_of(folder) == {
-        "frames": {"cam-1": 43, "cam-2": 43},
-        "delivered": len(ids),
-        "lost_frames": 0,
-    }
+    assert cursor_of(folder) == {"frames": {"cam-1": 43, "cam-2": 43}}
 
 
 def test_publisher_repeats_what_was_not_confirmed(sinks, folder, publish, caplog):
@@ -122,6 +121,39 @@ def test_publisher_repeats_what_was_not_confirmed(sinks, folder, publish, caplog
     assert caplog.text.count("the broker is away") == 1
     (state,) = running.state()
     assert (state.delivered, state.waiting_frames, state.waiting_s, state.error) == (20, 0, 0.0, "")
+
+
+def test_state_of_a_sink_that_is_away_reads_nothing_of_what_waits(sinks, folder, publish, monkeypatch):
+    sink, cameras = sinks["one"], Cameras(folder, "cam-1")
+    first, ids = publish(ONE), cameras.see(20)
+    wait_for(lambda: sink.ids == ids)
+    sink.fails = NotDeliveredError("the server is away")
+    first.close()
+    hour = 0
+    writer = HourWriter(folder.hours(StreamId("cam-2")), unix_s=lambda: hour * 3600.0)
+    for hour in range(1, 6):
+        for frame in range(4 * hour, 4 * hour + 4):
+            writer.add(row(frame))
+        writer.flush()
+    writer.close()
+    cameras.see(30)
+    running, tried = publish(ONE), sink.tried
+    wait_for(lambda: sink.tried >= tried + 3)
+    opened = []
+    for name in ("read_metadata", "ParquetFile"):
+        usual = getattr(pq, name)
+        monkeypatch.setattr(
+            pq, name, lambda path, name=name, usual=usual: opened.append((get_ident(), path)) or usual(path)
+        )
+    (state,) = running.state()
+    mine = {path.stem for thread, path in opened if thread == get_ident() and path.parent.name == "cam-2"}
+    assert mine == {"1970-01-01T05"}, "the newest hour, for the number of frames"
+    assert state.waiting_frames == 30 + 24
+    oldest_s = time.time() - (STARTED_US + 4 * FRAME_US) / 1e6
+    assert state.waiting_s == pytest.approx(oldest_s, abs=0.5), "of cam-2, whose turn has not come"
+    sink.fails = None
+    wait_for(lambda: len(sink.ids) == len(ids) + 15 + 20)
+    wait_for(lambda: running.state()[0].waiting_s == 0)
 
 
 def test_publisher_goes_on_where_it_was_after_a_stop(sinks, folder, publish):
@@ -185,8 +217,19 @@ def test_frames_that_were_removed_are_counted_as_lost(sinks, folder, publish, ca
     assert sinks["one"].ids == ["cam-1/0", "cam-1/2", "cam-1/14", "cam-1/16", "cam-1/18"]
     assert running.state()[0].lost_frames == 10
     assert "10 frames of cam-1 were removed before they were delivered" in caplog.text
-    publish(ONE).close()
-    assert cursor_of(folder)["lost_frames"] == 10
+
+
+def test_counters_begin_at_zero_with_each_process(sinks, folder, publish):
+    cameras = Cameras(folder, "cam-1")
+    folder.answers.mkdir()
+    saved = {"frames": {"cam-1": -1}, "delivered": 900, "lost_frames": 7}  # by an earlier version
+    (folder.answers / "one.cursor.json").write_text(json.dumps(saved))
+    for frames in (8, 4):
+        running = publish(ONE)
+        cameras.see(frames)
+        running.close()
+        (state,) = running.state()
+        assert (state.delivered, state.lost_frames) == (frames // 2, 0)
 
 
 def test_camera_that_begins_late_has_lost_nothing(sinks, folder, publish):

@@ -18,8 +18,9 @@ from aiohttp import web
 from kept_status import Sink, a_camera, a_status, host_facts
 
 from ekya.service.alerts import ALERTS
-from ekya.service.exposition import CONTENT_TYPE, Exposition
+from ekya.service.exposition import Exposition
 from ekya.service.grafana import PANELS
+from ekya.service.http.endpoints import METRICS_TYPE
 from ekya.service.monitoring_files import PROMETHEUS, RULES, monitoring_files
 
 pytestmark = [pytest.mark.live, pytest.mark.virtual]
@@ -52,7 +53,7 @@ def service():
     async def metrics(request):
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise web.HTTPUnauthorized
-        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=text(), headers={"Content-Type": METRICS_TYPE})
 
     with serving(metrics) as port:
         Service.port, Service.text = port, staticmethod(text)

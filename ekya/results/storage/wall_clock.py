@@ -1,12 +1,19 @@
 """Wall-clock times of a service's run times, from the moments at which it was started."""
 
 import json
+import logging
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from ekya.core.errors import UserError
 from ekya.results.storage.run_folder import RunFolder
-from ekya.system.files import user_errors, write_text_atomic
+from ekya.system.files import user_errors, write_bytes_atomic
+
+_LOG = logging.getLogger(__name__)
 
 _MOST_STARTS = 10_000
 """Older ones are forgotten, so that the file of a service that restarts again and again stays small."""
@@ -27,9 +34,9 @@ def record_start(folder: RunFolder, run_us: int, unix_us: int) -> None:
     """
     path = folder.starts
     with user_errors(path):
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    lines.append(json.dumps({"run_us": run_us, "unix_us": unix_us}))
-    write_text_atomic(path, "".join(f"{line}\n" for line in lines[-_MOST_STARTS:]))
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    lines.append(json.dumps({"run_us": run_us, "unix_us": unix_us}).encode())
+    write_bytes_atomic(path, b"".join(line + b"\n" for line in lines[-_MOST_STARTS:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +51,48 @@ class WallClock:
 
     @staticmethod
     def read(folder: RunFolder) -> "WallClock":
-        """Returns the clock of a service's folder.
+        """Returns the clock of a service's folder; the file is read only if it has changed since.
+
+        Damaged lines are left out, and logged.
 
         Raises:
-            UserError: there is no ``starts.jsonl``, or it is damaged.
+            UserError: there is no ``starts.jsonl``, or it has no start.
         """
         path = folder.starts
-        try:
-            with user_errors(path):
-                lines = path.read_text(encoding="utf-8").splitlines()
-            starts: list[tuple[int, int]] = []
-            for line in lines:
-                start = json.loads(line)
-                # One that goes back in run time, after a loss, replaces those that it overtakes.
-                while starts and starts[-1][0] >= start["run_us"]:
-                    starts.pop()
-                starts.append((start["run_us"], start["unix_us"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: a line is damaged ({error}); remove that line") from error
-        if not starts:
-            raise UserError(f"{path}: the file is empty; start the service again")
-        return WallClock(tuple(starts))
+        with user_errors(path):
+            stat = path.stat()
+            return _read(path, stat.st_mtime_ns, stat.st_size)
 
     def unix_us(self, run_us: int) -> int:
         """Returns the wall-clock time of a run time, both in microseconds."""
         place = bisect_right(self.starts, run_us, key=lambda start: start[0])
         since_us, unix_us = self.starts[max(place - 1, 0)]
         return unix_us + run_us - since_us
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    run_us: int
+    unix_us: int
+
+
+_START = TypeAdapter(_Start)
+
+
+@lru_cache(maxsize=1)  # a process has one service
+def _read(path: Path, _mtime_ns: int, _size: int) -> WallClock:
+    """Returns the clock of a file, which is one that was changed at this time and has this size."""
+    starts: list[tuple[int, int]] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            start = _START.validate_json(line)
+        except ValidationError:
+            _LOG.warning("%s: line %d is damaged and is left out", path, number)
+            continue
+        # One that goes back in run time, after a loss, replaces those that it overtakes.
+        while starts and starts[-1][0] >= start.run_us:
+            starts.pop()
+        starts.append((start.run_us, start.unix_us))
+    if not starts:
+        raise UserError(f"{path}: the file has no start; start the service again")
+    return WallClock(tuple(starts))

@@ -24,13 +24,9 @@ class _Saved:
 
     Attributes:
         frames: last frame of each stream that needs not be delivered any more.
-        delivered: messages that were confirmed.
-        lost_frames: frames that were removed before they were delivered.
     """
 
     frames: dict[StreamId, int]
-    delivered: int = 0
-    lost_frames: int = 0
 
 
 _SAVED = TypeAdapter(_Saved)
@@ -44,7 +40,8 @@ class Cursor:
         newest: newest frame of each stream that has any. A new sink begins after these.
 
     Attributes:
-        delivered, lost_frames: totals.
+        delivered: messages that were confirmed, of this process.
+        lost_frames: frames that were removed before they were delivered, of this process.
 
     Raises:
         UserError: the file is damaged, or cannot be written.
@@ -61,7 +58,8 @@ class Cursor:
         except ValidationError as error:
             raise UserError(f"{path}: the file is damaged; remove it to go on with newer frames") from error
         self._frames = dict(saved.frames)
-        self.delivered, self.lost_frames = saved.delivered, saved.lost_frames
+        # Not kept: counters that go on a little lower after a kill would be counted again by Prometheus.
+        self.delivered = self.lost_frames = 0
         self._changed = text is None
         self.save()
 
@@ -82,7 +80,6 @@ class Cursor:
     def lose(self, frames: int) -> None:
         """Notes frames that are gone."""
         self.lost_frames += frames
-        self._changed = True
 
     def keep(self, streams: Collection[StreamId]) -> None:
         """Forgets all other streams. One that comes back begins with its first frame."""
@@ -103,6 +100,5 @@ class Cursor:
         """
         self._saved_s = time.monotonic()
         if self._changed:
-            saved = _Saved(self._frames, self.delivered, self.lost_frames)
-            write_text_atomic(self._path, json.dumps(asdict(saved)))
+            write_text_atomic(self._path, json.dumps(asdict(_Saved(self._frames))))
             self._changed = False

@@ -37,10 +37,10 @@ class SinkState:
 
     Attributes:
         name, kind: as in the fleet file.
-        delivered: messages that it has confirmed, in the life of its cursor.
-        lost_frames: frames that were removed before they were delivered, as long.
+        delivered: messages that it has confirmed since this process began.
+        lost_frames: frames that were removed before they were delivered, as counted since then.
         waiting_frames: frames on disk that are not delivered yet.
-        waiting_s: age of the oldest of these; 0 without any.
+        waiting_s: age of the oldest of these, as far as they were looked at; 0 without any.
         error: why it does not deliver; empty while it does.
     """
 
@@ -90,7 +90,7 @@ class Publisher:
             thread.start()
 
     def state(self) -> tuple[SinkState, ...]:
-        """Returns the state of every sink, in the order of the fleet file; reads a few files."""
+        """Returns the state of every sink, in the order of the fleet file, without reading what waits."""
         return tuple(one.state() for one in self._deliveries)
 
     def close(self, within_s: float = 10.0) -> None:
@@ -119,6 +119,9 @@ class _Delivery:
         streams = {stream: newest_frame(folder.hours(stream)) for stream in self._streams()}
         newest = {stream: frame for stream, frame in streams.items() if frame is not None}
         self._cursor = Cursor(folder.answers / f"{spec.name}.cursor.json", newest)
+        # Run time since which rows of a stream wait, as far as they were looked at. `state` does not look for
+        # it: that takes longer with each hour for which a sink is away.
+        self._waiting_us: dict[StreamId, int] = {}
         self._reported_s = -REPORT_EVERY_S
         self._error = ""
 
@@ -150,10 +153,13 @@ class _Delivery:
         clock = WallClock.read(self._folder)
         for stream in self._streams():
             hours, done = self._folder.hours(stream), self._cursor.frame(stream)
-            rows, newest = next_rows(hours, done), newest_frame(hours)
-            if rows is not None and newest is not None:
-                waiting += max(newest - done, 0)
-                waiting_s = max(waiting_s, time.time() - clock.unix_us(int(rows.t_us[0])) / US_PER_S)
+            newest = newest_frame(hours)
+            if newest is None or newest <= done:
+                continue
+            waiting += newest - done
+            since_us = self._waiting_us.get(stream)
+            if since_us is not None:
+                waiting_s = max(waiting_s, time.time() - clock.unix_us(since_us) / US_PER_S)
         spec, cursor = self._spec, self._cursor
         return SinkState(
             spec.name, spec.kind, cursor.delivered, cursor.lost_frames, waiting, waiting_s, self._error
@@ -169,14 +175,28 @@ class _Delivery:
         clock = WallClock.read(self._folder)
         streams = self._streams()
         self._cursor.keep(streams)
+        if self._error:
+            self._look_at_others(streams)
         some = False
         for stream in streams:
             rows = next_rows(self._folder.hours(stream), self._cursor.frame(stream))
-            if rows is not None:
+            if rows is None:
+                self._waiting_us.pop(stream, None)
+            else:
+                self._waiting_us[stream] = int(rows.t_us[0])
                 self._deliver(stream, rows, clock)
+                self._waiting_us[stream] = int(rows.t_us[-1])  # there may be more
                 some = True
         self._cursor.save_at_times()
         return some
+
+    def _look_at_others(self, streams: Sequence[StreamId]) -> None:
+        """Finds what waits of the streams to which a round does not come, since it ends at a failure."""
+        for stream in streams:
+            if stream not in self._waiting_us:
+                rows = next_rows(self._folder.hours(stream), self._cursor.frame(stream))
+                if rows is not None:
+                    self._waiting_us[stream] = int(rows.t_us[0])
 
     def _deliver(self, stream: StreamId, rows: PredictionColumns, clock: WallClock) -> None:
         self._count_lost(stream, int(rows.frame[0]))

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 import requests
 
@@ -14,6 +15,15 @@ SIGNATURE = "X-Ekya-Signature"
 """Header with ``sha256=`` and the HMAC-SHA256 of the body in hexadecimal digits."""
 
 _MOST_READ_BYTES = 65_536
+_LONGEST_READ_S = 0.5
+"""How much of a reply's body is read, and how long it is waited for."""
+
+
+class _Session(requests.Session):
+    """Follows no redirection: even where it is told not to, ``requests`` reads the whole body of one."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Returns that a reply leads nowhere else."""
 
 
 class WebhookSink:
@@ -32,7 +42,7 @@ class WebhookSink:
     ) -> None:
         self.batch = batch
         self._url, self._secret, self._bearer, self._timeout_s = url, secret, bearer, timeout_s
-        self._session = requests.Session()
+        self._session = _Session()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Posts the messages; a redirection counts as a refusal, since a POST does not survive it."""
@@ -44,18 +54,16 @@ class WebhookSink:
         if self._bearer is not None:
             headers["Authorization"] = f"Bearer {self._bearer}"
         try:
-            # Streamed: the body of the reply is of no use, and may be of any length. A short one is read to
-            # its end, so that the connection can be used again.
+            # Streamed: the body of the reply is of no use, and may be of any length.
             with self._session.post(
                 self._url,
                 data=body,
                 headers=headers,
                 timeout=self._timeout_s,
-                allow_redirects=False,
                 stream=True,
             ) as reply:
                 status = reply.status_code
-                next(reply.iter_content(_MOST_READ_BYTES), b"")
+                _read_short_body(reply)
         except requests.RequestException as error:
             raise NotDeliveredError(f"the server cannot be reached ({error})") from error
         if not 200 <= status < 300:
@@ -67,3 +75,13 @@ class WebhookSink:
     def close(self) -> None:
         """Closes connections."""
         self._session.close()
+
+
+def _read_short_body(reply: requests.Response) -> None:
+    """Reads a body that comes at once, so that the connection can be used again; it is closed otherwise."""
+    # The status has decided already, whatever is wrong with the body.
+    with suppress(Exception):
+        # None of a connection that the server closes after this reply.
+        if (socket := reply.raw.connection.sock) is not None:
+            socket.settimeout(_LONGEST_READ_S)  # until the next request sets its own
+            reply.raw.read1(_MOST_READ_BYTES, decode_content=False)

@@ -44,6 +44,7 @@ function tell(text, bad = false) {
 // Does what a button asks for; the button is off meanwhile. Returns the problem, if there is one.
 export async function act(button, done, work) {
   button.disabled = true;
+  button.dataset.own = ""; // or the next rendering would turn it on
   try {
     await work();
     tell(done);
@@ -53,6 +54,7 @@ export async function act(button, done, work) {
     return error.message;
   } finally {
     button.disabled = false;
+    delete button.dataset.own;
   }
 }
 
