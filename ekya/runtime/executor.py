@@ -18,7 +18,7 @@ from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.shares import ShareHolder, Work, retraining_holder
-from ekya.core.units import US_PER_S, JobId, StreamId
+from ekya.core.units import US_PER_S, JobId, ModelVersion, StreamId
 from ekya.pipeline.labels import StreamLabels
 from ekya.runtime.actor_errors import in_words, received
 from ekya.runtime.actor_kinds import Ready
@@ -75,6 +75,7 @@ class RayExecutor:
         on_the_gpu: whether weights go from trainer to inference over CUDA IPC, and to the object store later.
         zoo: keeps retrained models, if any are kept.
         alive: called several times a second.
+        kept_weights: returns the weights of a version that has served a stream; None if they are gone.
         may_go_on: whether the loop may take another step; called as often. While it may not, events wait,
             and what the actors do goes on.
 
@@ -95,6 +96,7 @@ class RayExecutor:
         stop: threading.Event,
         on_the_gpu: bool = False,
         zoo: ZooKeeper | None = None,
+        kept_weights: Callable[[StreamId, ModelVersion], bytes | None] = lambda stream, version: None,
         alive: Callable[[], None] = lambda: None,
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -112,6 +114,7 @@ class RayExecutor:
         self._calls = RemoteCalls()
         self._weights = WeightTransfer(actors.streams, self._calls, self._apply, on_the_gpu)
         self._zoo = zoo
+        self._kept_weights = kept_weights
         self._shares = ShareChanges(actors, ledger, clock, self._calls, self._emit, self._end_worker)
         # Polled actors and the workers in them; the micro-profiler has none.
         self._polled: dict[Any, set[Worker]] = {}
@@ -262,8 +265,10 @@ class RayExecutor:
         """Sends earlier weights to a stream's inference; False if there are none."""
         if command.version is None:
             return self._weights.roll_back(command.stream)
-        weights = self._actors.kept_weights(command.stream, command.version)
-        if weights is not None:
+        weights = self._kept_weights(command.stream, command.version)
+        if weights is None:
+            _LOG.warning("%s: model %d is not kept any more", command.stream, command.version)
+        else:
             self._weights.serve_again(command.stream, ray.put(weights), command.version)
         return weights is not None
 
@@ -340,13 +345,13 @@ class RayExecutor:
             if error is None:
                 self._have_leave(actor, stream, role)
             self._ended(stream, role)
-        elif error is not None:
-            self._emit(ev.WorkerDied(now_us, stream, role, in_words(error)))
-        elif actor in self._polled:
+        elif error is None and actor in self._polled:
             self._polled[actor].add((stream, role))
             self._emit(ev.WorkerBack(now_us, stream, role))
         else:
-            self._emit(ev.WorkerDied(now_us, stream, role, "its process died as soon as it was back"))
+            reason = "its process died as soon as it was back" if error is None else in_words(error)
+            self._shares.died(Work(role), stream)  # of what was sent to it meanwhile
+            self._emit(ev.WorkerDied(now_us, stream, role, reason))
 
     def follow(self, stream: StreamId) -> None:
         """Receives the events of a stream's workers from now on."""
@@ -388,10 +393,11 @@ class RayExecutor:
         self._calls.add(actor.leave.remote(stream), partial(self._left, stream, role))
 
     def _left(self, stream: StreamId, role: ev.Role, _value: None, _error: RayError | None) -> None:
-        # It holds no share in either case: it has left, or its process has died.
-        self._shares.died(Work(role), stream)
-        for workers in self._polled.values():
-            workers.discard((stream, role))
+        if stream in self._set_aside:  # or it was started again meanwhile
+            # It holds no share in either case: it has left, or its process has died.
+            self._shares.died(Work(role), stream)
+            for workers in self._polled.values():
+                workers.discard((stream, role))
         self._moving[stream, role] -= 1
         self._ended(stream, role)
 
@@ -418,6 +424,8 @@ class RayExecutor:
             stream, role = worker
             reason = _OVERDUE if worker in self._overdue else in_words(error)
             self._overdue.discard(worker)
+            if stream not in self._set_aside and self._has_begun_again(worker):
+                continue
             self._shares.died(Work(role), stream)
             self._ended(stream, role)
             if stream not in self._set_aside:
@@ -438,6 +446,10 @@ class RayExecutor:
             workers = [f"{role} of {stream}" for stream, role in sorted(self._polled[actor])]
             _LOG.warning("the process of %s hangs and is killed", ", ".join(workers) or "the micro-profiler")
             self._actors.end(actor)
+
+    def _has_begun_again(self, worker: Worker) -> bool:
+        """Returns whether a worker whose old process has died now is in another one, or is joining it."""
+        return self._moving[worker] > 0 or any(worker in workers for workers in self._polled.values())
 
     # Events
 

@@ -300,11 +300,6 @@ class FleetActors:
             own.inference.pause.remote(stream, True)
         return joined
 
-    def kept_weights(self, stream: StreamId, version: ModelVersion) -> bytes | None:
-        """Returns the weights of a version in the run folder; None if they are not there."""
-        path = self._config.folder.model(stream, version)
-        return path.read_bytes() if path.is_file() else None
-
     def pause(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream, or opens it again; also that of a worker that restarts meanwhile."""
         own = self.streams[stream]

@@ -116,6 +116,9 @@ class BudgetedExecutor:
                     self._book = self._book.without(_PREPARATION)
                 case cmd.StopRetraining():
                     self._book = self._book.without(command.job)
+                case cmd.SetAside():
+                    self._with_context.discard(command.stream)
+                    self._book = self._book.without(self._newest.get(command.stream))
             self._executor.execute([command])
 
     def _fits(self, command: cmd.StartRetraining) -> bool:

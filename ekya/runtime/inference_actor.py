@@ -76,7 +76,7 @@ class InferenceActor:
         streams, weights = known if stream is None else [stream], to_bytes(model, half=True)
         saver = threading.Thread(target=self._save_base, args=(weights, streams), name="saver")
         saver.start()
-        self._savers.append(saver)
+        self._savers = [*(one for one in self._savers if one.is_alive()), saver]
         return to_bytes(model), None
 
     def load(self, which: tuple[int, ...], *weights: bytes) -> dict[StreamId, Ready]:
@@ -129,10 +129,11 @@ class InferenceActor:
         return ready
 
     def leave(self, stream: StreamId) -> None:
-        """Ends a stream's inference; the others' go on."""
+        """Ends a stream's inference; the others' go on. Ends the process if its loop hangs."""
         one = self.streams.pop(stream, None)
-        if one is not None:
-            one.leave()
+        if one is not None and not one.leave():
+            _LOG.critical("%s: its inference hangs, so its process ends", stream)
+            os._exit(1)
 
     def material(self, stream: StreamId, window: int, since_us: int | None, dose: Dose) -> WindowMaterial:
         """Returns the frames of which a stream's labels in a window are made; see ``WindowCollector``."""

@@ -174,13 +174,17 @@ class LiveControl:
 
         Raises:
             NotThereError: there is no such camera.
+            UserError: no λ keeps them.
         """
 
         def change() -> None:
             self.require(stream)
             changed = self._fleet.stream(stream).model_copy(update=dict(terms))
             others = (one for one in self._fleet.streams if one.id != stream)
-            self._keep(_with(self._fleet, [*others, changed]))
+            fleet = _with(self._fleet, [*others, changed])
+            costs = self._limits.costs.streams
+            self._executor.changes.require_terms(fleet, stream, costs.get(stream, dearest(costs)))
+            self._keep(fleet)
             self._emit_terms(changed)
 
         self._in_loop(change)

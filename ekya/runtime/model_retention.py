@@ -42,6 +42,8 @@ class ModelPruner:
 
     def __call__(self, batch: Batch, result: StepResult) -> None:
         """Follows a step of the loop."""
+        added = {event.stream for event in batch.events if isinstance(event, ev.StreamAdded)}
+        self._forget(added & self._at_windows.keys())  # an earlier one of this name
         versions = {stream.stream: stream.version for stream in result.state.fleet.streams}
         for stream, version in versions.items():
             for known in (self._at_windows, self._at_labels):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ekya.models.training.exemplars import ExemplarMemory
 
 _LOG = logging.getLogger(__name__)
+_LABELS_S = 20.0
+"""Longest wait of the loop for labels that are made: a micro-profiler that hangs now must not hold it."""
+
 _NO_LABELS = "there are no labels to train on"
 
 
@@ -100,7 +103,7 @@ class RetrainInputs:
         """Fetches and keeps new labels; they stay in the object store while the window lasts."""
         reference = self._actors.preparation.labels.remote(window, stream)
         try:
-            labels = ray.get(reference)
+            labels = ray.get(reference, timeout=_LABELS_S)
         except RayError as error:
             _LOG.error("%s: its labels are lost: %s", stream, in_words(error))
             return

@@ -239,6 +239,15 @@ def kept_models(folder: RunFolder, store: StateStore, stream: StreamId) -> list[
     return [row for row in store.models(stream) if (folder.path / row.path).is_file()]
 
 
+def kept_weights(
+    folder: RunFolder, store: StateStore, stream: StreamId, version: ModelVersion
+) -> bytes | None:
+    """Returns the weights of a version that has served a stream, of its row's file; None if it is gone."""
+    rows = (row for row in kept_models(folder, store, stream) if row.version == version)
+    row = next(rows, None)
+    return None if row is None else (folder.path / row.path).read_bytes()
+
+
 def newest_weights(folder: RunFolder, fleet: FleetConfig) -> dict[StreamId, tuple[bytes, ModelVersion]]:
     """Returns bytes and version of the weights that served last, by stream. Later ones are removed.
 

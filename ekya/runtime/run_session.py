@@ -49,7 +49,7 @@ from ekya.runtime.observers import LoopFacts, ModelKeeper, RunMetrics
 from ekya.runtime.open_run import OpenRun
 from ekya.runtime.planner import ActorPlanner
 from ekya.runtime.remote_retrainings import RemoteRetrainings
-from ekya.runtime.resuming import is_complete, newest_weights
+from ekya.runtime.resuming import is_complete, kept_weights, newest_weights
 from ekya.runtime.share_changes import ledger_for
 from ekya.runtime.zoo_keeper import ZooKeeper
 from ekya.system.memory import loaded_frozen
@@ -186,6 +186,7 @@ class RunSession:
                 self.stop,
                 fleet.hand_over == "cuda-ipc",
                 zoo,
+                partial(kept_weights, opened.folder, store),
                 self.alive,
                 self.may_go_on,
             )

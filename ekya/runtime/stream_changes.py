@@ -9,8 +9,10 @@ from ray.exceptions import RayError
 from ekya.config.fleet_file import FleetConfig
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.errors import UserError
 from ekya.core.host import StreamCosts
 from ekya.core.units import StreamId
+from ekya.core.view import InferenceOption
 from ekya.pipeline.setup import first_inference_options
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_kinds import Ready
@@ -95,6 +97,12 @@ class StreamChanges:
         self, stream: StreamId, costs: StreamCosts, added: Added, ready: Ready | None, error: RayError | None
     ) -> None:
         failed = in_words(error) if error is not None else None if ready is None else ready.died
+        options: tuple[InferenceOption, ...] = ()
+        if ready is not None and failed is None:
+            try:
+                options = _first_options(self._actors.fleet, stream, ready, costs)
+            except UserError as refused:
+                failed = str(refused)
         if ready is None or failed is not None:
             self._late.drop(stream)
             self._leave(stream)
@@ -103,19 +111,14 @@ class StreamChanges:
         self._ready[stream] = ready
         self._weights.add(stream)
         self._make_known(stream)
-        settings = ready.settings
-        options = first_inference_options(
-            self._actors.fleet,
-            stream,
-            settings.fps,
-            costs.frame_gpu_s,
-            settings.inference_speed,
-            costs.following_gpu_s,
-        )
         gpu = self._actors.home(stream)
         for event in self._late.joined(ev.StreamAdded(self._clock.now_us(), stream, options, gpu)):
             self._workers.emit(event)
         added(None)
+
+    def require_terms(self, fleet: FleetConfig, stream: StreamId, costs: StreamCosts) -> None:
+        """Raises UserError if a stream cannot keep its terms in this fleet."""
+        _first_options(fleet, stream, self._ready[stream], costs)
 
     def pause(self, stream: StreamId, paused: bool) -> None:
         """Closes the camera of a stream and gives its share to the others, or opens it again."""
@@ -157,3 +160,11 @@ class StreamChanges:
             self._weights.remove(stream)
             self._actors.remove(stream)
             self._ready.pop(stream, None)
+
+
+def _first_options(
+    fleet: FleetConfig, stream: StreamId, ready: Ready, costs: StreamCosts
+) -> tuple[InferenceOption, ...]:
+    settings, costly = ready.settings, costs.frame_gpu_s
+    speed, following = settings.inference_speed, costs.following_gpu_s
+    return first_inference_options(fleet, stream, settings.fps, costly, speed, following)

@@ -255,14 +255,21 @@ class StreamInference:
         ]
         return draw_boxes(frame.image, drawn)
 
-    def leave(self) -> None:
-        """Stops and releases everything, while other streams go on in this process."""
+    def leave(self) -> bool:
+        """Stops and releases everything, while other streams go on in this process.
+
+        Returns:
+            Whether it has; a loop that hangs goes on holding what it has.
+        """
         self.stop()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(HUNG_S)
+            if self._thread.is_alive():
+                return False
         self._release()
         self._record.flush()
         self._feed.close()
+        return True
 
     def stop(self) -> None:
         """Stops the analysis of frames."""

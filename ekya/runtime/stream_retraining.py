@@ -235,7 +235,7 @@ class StreamRetraining:
             target=save_model, args=(best.model, path), kwargs={"half": True}, name="saver"
         )
         saver.start()
-        self._savers.append(saver)
+        self._savers = [*(one for one in self._savers if one.is_alive()), saver]
         return to_bytes(best.model), best.accuracy
 
     def trained_for(self, job: JobId, epoch: int, partner: StreamId) -> tuple[bytes, float]:

@@ -87,6 +87,13 @@ def test_stream_that_is_added_counts_on_its_gpu():
     assert not rig.start(2, B)[0], "its memory is promised"
 
 
+def test_retraining_of_a_stream_that_is_set_aside_claims_nothing():
+    rig = Rig(100 + CONTEXT_MIB, 0)
+    assert rig.start(1)[0]
+    rig.budget.execute([cmd.SetAside(A, "it died too often")])
+    assert rig.start(2, C)[0]
+
+
 def progress(job, stream=A):
     return ev.RetrainProgress(7, stream, JobId(job), 1, 0.5, 1.0)
 

@@ -28,6 +28,7 @@ from ekya.results.storage.run_state import StateStore
 from ekya.results.storage.validation_files import KeptValidation, keep_validation, validated_jobs
 from ekya.runtime import live_control
 from ekya.runtime.actor_kinds import Ready
+from ekya.runtime.resuming import kept_weights
 
 NEW, OTHER = "new", "other"
 S = 1_000_000
@@ -268,6 +269,21 @@ def test_unknown_camera_is_not_there(run, method, arguments):
 
 
 # Requests
+
+
+def test_weights_of_a_version_that_served_again_are_those_of_its_file(run):
+    run.keep_model(FIRST, 1)
+    run.keep_model(FIRST, 2, of=1)
+    assert kept_weights(run.folder, run.store, FIRST, 2) == kept_weights(run.folder, run.store, FIRST, 1) == b"1"
+    assert kept_weights(run.folder, run.store, FIRST, 3) is None
+
+
+def test_terms_that_no_inference_keeps_are_refused(run):
+    before = run.cameras()
+    with pytest.raises(UserError, match=r"'streams\.cam-1\.max_age_s': 0\.0001 is too little"):
+        run.ask(run.control.change_terms, FIRST, {"max_age_s": 0.0001})
+    assert run.cameras() == before
+    assert run.events == []
 
 
 def test_requests_are_events_of_the_loop(run):

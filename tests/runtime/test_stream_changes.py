@@ -10,6 +10,7 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig
+from ekya.core.errors import UserError
 from ekya.core.units import JobId
 from ekya.gpu.backends.backend import Resized
 from ekya.runtime.actor_kinds import Ready
@@ -161,6 +162,18 @@ def test_stream_that_does_not_open_is_forgotten_with_its_events(run, fails):
     assert not run.changes.is_leaving(NEW)
     assert NEW not in run.actors.streams
     assert kinds(run.added()) == [(ev.StreamAdded, NEW)], "it can be tried again"
+
+
+def test_stream_whose_terms_no_inference_keeps_is_refused_and_the_others_go_on(run, monkeypatch):
+    def refuse(*_):
+        raise UserError("key 'streams.new.max_age_s': 0.1 is too little")
+
+    call, told = run.add()
+    monkeypatch.setattr("ekya.runtime.stream_changes.first_inference_options", refuse)
+    call.reply(READY)
+    assert run.events() == []
+    assert told == ["key 'streams.new.max_age_s': 0.1 is too little"]
+    assert run.changes.is_leaving(NEW)
 
 
 def test_stream_that_does_not_open_leaves_a_process_of_others(shared):

@@ -1,7 +1,7 @@
 """Tests of dead and restarted workers of two streams whose inference shares a process."""
 
 import pytest
-from fake_actors import FakeActors, events_of, make_executor
+from fake_actors import FakeActors, events_of, make_executor, start_retraining
 from ray.exceptions import RayActorError
 
 from ekya.control.share_ledger import ShareLedger
@@ -132,6 +132,43 @@ def test_stream_set_aside_is_started_again_when_it_is_readmitted(run):
     join = run.restart(CAM)
     assert run.reply(join) == [(BACK, CAM)]
     assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)], "its deaths count again"
+
+
+def set_aside_and_readmitted(run, *streams):
+    """Sets streams aside; returns the calls by which they start again at once."""
+    run.executor.execute([cmd.SetAside(stream, "it died too often") for stream in streams])
+    return [run.restart(stream) for stream in streams]
+
+
+def test_late_leave_of_a_stream_that_is_readmitted_at_once_ends_nothing(run):
+    (join,) = set_aside_and_readmitted(run, CAM)
+    (leave,) = run.actors.calls("leave", run.process)
+    assert run.reply(join) == [(BACK, CAM)]
+    assert run.reply(leave) == []
+    assert run.ledger.free_milli(0) == 200, "its share is in use"
+    assert run.kill(run.process) == [(DIED, CAM), (DIED, OTHER)]
+
+
+def test_late_death_of_a_process_is_not_that_of_streams_that_are_readmitted(run):
+    first = run.process
+    run.actors.dead.append(first)
+    joins = set_aside_and_readmitted(run, CAM, OTHER)
+    assert run.process is not first
+    assert [run.reply(join) for join in joins] == [[(BACK, CAM)], [(BACK, OTHER)]]
+    assert run.kill(first) == []
+    assert run.ledger.free_milli(0) == 200
+
+
+def test_share_of_a_retraining_that_was_sent_to_a_worker_that_never_came_is_free(run):
+    retraining = run.actors.streams[CAM].retraining
+    run.actors.kill(retraining)
+    assert run.events() == [(DIED, CAM)]
+    run.executor.execute([cmd.RestartWorker(CAM, ev.Role.RETRAINING)])
+    begin = run.actors.calls("join")[-1]
+    run.executor.execute([start_retraining(CAM, share_milli=100)])
+    assert run.ledger.free_milli(0) == 100
+    assert run.reply(begin, RayActorError()) == [(DIED, CAM)]
+    assert run.ledger.free_milli(0) == 200
 
 
 def test_worker_that_keeps_its_share_is_killed_and_dies_with_the_reason(run):
