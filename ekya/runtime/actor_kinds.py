@@ -229,6 +229,7 @@ PREPARATION = ActorKind(
         "ready",
         "begin_run",
         "admit",
+        "forget",
         "begin",
         "resize",
         "know",

@@ -95,7 +95,11 @@ class PreparationActor:
 
     def admit(self, stream: StreamId, costs: StreamCosts) -> None:
         """Sets the costs of a stream that is added to the run, and forgets an earlier one of its name."""
+        self.forget(stream)
         self._costs[stream] = costs
+
+    def forget(self, stream: StreamId) -> None:
+        """Forgets a stream that was removed: its model, its labels, and what waits for an audit."""
         self._evaluated.pop(stream, None)
         for kept in (self._models, self._work, self._auditor):
             kept.forget(stream)

@@ -160,6 +160,9 @@ class StreamChanges:
             self._weights.remove(stream)
             self._actors.remove(stream)
             self._ready.pop(stream, None)
+            if not self._workers.prepares(stream):  # or one of its name that is added later has it forgotten
+                forgotten = self._actors.preparation.forget.remote(stream)
+                self._calls.add(forgotten, partial(log_failure, "forget"))
 
 
 def _first_options(

@@ -274,7 +274,9 @@ def test_unknown_camera_is_not_there(run, method, arguments):
 def test_weights_of_a_version_that_served_again_are_those_of_its_file(run):
     run.keep_model(FIRST, 1)
     run.keep_model(FIRST, 2, of=1)
-    assert kept_weights(run.folder, run.store, FIRST, 2) == kept_weights(run.folder, run.store, FIRST, 1) == b"1"
+    assert (
+        kept_weights(run.folder, run.store, FIRST, 2) == kept_weights(run.folder, run.store, FIRST, 1) == b"1"
+    )
     assert kept_weights(run.folder, run.store, FIRST, 3) is None
 
 

@@ -245,6 +245,13 @@ def test_stream_without_a_share_is_paused(run):
 # Removing
 
 
+def test_removed_stream_is_forgotten_by_the_micro_profiler(run):
+    run.changes.remove(CAM)
+    assert run.actors.arguments("forget", run.profiler) == []
+    run.kill(*run.workers(CAM))
+    assert run.actors.arguments("forget", run.profiler) == [(CAM,)]
+
+
 def test_removed_stream_is_forgotten_when_its_workers_have_ended(run):
     inference, retraining = run.workers(CAM)
     run.changes.remove(CAM)
