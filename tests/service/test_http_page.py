@@ -51,7 +51,7 @@ return texts.map((node) => {
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
+def running_chromium(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
@@ -61,6 +61,13 @@ def chromium(tmp_path_factory):
     driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def chromium(running_chromium):
+    """A browser that is logged in nowhere: services of one token on one host share its cookie."""
+    running_chromium.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    return running_chromium
 
 
 @pytest.fixture
