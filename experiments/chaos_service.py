@@ -283,15 +283,15 @@ def shipped_fleet() -> Mapping[str, Any]:
 def tear(service: Service, chance: random.Random) -> str:
     """Cuts off what a power cut may take from the disk, and returns what that was.
 
-    Of the newest journal segment these are bytes after the last commands or request, which are synced. Of the
-    newest part of answers of a camera it is more than a file system should lose, since parts are synced: a
-    disk that reports too much.
+    Of the newest journal segment these are bytes after the last step with commands or a request, which is
+    synced. Of the newest part of answers of a camera it is more than a file system should lose, since parts
+    are synced: a disk that reports too much.
     """
     said = []
     if numbers := segments(service.runs):
         path = service.runs.journal_segment(numbers[-1])
         lines = path.read_bytes().splitlines(keepends=True)
-        synced = max((at for at, line in enumerate(lines) if _is_synced(line)), default=0)
+        synced = _last_synced(lines)
         loose = sum(map(len, lines[synced + 1 :]))
         cut = chance.randint(0, loose)
         os.truncate(path, path.stat().st_size - cut)
@@ -305,12 +305,17 @@ def tear(service: Service, chance: random.Random) -> str:
     return ", ".join(said)
 
 
-def _is_synced(line: bytes) -> bool:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return False
-    return bool(record.get("commands")) or any(one["kind"] in _REQUESTS for one in record.get("events", ()))
+def _last_synced(lines: Sequence[bytes]) -> int:
+    """Returns the place of the last line of a journal that is certainly on disk."""
+    last = 0
+    for at, line in enumerate(lines):
+        with suppress(ValueError):
+            record = json.loads(line)
+            if record.get("commands"):
+                last = at
+            elif any(one["kind"] in _REQUESTS for one in record.get("events", ())):
+                last = at + 1  # its step ends with the decision
+    return last
 
 
 def _parts(service: Service) -> Iterator[Path]:

@@ -116,7 +116,7 @@ def test_journal_commands_are_synced_before_execution(recorded, tmp_path, monkey
     assert not all(turn.commands for turn in turns)
 
 
-def test_journal_request_is_synced_before_it_is_applied(recorded, tmp_path, monkeypatch):
+def test_journal_step_with_a_request_is_synced_although_nothing_follows(recorded, tmp_path, monkeypatch):
     _, _, options, _ = recorded
     path, synced = tmp_path / "journal.jsonl", []
     monkeypatch.setattr(os, "fsync", lambda _file: synced.append(len(path.read_text().splitlines())))
@@ -124,9 +124,12 @@ def test_journal_request_is_synced_before_it_is_applied(recorded, tmp_path, monk
     died = ev.WorkerDied(1, CAM, ev.Role.INFERENCE, "killed")
     for request in (rq.StreamPaused(1, CAM, True), rq.LabelBudgetChanged(1, LabelBudget(96))):
         journal.batch(Batch(1, (died,)))
+        journal.decision(1, None, ())
         assert synced == []
         journal.batch(Batch(2, (died, request)))
-        assert synced.pop() == len(path.read_text().splitlines())
+        journal.decision(2, None, ())
+        assert synced.pop() == len(path.read_text().splitlines()), "a step without its decision is dropped"
+        assert synced == []
     journal.close()
 
 

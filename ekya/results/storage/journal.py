@@ -1,7 +1,7 @@
 """Journal of a run: a JSON Lines file that is on disk before any command is executed.
 
-Only commands and requests of an operator are synced to disk; what else happens is written to the
-operating system immediately and reaches the disk with the next sync.
+Only a step with commands, or with requests of an operator, is synced to disk; another one is written to
+the operating system immediately and reaches the disk with the next sync.
 """
 
 import json
@@ -49,6 +49,7 @@ class FileJournal:
         self, path: Path, scheduler: str, options: LoopOptions, state: dict[str, Any] | None = None
     ) -> None:
         goes_on = path.is_file()
+        self._requested = False
         try:
             # Unbuffered: data that a full disk refused must not be written again on close.
             self._file = path.open("ab", buffering=0)
@@ -68,10 +69,8 @@ class FileJournal:
 
     def batch(self, batch: Batch) -> None:
         """Writes the events of a step, before they are applied."""
-        self._write(
-            {"now_us": batch.now_us, "events": [encode(event) for event in batch.events]},
-            durable=any(isinstance(event, Request) for event in batch.events),
-        )
+        self._requested = any(isinstance(event, Request) for event in batch.events)
+        self._write({"now_us": batch.now_us, "events": [encode(event) for event in batch.events]})
 
     def decision(self, now_us: int, plan: Plan | None, commands: Sequence[Command]) -> None:
         """Writes the plan and the commands of a step, before the commands are executed."""
@@ -81,7 +80,7 @@ class FileJournal:
                 "plan": None if plan is None else encode(plan),
                 "commands": [encode(command) for command in commands],
             },
-            durable=bool(commands),
+            durable=bool(commands) or self._requested,
         )
 
     def sync(self) -> None:
