@@ -82,11 +82,11 @@ class _Held:
 class ShareLedger:
     """Tracks the share that each holder may be using, and issues commands.
 
-    In every pool the sum of shares in use never exceeds the capacity, at any instant, and never grows above
-    one that was made smaller: a share that a holder
-    gives up counts as used until the holder has confirmed or is gone, and a share that it gets counts from
-    the command on. A late reply to a superseded command changes nothing. Holders whose shares fit get their
-    planned shares once all have replied.
+    In every pool the sum of shares in use never exceeds the capacity, at any instant, and does not grow
+    while it is above a capacity that was made smaller. A share that a holder gives up counts as used until
+    the holder has confirmed or is gone, and a share that it gets counts from the command on. A late reply
+    to a superseded command changes nothing. Holders whose shares fit get their planned shares once all have
+    replied.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 The state is that of the snapshot; a run of an earlier version has none, and its journal is replayed. The
 journal is cut at that window, so that it reads as if there had been no interruption, and the report of the
 part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
-in memory is lost: retrainings in progress, exemplars, and the frames kept for labelling.
+in memory is lost: retrainings in progress, and the frames kept for labelling.
 """
 
 import logging
