@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,18 +25,31 @@ _PER_OBJECT = {"boxes": 4, "classes": 1, "confidence": 1, "tracks": 1}
 """Number of values per object; every other column has one value per frame."""
 
 
-def _schema_of(columns: type[PredictionColumns | ReferenceColumns]) -> pa.Schema:
-    """Returns the schema of a file that holds these columns; ``offsets`` are implied by its lists."""
-    fields = []
-    for name, array in get_type_hints(columns).items():
-        kind = pa.from_numpy_dtype(get_args(get_args(array)[1])[0])
-        fields.append(pa.field(name, pa.list_(kind) if name in _PER_OBJECT else kind, nullable=False))
-    return pa.schema([field for field in fields if field.name != "offsets"])
+def _schema(frames: dict[str, pa.DataType], objects: dict[str, pa.DataType]) -> pa.Schema:
+    """Returns the schema of a file with one row per frame; values of its objects are lists."""
+    columns = frames | {name: pa.list_(kind) for name, kind in objects.items()}
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
 
 
-PREDICTIONS = _schema_of(PredictionColumns)
-REFERENCE = _schema_of(ReferenceColumns)
-"""Columns of the files of predictions and of reference labels."""
+PREDICTIONS = _schema(
+    {
+        "frame": pa.int64(),
+        "t_us": pa.int64(),
+        "window": pa.int32(),
+        "analysed": pa.bool_(),
+        "answered_by": pa.int64(),
+        "model_version": pa.int32(),
+        "every": pa.int16(),
+        "resolution": pa.int16(),
+    },
+    {"boxes": pa.float32(), "classes": pa.int16(), "confidence": pa.float32()},
+)
+REFERENCE = _schema(
+    {"frame": pa.int64(), "t_us": pa.int64()},
+    {"boxes": pa.float32(), "classes": pa.int16(), "tracks": pa.int64()},
+)
+"""Columns of the files of predictions and of reference labels: those of ``PredictionColumns`` and
+``ReferenceColumns``, with four box values per object, and without ``offsets``, which the lists imply."""
 
 _PROFILES = pa.schema(
     [
