@@ -205,7 +205,7 @@ SPARE = replace(INFERENCE, low_priority=True, title="SpareInference")
 RETRAINING = ActorKind(
     "ekya.runtime.retraining_actor",
     "RetrainingActor",
-    ("process", "ready", "begin", "admit", "poll", "end"),
+    ("process", "ready", "begin", "admit", "leave", "poll", "end"),
     (
         "start",
         "receive",
@@ -218,7 +218,6 @@ RETRAINING = ActorKind(
         "trained_for",
         "forget",
         "send",
-        "leave",
     ),
 )
 PREPARATION = ActorKind(

@@ -293,7 +293,7 @@ class FleetActors:
             else:
                 self._put(spare, role, streams)
         if role is Role.RETRAINING:
-            return own.retraining.begin.remote(started_monotonic_ns)
+            return own.retraining.admit.remote(own.config, started_monotonic_ns)
         config = replace(own.config, version=own.version)
         joined = own.inference.join.remote(config, own.weights, started_monotonic_ns)
         if own.paused:

@@ -1,8 +1,10 @@
 """Actor `retraining/<stream>`, or `retraining/gpu-<n>` where the streams of a GPU share a process."""
 
 import os
+import threading
 
 from ekya.core.events import Event
+from ekya.core.units import StreamId
 from ekya.models.edge.architectures import get_ready_to_build
 from ekya.models.edge.device_memory import MemoryPeaks
 from ekya.runtime.actor_kinds import ProcessConfig, StreamActorConfig
@@ -15,14 +17,16 @@ class RetrainingActor:
     """Retraining of the streams of one process, each in a separate thread and at a separate share.
 
     Methods may be called by several threads. Those of one stream are called on ``streams``
-    (``ActorKind.stream_methods``).
+    (``ActorKind.stream_methods``), and do nothing for a stream that has left.
     """
 
     def __init__(self, config: ProcessConfig) -> None:
         lower_priority(TRAINING_NICENESS)
         get_ready_to_build(config.common.fleet.edge.model)
         self._mailbox, self._peaks = Mailbox(), MemoryPeaks()
+        # Replaced as a whole, since others read it meanwhile.
         self.streams = {one.stream: self._retraining_of(one) for one in config.streams}
+        self._changing = threading.Lock()
 
     def ready(self) -> None:
         """Returns when retrainings can be taken."""
@@ -37,10 +41,19 @@ class RetrainingActor:
             one.begin(started_monotonic_ns)
 
     def admit(self, config: StreamActorConfig, started_monotonic_ns: int) -> None:
-        """Takes retrainings of a stream that is added to the run."""
+        """Takes retrainings of a stream that is added to the run, or comes back to it."""
         made = self._retraining_of(config)
         made.begin(started_monotonic_ns)
-        self.streams = {**self.streams, config.stream: made}
+        with self._changing:
+            self.streams = {**self.streams, config.stream: made}
+
+    def leave(self, stream: StreamId) -> None:
+        """Ends a stream's job at its next batch and frees what the stream holds here; others go on."""
+        with self._changing:
+            leaving = self.streams.get(stream)
+            self.streams = {one: its for one, its in self.streams.items() if one != stream}
+        if leaving is not None:
+            leaving.leave()
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first."""

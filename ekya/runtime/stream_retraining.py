@@ -302,9 +302,10 @@ class StreamRetraining:
         return best
 
     def leave(self) -> None:
-        """Stops the job at its next batch and returns when it has ended, while other streams go on."""
+        """Stops the job at its next batch; returns when it has ended and all weights are on disk."""
         if self._jobs.job is not None:
             self._jobs.job.share.stop()
+        self.end()
 
     def end(self) -> None:
         """Returns when all weights are on disk."""

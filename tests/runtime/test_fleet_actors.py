@@ -129,7 +129,7 @@ def test_dead_shared_retraining_is_made_with_all_its_streams(fleet_of):
     assert fleet.streams["cam-1"].inference is inference
     assert made is fleet.streams["cam-3"].retraining is not dead
     assert {own.stream for own in made.config.streams} == {"cam-1", "cam-3"}
-    assert [call[0] for call in made.calls] == ["process", "begin", "begin"]
+    assert [call[0] for call in made.calls] == ["process", "admit", "admit"]
 
 
 @pytest.mark.parametrize("role", Role)
