@@ -3,7 +3,8 @@
     python experiments/gpu_check_client.py 0 3
 
 The numbers are quarters of the GPU's groups of multiprocessors. Orders come on standard input, a line each:
-``where`` is answered with the multiprocessors that batches really run on, ``compute`` with launches a second.
+``where`` is answered with the multiprocessors that batches really run on, as this client numbers them, and
+with the number granted, ``compute`` with launches a second.
 """
 
 import json
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> None:
     for order in sys.stdin:
         answer: object
         if order.strip() == "where":
-            answer = sorted(kernels.where(level.stream))
+            answer = {"ids": sorted(kernels.where(level.stream)), "granted_sms": level.sms}
         else:
             answer = _launches_a_second(kernels, level)
         sys.stdout.write(json.dumps(answer) + "\n")

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from ekya.gpu.nvml import Gpu, GpuInventory
 KEPT = 0.9
 """Lowest accepted part of the speed alone that a job keeps beside another."""
 
+SHARED = 1.2
+"""Highest accepted sum of the parts of the speed alone that two jobs keep on the same multiprocessors."""
+
 _DAEMON, _STARTS = "an MPS daemon", "starts, or says why not"
 
 _PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -27,7 +30,7 @@ _CLIENT = Path(__file__).with_name("gpu_check_client.py")
 
 
 def mps() -> Iterator[Finding]:
-    """Checks that a daemon starts, and two client processes on three quarters and a quarter."""
+    """Checks that a daemon starts, and client processes on different groups and on the same."""
     inventory = seen_by_cuda()
     began_s = time.perf_counter()
     try:
@@ -41,25 +44,61 @@ def mps() -> Iterator[Finding]:
 
 
 def _two_clients(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Checks clients on multiprocessors of their own, and then two on the same ones.
+
+    Only speeds decide: a client of MPS numbers its multiprocessors from 0, whichever they are. The work of a
+    launch is in proportion to the multiprocessors, so that those which two clients share halve both speeds.
+    """
     with _client(environment, 0, 3) as one, _client(environment, 3, 4) as other:
-        ids = [set(client.ask("where")) for client in (one, other)]
-        yield Finding(
-            "multiprocessors of two processes that are clients of MPS",
-            "none in common",
-            f"{len(ids[0])} and {len(ids[1])}, {len(ids[0] & ids[1])} in common",
-            bool(ids[0]) and bool(ids[1]) and not ids[0] & ids[1],
-            {"ids": [sorted(one) for one in ids]},
-        )
-        alone = [client.ask("compute") for client in (one, other)]
-        for client in (one, other):
-            client.tell("compute")
-        together = [client.answer() for client in (one, other)]
+        clients = (one, other)
+        yield places_finding([client.ask("where") for client in clients])
+        alone = [client.ask("compute") for client in clients]
+        yield apart_finding(alone, _together(clients))
+        with _client(environment, 3, 4) as same:
+            same.ask("where")
+            yield same_finding(alone[1], _together((other, same)))
+
+
+def _together(clients: "Sequence[_Client]") -> list[float]:
+    """Returns launches a second of clients that compute at the same time."""
+    for client in clients:
+        client.tell("compute")
+    return [client.answer() for client in clients]
+
+
+def places_finding(places: Sequence[Mapping[str, Any]]) -> Finding:
+    """Compares the number of multiprocessors that clients ran on with those granted."""
+    counts = [(len(place["ids"]), place["granted_sms"]) for place in places]
+    return Finding(
+        "multiprocessors of two processes that are clients of MPS",
+        "as many as were granted; which ones, only the speeds below tell, since each client counts from 0",
+        " and ".join(f"{ran_on} of {granted}" for ran_on, granted in counts),
+        all(ran_on == granted for ran_on, granted in counts),
+        {"places": list(places)},
+    )
+
+
+def apart_finding(alone: Sequence[float], together: Sequence[float]) -> Finding:
+    """Compares the speeds of clients on different groups with those alone."""
     kept = [both / single for both, single in zip(together, alone, strict=True)]
-    yield Finding(
-        f"{len(ids[0])} + {len(ids[1])} multiprocessors at the same time, in two processes",
+    return Finding(
+        "three quarters and a quarter of the multiprocessors at the same time, in two processes",
         f"each at least {KEPT:.0%} of its speed alone",
         f"{kept[0]:.1%} and {kept[1]:.1%}",
         min(kept) >= KEPT,
+        {"alone_per_s": alone, "together_per_s": together, "kept": kept},
+    )
+
+
+def same_finding(alone: float, together: Sequence[float]) -> Finding:
+    """Compares the speeds of two clients on the same groups with that of one alone."""
+    kept = [both / alone for both in together]
+    return Finding(
+        "the same quarter of the multiprocessors in two processes at the same time",
+        f"together at most {SHARED:g} of one's speed alone: groups are the same in each client, and a speed "
+        "shows what is shared",
+        f"{kept[0]:.1%} and {kept[1]:.1%}",
+        sum(kept) <= SHARED,
         {"alone_per_s": alone, "together_per_s": together, "kept": kept},
     )
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -35,7 +36,10 @@ _END_S = 5.0
 """Time for a process to end its daemons and the like; those end by themselves when it is killed."""
 
 _LOOK_S, _DUMP_S = 0.2, 0.5
-_FRAMES, _LINES = 3, 60
+_FRAMES, _LINES = 3, 240
+
+_MOST_DUMPED = 4
+"""Processes of a check that hangs whose tracebacks are asked for, besides its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,9 @@ def work_off(checks: Sequence[Check]) -> int:
     """
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # Processes that a check starts inherit both: SIGABRT makes them tell where they are, without a core dump.
+    os.environ["PYTHONFAULTHANDLER"] = "1"
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     # SystemExit unwinds the check's context managers, which end daemons and the like.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     for check in checks:
@@ -236,11 +243,31 @@ class _Child:
                 return None
 
     def _hangs(self, took_s: float) -> str:
-        """Returns the position at which it hangs."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
+        """Returns the positions at which it and the processes that it has started hang; ends the latter."""
+        told = [
+            f"it had not ended after {took_s:.0f} s",
+            *_frames(self._dumped(self._process.pid, signal.SIGUSR1)),
+        ]
+        others = _members(self._process.pid)
+        # All are stopped first, so that none goes on because another one has ended.
+        for pid in others:
+            _send(pid, signal.SIGSTOP)
+        for pid in others[:_MOST_DUMPED]:
+            _send(pid, signal.SIGABRT)
+            frames = _frames(self._dumped(pid, signal.SIGCONT))
+            told += ["and a process of it", *frames] if frames else []
+        for pid in others[_MOST_DUMPED:]:
+            _send(pid, signal.SIGCONT)
+        return "; ".join(told)
+
+    def _dumped(self, pid: int, number: signal.Signals) -> list[str]:
+        """Sends a signal and returns the lines that are written because of it."""
+        self._errors.seek(0, os.SEEK_END)
+        before = self._errors.tell()
+        _send(pid, number)
         time.sleep(_DUMP_S)
-        return "; ".join([f"it had not ended after {took_s:.0f} s", *_frames(self._said())])
+        self._errors.seek(before)
+        return self._errors.read().splitlines()
 
     def _died(self) -> str:
         code = self._process.returncode
@@ -256,6 +283,22 @@ class _Child:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def _members(group: int) -> list[int]:
+    """Returns the other processes of a process group, in the order of their numbers."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # It has ended.
+            # The name before the last bracket may contain anything; state, parent and group follow it.
+            number, of = int(stat.parent.name), int(stat.read_text().rpartition(")")[2].split()[2])
+            members += [number] if of == group != number else []
+    return sorted(members)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _frames(dump: Sequence[str]) -> list[str]:

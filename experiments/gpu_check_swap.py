@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
+import torch
 from gpu_check_mps import seen_by_cuda
 from gpu_check_report import Finding
 from inference_ways import FRAME_SIDE, FRAMES, OBJECTS, SIDE, settled
@@ -48,7 +50,7 @@ SAME = 0.01
 
 _MODELS = 2
 _BATCHES_BEFORE = 20
-_WAIT_S = 20.0
+_WAIT_S, _END_S, _LOOK_S = 20.0, 5.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Measured:
         moved: smallest relative difference of answers that a swap caused.
         back: largest relative difference when the old weights serve again.
         processes: pid of the serving process, before and after.
+        steps_s: duration of each step of the measurement.
     """
 
     delays_ms: tuple[float, ...]
@@ -73,6 +76,7 @@ class Measured:
     moved: float
     back: float
     processes: tuple[int, int]
+    steps_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def swap() -> Iterator[Finding]:
@@ -96,8 +100,12 @@ def _swap(architecture: str) -> Iterator[Finding]:
         except UserError as error:
             where = f"two processes without MPS ({error})"
         for way in WAYS:
+            began_s = time.monotonic()
             measured = in_a_process(way, "cuda", architecture, HAND_OVERS)
-            yield from findings_of(way, where, architecture, measured)
+            # What is left is the start and the end of the serving process.
+            start_s = time.monotonic() - began_s - sum(measured.steps_s.values())
+            steps_s = {"start and end": start_s, **measured.steps_s}
+            yield from findings_of(way, where, architecture, replace(measured, steps_s=steps_s))
 
 
 def in_a_process(way: str, device: str, architecture: str, times: int) -> Measured:
@@ -127,6 +135,7 @@ def findings_of(way: str, where: str, architecture: str, measured: Measured) -> 
             "batch_ms": batch_ms,
             "meanwhile_ms": meanwhile_ms,
             "meanwhile_most_ms": slowest_ms,
+            "steps_s": measured.steps_s,
         },
     )
     before, after = measured.processes
@@ -142,17 +151,23 @@ def findings_of(way: str, where: str, architecture: str, measured: Measured) -> 
 
 def measure(way: str, device: str, architecture: str, times: int) -> Measured:
     """Serves in this process without a break, while another process hands over weights ``times`` times."""
+    # As workers do: two processes with a thread for each core wait for each other's in every layer.
+    torch.set_num_threads(1)
+    steps = _Steps()
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     trainer = spawn.Process(target=_train, args=(there, way, device, architecture), daemon=True)
     trainer.start()
     models = [_model(architecture, seed) for seed in range(_MODELS)]
+    steps.end("models")
     expected = [_answers_of(_predictor(model, device)) for model in models]
     serving = _Serving(device, models[0])
     pid, off, moved, back = os.getpid(), 0.0, np.inf, 0.0
     try:
         take = _taker(way, device)
-        _next(here)
+        steps.end("first answers")
+        _next(here, trainer)
+        steps.end("wait for the trainer")
         serving.start()
         serving.wait_for_batches(_BATCHES_BEFORE)
         old, was = serving.predictor, _answers_of(serving.predictor)
@@ -160,7 +175,7 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
             serving.expect()
             began_ns = time.monotonic_ns()
             here.send(turn)
-            ready = take(_next(here))
+            ready = take(_next(here, trainer))
             here.send("taken")
             serving.swap(ready, began_ns)
             is_now = _answers_of(serving.predictor)
@@ -168,10 +183,11 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
             moved = min(moved, _apart(is_now, was))
             back = max(back, _apart(_answers_of(old), was))
             old, was = serving.predictor, is_now
+        steps.end("swaps")
     finally:
         serving.stop()
         here.close()
-        trainer.join(_WAIT_S)
+        trainer.join(_END_S)
     return Measured(
         tuple(serving.delays_ms),
         tuple(serving.stalls_ms),
@@ -181,7 +197,21 @@ def measure(way: str, device: str, architecture: str, times: int) -> Measured:
         float(moved),
         back,
         (pid, os.getpid()),
+        steps.took_s,
     )
+
+
+class _Steps:
+    """Durations of consecutive steps."""
+
+    def __init__(self) -> None:
+        self.took_s: dict[str, float] = {}
+        self._began_s = time.monotonic()
+
+    def end(self, name: str) -> None:
+        """Ends the current step, which has this name, and begins the next."""
+        now_s = time.monotonic()
+        self.took_s[name], self._began_s = now_s - self._began_s, now_s
 
 
 class _Serving:
@@ -275,6 +305,7 @@ _Give = Callable[[ModelVersion, EdgeModel], AbstractContextManager[Any]]
 
 def _train(there: Connection, way: str, device: str, architecture: str) -> None:
     """Trainer's process: hands over weights on each order, and keeps them until they were taken."""
+    torch.set_num_threads(1)
     models = [_model(architecture, seed) for seed in range(_MODELS)]
     give: _Give = _storing if way == OBJECT_STORE else _sharing(open_ipc(), device)
     there.send("ready")
@@ -319,9 +350,13 @@ def _order(pipe: Connection) -> Any:
         return None
 
 
-def _next(pipe: Connection) -> Any:
-    if not pipe.poll(_WAIT_S):
-        raise TimeoutError(f"the other process said nothing for {_WAIT_S:g} s")
+def _next(pipe: Connection, trainer: BaseProcess) -> Any:
+    until_s = time.monotonic() + _WAIT_S
+    while not pipe.poll(_LOOK_S):
+        if not trainer.is_alive():
+            raise RuntimeError(f"the trainer's process has ended with {trainer.exitcode}")
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"the trainer's process said nothing for {_WAIT_S:g} s")
     told = pipe.recv()
     if isinstance(told, Exception):
         raise told

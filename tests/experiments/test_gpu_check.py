@@ -121,6 +121,19 @@ def test_run_checks_hanging_check_is_killed_with_children_and_located(checks, tm
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
+def test_run_checks_hanging_processes_of_a_check_are_located(checks):
+    """One waits for the other, which must not go on because the first has ended."""
+    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    made = checks(hangs=f"subprocess.run([sys.executable, '-c', {waits!r}]); yield", next="yield told('b')")
+    finding, _ = found([replace(made[0], limit_s=2.0), made[1]])
+    own, *others = finding.measured.split("; and a process of it; ")
+    assert "selectors" in own or "subprocess" in own
+    assert len(others) == 2
+    assert "subprocess.py" in others[0]
+    assert re.match(r'File "<string>", line 1 in <module>', others[1])
+    assert sum("Current thread" in line for line in finding.figures["stderr"]) == 3
+
+
 def test_run_checks_process_ignoring_sigterm_is_killed(checks, monkeypatch):
     monkeypatch.setattr(gpu_check_process, "_END_S", 0.3)
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); yield told('a'); time.sleep(60)"

@@ -48,6 +48,7 @@ def test_swap_by_either_way_delivers_weights_and_model_answers(way, models, monk
     assert all(delay > 0 for delay in measured.delays_ms)
     assert all(stall < delay for stall, delay in zip(measured.stalls_ms, measured.delays_ms, strict=True))
     assert findings(measured, way)[1].met
+    assert list(measured.steps_s) == ["models", "first answers", "wait for the trainer", "swaps"]
     assert gpu.shared == {}, "what was lent is freed"
 
 
@@ -61,6 +62,15 @@ def test_swap_driver_error_of_the_trainer_is_raised(models, monkeypatch):
     monkeypatch.setattr(check, "_WAIT_S", 2.0)
     with pytest.raises(check.SmDriverError, match="CUDA_ERROR_NOT_SUPPORTED"):
         check.measure(check.CUDA_IPC, "cpu", "tiny", 1)
+
+
+def test_swap_trainer_that_dies_is_reported_at_once(models, monkeypatch):
+    use(models, monkeypatch)
+    dead = SimpleNamespace(start=lambda: None, is_alive=lambda: False, join=lambda _: None, exitcode=-7)
+    processes = SimpleNamespace(Pipe=check.multiprocessing.Pipe, Process=lambda **_: dead)
+    monkeypatch.setattr(check.multiprocessing, "get_context", lambda _: processes)
+    with pytest.raises(RuntimeError, match="ended with -7"):
+        check.measure(check.OBJECT_STORE, "cpu", "tiny", 1)
 
 
 def test_swap_pause_or_delay_over_limit_is_unmet():
