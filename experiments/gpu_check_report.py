@@ -10,6 +10,9 @@ from ekya.system.files import write_text_atomic
 
 WORDS: Mapping[bool | None, str] = {True: "yes", False: "**no**", None: "not measured"}
 
+_HERE = f"{Path(__file__).resolve().parents[1]}/"
+"""Where this tree lies, which is nobody's business: paths are told from here."""
+
 BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
 
 
@@ -57,7 +60,7 @@ class Machine:
 def as_json(machine: Machine, findings: Sequence[Finding]) -> str:
     """Returns the whole report as JSON."""
     document = {"machine": asdict(machine), "findings": [asdict(finding) for finding in findings]}
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False).replace(_HERE, "") + "\n"
 
 
 def as_table(machine: Machine, findings: Sequence[Finding]) -> str:
@@ -93,4 +96,4 @@ def write_up(machine: Machine, findings: Sequence[Finding], document: Path, page
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace(_HERE, "").replace("|", "\\|").replace("\n", " ")
