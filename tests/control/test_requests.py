@@ -200,6 +200,36 @@ def test_requested_labels_are_made_at_once_without_a_drift():
     assert not of(cmd.BeginPreparation, hand.give(127 * S, ev.StreamBack(127 * S, B)))
 
 
+@pytest.mark.parametrize("reacts", [True, False])
+def test_requested_labels_of_few_frames_are_made_again(reacts):
+    """As after a restart, when the frames before are lost."""
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=reacts))
+    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.give(120 * S, rq.LabelsRequested(120 * S, A, 120 * S))
+    hand.give(121 * S, replace(labels(121 * S, A, crops=0), since_us=120 * S))
+    assert not of(cmd.BeginPreparation, hand.give(122 * S, ev.PreparationEnded(122 * S, 1, round=1)))
+    again = hand.give(126 * S, *due(hand.state.fleet, 126 * S, hand.options))
+    (begun,) = of(cmd.BeginPreparation, again)
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 120 * S)]
+    hand.give(127 * S, replace(labels(127 * S, A), since_us=120 * S))
+    assert (hand.stream().requested, hand.stream().more_labels_us) == (False, None)
+
+
+def test_labels_of_the_window_before_do_not_answer_a_request():
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S), labels(111 * S, A))
+    (begun,) = of(cmd.BeginPreparation, hand.give(112 * S, ev.PreparationEnded(112 * S, 1)))
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 100 * S)]
+
+
+def test_labels_of_a_window_answer_a_request_of_its_beginning():
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S))
+    close(hand)
+    hand.give(205 * S, labels(205 * S, A, window=2))
+    assert not hand.stream().requested
+
+
 def test_changed_terms_are_those_of_the_next_plan():
     hand = started()
     hand.give(10 * S, rq.TermsChanged(10 * S, A, 3.0, 2 * S))
