@@ -70,8 +70,10 @@ def answers(
                     yield from _through_gate(stream, stream.job, options.serve_margin, needs)
                     yield from _to_partners(before, stream.stream, stream.job, options.serve_margin)
                     yield from _stopping(stream)
-        case ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True):
-            # No frames remain to serve, or no new weights shall serve: the share is freed immediately.
+        case (
+            ev.StreamEnded() | rq.StreamRemoved() | rq.ModelFrozen(frozen=True) | rq.StreamPaused(paused=True)
+        ):
+            # No frames are served, or no new weights shall serve: the share is freed immediately.
             yield from _stopping(before.stream(event.stream))
         case rq.CapacityChanged() | rq.RollBackRequested() | rq.RestartRequested():
             yield from _asked_for(before, event, options)

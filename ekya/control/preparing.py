@@ -129,7 +129,7 @@ def reaction(
     new_scenes = [
         stream
         for stream in serving
-        if stream.requested
+        if (stream.requested and stream.more_labels_us is None)
         or (options.reacts_to_drift and stream.drifted_us is not None and stream.reactions < MOST_REACTIONS)
     ]
     # A new scene that is to be labelled again soon needs no dose before that.

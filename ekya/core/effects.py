@@ -139,13 +139,16 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
                 accuracy=accuracy,
                 adopting_over=None,
                 prepared_gpu_s=event.gpu_s,
-                requested=False,
+                # Labels of the window before do not show what was asked for since.
+                requested=stream.requested and event.since_us is None and stream.drifted_us is not None,
             )
             if event.picture:
                 labelled = _showing(labelled, event)
             if event.since_us is None:
                 return labelled
-            return _of_new_scene(labelled, event) if event.of_new_scene else _of_same_scene(labelled)
+            if not event.of_new_scene:
+                return _of_same_scene(labelled)
+            return _of_new_scene(labelled, event, stream.requested)
         case ev.DriftDetected():
             noticed = replace(stream, scene_us=max(stream.scene_us or 0, event.since_us))
             newest_us = _newest_us(state.window_open_us, state.window_end_us)
@@ -268,14 +271,15 @@ def _of_same_scene(stream: StreamState) -> StreamState:
     return replace(stream, profiles=profiles, finished=None)
 
 
-def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
+def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -> StreamState:
     """Returns the stream without what is known of the scene before its new labels.
 
-    It may be retrained again, whatever was retrained in the window before.
+    It may be retrained again, whatever was retrained in the window before. Labels that an operator has
+    ``requested`` are made again as well where it has shown little.
     """
     since_us = event.since_us or 0
     newer = stream.drifted_us is not None and stream.drifted_us > since_us
-    enough_us = since_us + ENOUGH_SCENE_US
+    again_us = None if newer else shown_enough_us(event)
     return replace(
         stream,
         profiles=WindowProfiles(did_not_fit=stream.profiles.did_not_fit),
@@ -283,8 +287,15 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady) -> StreamState:
         scene_us=max(stream.scene_us or 0, since_us),
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
-        more_labels_us=enough_us if event.t_us < enough_us and not newer else None,
+        more_labels_us=again_us,
+        requested=requested and again_us is not None,
     )
+
+
+def shown_enough_us(event: ev.LabelsReady) -> int | None:
+    """Returns when a new scene has shown enough for its labels; None if it had when these were made."""
+    enough_us = (event.since_us or 0) + ENOUGH_SCENE_US
+    return enough_us if event.t_us < enough_us else None
 
 
 def _apply_to_job(

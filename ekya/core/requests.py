@@ -8,7 +8,7 @@ from ekya.core.weights import LabelBudget
 
 @dataclass(frozen=True, slots=True)
 class StreamPaused:
-    """A stream is paused: its camera is closed and its inference holds no share; or it goes on."""
+    """A stream is paused: its camera is closed, its retraining ends, and it holds no share; or it goes on."""
 
     t_us: int
     stream: StreamId

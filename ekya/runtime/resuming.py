@@ -3,7 +3,8 @@
 The state is that of the snapshot; a run of an earlier version has none, and its journal is replayed. The
 journal is cut at that window, so that it reads as if there had been no interruption, and the report of the
 part before is removed. Answered frames stay answered, and the newest weights serve. State that was only
-in memory is lost: retrainings in progress, and the frames kept for labelling.
+in memory is lost: retrainings in progress, and the frames kept for labelling. What an operator asked for and
+was not carried out yet is asked for again.
 """
 
 import logging
@@ -18,6 +19,7 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Batch
 from ekya.core import events as ev
 from ekya.core import requests as rq
+from ekya.core.effects import shown_enough_us
 from ekya.core.errors import UserError
 from ekya.core.faults import Status
 from ekya.core.state import FleetState
@@ -93,8 +95,11 @@ class Resumed:
 _Kept = rq.StreamPaused | rq.ModelFrozen
 """Requests that hold until they are taken back, so those of the interrupted window hold as well.
 
-The others are in the fleet's file.
+The others are in the fleet's file, or are carried out once (``_Open``).
 """
+
+_Open = rq.LabelsRequested | rq.RollBackRequested
+"""Requests that are carried out once; those that were not yet are made again."""
 
 
 def resume(folder: RunFolder, streams: Collection[StreamId]) -> Resumed:
@@ -160,17 +165,21 @@ def _from_snapshot(folder: RunFolder, snapshot: StateSnapshot, streams: Collecti
     fleet = snapshot.state.fleet
     reached_us = steps[-1].now_us if steps else fleet.window_end_us
     happened = [event for step in steps for event in step.events]
+    requests = (*_requests(happened, streams), *_open_requests(fleet, happened, streams, reached_us))
     # They come before the window opens.
-    requests = tuple(replace(event, t_us=fleet.window_end_us - 1) for event in _requests(happened, streams))
-    events = (*_interruption(fleet, streams), *requests)
+    early = (replace(event, t_us=fleet.window_end_us - 1) for event in requests)
+    events = (*_interruption(fleet, streams), *early)
     again = _added_again(fleet, happened) & frozenset(streams)
     state = replace(snapshot.state, fleet=_as_in_file(fleet))
     return Resumed(state, scheduler, options, events, reached_us, again, snapshot)
 
 
 def _as_in_file(fleet: FleetState) -> FleetState:
-    """Returns the state without changes that the fleet's file has, from which the options are made again."""
-    streams = tuple(replace(stream, terms=None, gpu=None) for stream in fleet.streams)
+    """Returns the state without changes that the fleet's file has, from which the options are made again.
+
+    Nor has it labels that were asked for: those that were not made are asked for again.
+    """
+    streams = tuple(replace(stream, terms=None, gpu=None, requested=False) for stream in fleet.streams)
     return replace(
         fleet, streams=streams, min_accuracy=None, scheduler=None, capacity=None, label_budget=None
     )
@@ -185,6 +194,34 @@ def _requests(happened: Sequence[ev.Event], streams: Collection[StreamId]) -> li
         elif isinstance(event, _Kept) and event.stream in streams:
             kept.append(event)
     return kept
+
+
+def _open_requests(
+    fleet: FleetState, happened: Sequence[ev.Event], streams: Collection[StreamId], reached_us: int
+) -> list[_Open]:
+    """Returns the requests that were not carried out by the interruption; of several of a kind the last.
+
+    Labels are of frames from ``reached_us`` on: those that were kept before went with the process.
+    """
+    labels = {one.stream: one.drifted_us or 0 for one in fleet.streams if one.requested}
+    back: dict[StreamId, rq.RollBackRequested] = {}
+    for event in happened:
+        match event:
+            case rq.StreamRemoved():
+                labels.pop(event.stream, None)
+                back.pop(event.stream, None)
+            case rq.LabelsRequested():
+                labels[event.stream] = event.since_us
+            case ev.LabelsReady(since_us=int(since_us)) if shown_enough_us(event) is None:
+                if since_us >= labels.get(event.stream, since_us):
+                    labels.pop(event.stream, None)
+            case rq.RollBackRequested():
+                back[event.stream] = event
+            case ev.RolledBack() if event.stream in back and event.of == back[event.stream].version:
+                del back[event.stream]
+    again: list[_Open] = [rq.LabelsRequested(reached_us, stream, reached_us) for stream in sorted(labels)]
+    again += back.values()
+    return [one for one in again if one.stream in streams]
 
 
 def _added_again(fleet: FleetState, happened: Sequence[ev.Event]) -> frozenset[StreamId]:

@@ -121,7 +121,7 @@ class StreamChanges:
         _first_options(fleet, stream, self._ready[stream], costs)
 
     def pause(self, stream: StreamId, paused: bool) -> None:
-        """Closes the camera of a stream and gives its share to the others, or opens it again."""
+        """Closes the camera of a stream, or opens it again; the loop ends its retraining."""
         self._actors.pause(stream, paused)
         if paused:
             self._workers.release(stream)

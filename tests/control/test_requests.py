@@ -52,6 +52,35 @@ def test_paused_stream_gives_its_share_to_the_others():
     assert of(cmd.SetInference, back) == [cmd.SetInference(A, LAMBDAS[0].config, 1000, hand.state.epoch)]
 
 
+def test_paused_stream_ends_its_retraining_whose_share_the_others_get_at_once():
+    hand = retraining(LONG, options=replace(OPTIONS, capacity_milli=1000))
+    hand.wishes[B] = Wish(1000)
+    hand.give(120 * S, progress(120 * S, 1, 0.4))
+    turn = hand.give(121 * S, rq.StreamPaused(121 * S, A, True))
+    epoch = hand.state.epoch
+    assert turn.commands == (
+        cmd.StopRetraining(A, JobId(1)),
+        cmd.SetInference(B, LAMBDAS[0].config, 1000, epoch),
+    )
+    late = hand.give(122 * S, progress(122 * S, 2, 0.9), ev.RetrainFinished(123 * S, A, JobId(1), 2.0))
+    assert of(cmd.ServeModel, late) == []
+
+
+def test_stream_that_goes_on_in_its_window_may_be_retrained_once_more():
+    hand = retraining(LONG)
+    hand.give(120 * S, rq.StreamPaused(120 * S, A, True))
+    back = hand.give(130 * S, rq.StreamPaused(130 * S, A, False))
+    assert [(one.stream, one.job, one.config) for one in of(cmd.StartRetraining, back)] == [
+        (A, JobId(2), LONG)
+    ]
+
+
+def test_stream_that_is_paused_twice_stops_its_retraining_once():
+    hand = retraining(LONG)
+    again = (rq.StreamPaused(at * S, A, True) for at in (120, 121))
+    assert of(cmd.StopRetraining, hand.give(121 * S, *again)) == [cmd.StopRetraining(A, JobId(1))]
+
+
 def test_paused_stream_is_not_labelled():
     hand = started()
     hand.give(10 * S, rq.StreamPaused(10 * S, A, True))
@@ -135,10 +164,10 @@ def test_operator_rolls_back_to_a_version():
     assert (back.stream, back.version) == (A, 3)
 
 
-def test_smaller_capacity_ends_the_retraining_of_a_paused_stream_and_a_larger_one_does_not():
+def test_smaller_capacity_ends_the_retraining_of_a_lost_stream_and_a_larger_one_does_not():
     """No plan changes its share."""
     hand = retraining(LONG)
-    hand.give(120 * S, rq.StreamPaused(120 * S, A, True))
+    hand.give(120 * S, ev.StreamLost(120 * S, A, "no signal"))
     larger = hand.give(121 * S, rq.CapacityChanged(121 * S, 2500, 500))
     assert of(cmd.StopRetraining, larger) == []
     assert hand.views[-1].capacity_milli == 2500 - hand.stream().job.share_milli
@@ -169,6 +198,36 @@ def test_requested_labels_are_made_at_once_without_a_drift():
     hand.give(126 * S, ev.PreparationEnded(126 * S, 1, round=1))
     assert not hand.stream().requested
     assert not of(cmd.BeginPreparation, hand.give(127 * S, ev.StreamBack(127 * S, B)))
+
+
+@pytest.mark.parametrize("reacts", [True, False])
+def test_requested_labels_of_few_frames_are_made_again(reacts):
+    """As after a restart, when the frames before are lost."""
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=reacts))
+    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.give(120 * S, rq.LabelsRequested(120 * S, A, 120 * S))
+    hand.give(121 * S, replace(labels(121 * S, A, crops=0), since_us=120 * S))
+    assert not of(cmd.BeginPreparation, hand.give(122 * S, ev.PreparationEnded(122 * S, 1, round=1)))
+    again = hand.give(126 * S, *due(hand.state.fleet, 126 * S, hand.options))
+    (begun,) = of(cmd.BeginPreparation, again)
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 120 * S)]
+    hand.give(127 * S, replace(labels(127 * S, A), since_us=120 * S))
+    assert (hand.stream().requested, hand.stream().more_labels_us) == (False, None)
+
+
+def test_labels_of_the_window_before_do_not_answer_a_request():
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S), labels(111 * S, A))
+    (begun,) = of(cmd.BeginPreparation, hand.give(112 * S, ev.PreparationEnded(112 * S, 1)))
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 100 * S)]
+
+
+def test_labels_of_a_window_answer_a_request_of_its_beginning():
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
+    hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S))
+    close(hand)
+    hand.give(205 * S, labels(205 * S, A, window=2))
+    assert not hand.stream().requested
 
 
 def test_changed_terms_are_those_of_the_next_plan():

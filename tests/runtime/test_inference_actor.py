@@ -626,6 +626,49 @@ def test_stream_whose_loop_hangs_ends_its_process(two, monkeypatch):
     assert ended[0] == 1
 
 
+def test_stream_that_leaves_while_its_loop_hangs_ends_its_process(two, monkeypatch):
+    """What it holds cannot be taken from it in any other way."""
+    ended, hangs, goes_on = [], threading.Event(), threading.Event()
+
+    def flush():
+        hangs.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(ekya.runtime.inference_actor.os, "_exit", ended.append)
+    monkeypatch.setattr(ekya.runtime.stream_inference, "HUNG_S", 0.2)
+    configure_all(two)
+    two.leave(OTHER)
+    assert ended == [], "its loop did not hang"
+    monkeypatch.setattr(two.streams[CAM]._record, "flush", flush)
+    assert hangs.wait(5)
+    two.leave(CAM)
+    goes_on.set()
+    assert ended == [1]
+
+
+def test_threads_that_have_written_base_models_are_not_kept(common, good, monkeypatch):
+    """A service makes one for every camera that is added."""
+    may_write, written = threading.Event(), []
+
+    def write(path, _content):
+        if path == common.folder.model(CAM, BASE_VERSION):
+            may_write.wait()
+        written.append(path)
+
+    monkeypatch.setattr(ekya.runtime.inference_actor, "base_model", lambda *_: good)
+    monkeypatch.setattr(ekya.runtime.inference_actor, "write_bytes_atomic", write)
+    actor = actor_of(common)
+    for stream in (CAM, *[OTHER] * 4):
+        actor.base_weights(stream)
+        if stream != CAM:
+            actor._savers[-1].join()
+    first, last = actor._savers
+    assert (first.is_alive(), last.is_alive()) == (True, False)
+    may_write.set()
+    actor.end(0)
+    assert len(written) == 5, "the end waits for what is not written yet"
+
+
 def test_stream_that_leaves_frees_its_weights(two):
     configure_all(two)
     weights = weakref.ref(serving(two, OTHER).predictor)

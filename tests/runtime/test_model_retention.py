@@ -15,6 +15,7 @@ from ekya.core import events as ev
 from ekya.core.state import FleetState, StreamState
 from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.pipeline.run_writer import ModelRecord
+from ekya.results.storage.model_files import remove_all
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.model_retention import ModelPruner, WindowKeeper
@@ -53,6 +54,15 @@ class Run:
         self.version = ModelVersion(self.version + 1)
         ModelRecord(self.folder, self.store, CAM).serve_again(self.version, of, 0)
         self.step(ev.RolledBack(0, CAM, self.version, of, 0))
+
+    def add_again(self, forgotten):
+        """Adds another camera of this name, in the window of the removal or, if ``forgotten``, later."""
+        if forgotten:
+            self.prune(Batch(0, ()), StepResult(LoopState(FleetState(), {}), None, ()))
+        remove_all(self.folder, self.store, CAM)
+        self.version = ModelVersion(0)
+        self._record()
+        self.step(ev.StreamAdded(0, CAM, ()))
 
     @property
     def kept(self):
@@ -130,6 +140,30 @@ def test_pruner_does_not_wait_for_ever_for_a_stream_to_go_back(run):
         run.prepare()
         run.swap()
     assert run.kept[0] > 0
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_pruner_knows_a_camera_that_is_added_again_as_a_new_one(run, forgotten):
+    """Versions begin again: by those of the earlier camera none of its models would be needed."""
+    for _ in range(5):
+        run.open_window()
+        run.prepare()
+        run.swap(2)
+    run.prepare(labelled=False)
+    run.add_again(forgotten)
+    assert run.kept == [0]
+    run.step(ev.LabelsReady(0, CAM, 0, 10, 10, 0.5, False, 1.0))  # of the earlier one
+    run.prepare()
+    run.swap(4)
+    for _ in range(2):
+        run.open_window()
+        run.swap()
+    assert run.kept == [0, 1, 2, 3, 4, 5, 6], "labels were taken of the first"
+    for _ in range(2):
+        run.open_window()
+        run.prepare()
+        run.swap(3)
+    assert run.kept == [6, 7, 8, 9, 10, 11, 12], "it is pruned like any other"
 
 
 def test_pruner_goes_on_where_a_file_cannot_be_removed(run, caplog):

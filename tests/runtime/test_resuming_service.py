@@ -13,6 +13,7 @@ from ekya.config.run_options import RunOptions
 from ekya.control.loop import first_state
 from ekya.control.protocols import Batch
 from ekya.control.step import due, step
+from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.faults import Status
@@ -200,6 +201,89 @@ def test_restart_that_was_requested_is_not_requested_again(folder):
     """What has changed is in the fleet file; the event would have the service start again, and again."""
     resumed = interrupted(folder, rq.RestartRequested(T, "the class tram was added"))(CAM, OTHER)
     assert not any(isinstance(event, rq.RestartRequested) for event in resumed.events)
+
+
+BACK = rq.RollBackRequested(T, CAM, ModelVersion(3))
+LABELS = rq.LabelsRequested(T, CAM, T - 10 * S)
+AGAIN = rq.LabelsRequested(200 * S - 1, CAM, T)
+
+
+def labelled(t_us, since_us, stream=CAM):
+    return ev.LabelsReady(t_us, stream, 2, 100, 40, 0.5, False, 0.5, since_us=since_us)
+
+
+def rolled_back(of, stream=CAM):
+    return ev.RolledBack(T + 1, stream, ModelVersion(7), ModelVersion(of), 0)
+
+
+def asked_again(resumed):
+    kinds = rq.LabelsRequested | rq.RollBackRequested
+    return [event for event in resumed.events if isinstance(event, kinds)]
+
+
+def test_labels_and_roll_back_that_were_not_made_are_asked_for_again(folder, monkeypatch):
+    resume = interrupted(folder, LABELS, BACK)
+    for _interruption in range(2):
+        resumed = resume(CAM, OTHER)
+        assert asked_again(resumed) == [AGAIN, replace(BACK, t_us=200 * S - 1)]
+        cam = continued(folder, resumed, monkeypatch, CAM, OTHER).stream(CAM)
+        assert (cam.requested, cam.drifted_us) == (True, T), "the frames before are lost"
+
+
+def test_roll_back_of_an_interrupted_window_is_commanded(folder, monkeypatch):
+    resumed = interrupted(folder, BACK)(CAM, OTHER)
+    batch = Batch(T, (*resumed.events, *due(resumed.state.fleet, T, ENDLESS)))
+    turn = step(resumed.state, batch, ENDLESS, SCHEDULER.needs, SCHEDULER.plan)
+    backs = [one for one in turn.commands if isinstance(one, cmd.RollBack)]
+    assert [(one.stream, one.version) for one in backs] == [(CAM, 3)]
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        (LABELS, labelled(T + S, T - 10 * S)),
+        (LABELS, labelled(T + S, T - 5 * S)),  # and it has drifted
+        (BACK, rolled_back(3)),
+        (LABELS, BACK, rq.StreamRemoved(T + 1, CAM), ev.StreamAdded(T + 2, CAM, LAMBDAS)),
+    ],
+    ids=["labels", "labels of a later scene", "roll-back", "of a camera that was removed"],
+)
+def test_request_that_was_carried_out_is_not_made_again(folder, since):
+    assert asked_again(interrupted(folder, *since)(CAM, OTHER)) == []
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        (labelled(T + S, None),),  # of the window before
+        (labelled(T + S, T - 15 * S),),  # asked for before
+        (labelled(T + S, T),),  # on the first frames of one second
+        (labelled(T + S, T - 10 * S, OTHER),),
+    ],
+    ids=["window", "earlier", "few", "other"],
+)
+def test_other_labels_do_not_answer_a_request(folder, since):
+    assert asked_again(interrupted(folder, LABELS, *since)(CAM, OTHER)) == [AGAIN]
+
+
+def test_other_roll_backs_do_not_answer_a_request(folder):
+    resumed = interrupted(folder, BACK, rolled_back(2), rolled_back(3, OTHER))(CAM, OTHER)
+    assert asked_again(resumed) == [replace(BACK, t_us=200 * S - 1)]
+
+
+def test_only_the_last_roll_back_that_was_asked_for_is_made(folder):
+    first = rq.RollBackRequested(T, CAM, ModelVersion(2))
+    assert asked_again(interrupted(folder, first, replace(BACK, t_us=T + 1))(CAM, OTHER)) == [
+        replace(BACK, t_us=200 * S - 1)
+    ]
+    assert asked_again(interrupted(folder, first, BACK, rolled_back(3))(CAM, OTHER)) == []
+
+
+def test_labels_of_an_earlier_window_that_were_not_made_are_asked_for_again(folder):
+    early = (rq.LabelsRequested(150 * S, CAM, 140 * S), rq.LabelsRequested(150 * S, OTHER, 140 * S))
+    resumed = interrupted(folder, labelled(T, 140 * S, OTHER), early=early)(CAM, OTHER)
+    assert asked_again(resumed) == [AGAIN]
+    assert not resumed.state.fleet.stream(OTHER).requested, "they were made"
 
 
 # Cameras that come and go

@@ -119,6 +119,29 @@ def test_weights_and_exemplars_are_of_their_own_stream(actor, trainers):
     actor.end()
 
 
+def test_threads_that_have_saved_weights_are_not_kept(actor, trainers, monkeypatch):
+    may_save, saved = threading.Event(), []
+
+    def save(_model, path, half):
+        if path.stem == "1":
+            may_save.wait()
+        saved.append(path.stem)
+
+    monkeypatch.setattr(module, "save_model", save)
+    start(actor, trainers, "cam-1", 1).may_end.set()
+    events_until(actor.poll, ev.RetrainFinished)
+    stream = actor.streams["cam-1"]
+    for version in range(1, 6):
+        stream.send(JobId(1), ModelVersion(version))
+        if version > 1:
+            stream._savers[-1].join()
+    first, last = stream._savers
+    assert (first.is_alive(), last.is_alive()) == (True, False)
+    may_save.set()
+    actor.end()
+    assert saved == ["2", "3", "4", "5", "1"], "the end waits for what is not saved yet"
+
+
 def test_leave_ends_the_job_of_its_stream_only(actor, trainers):
     leaving, staying = (start(actor, trainers, f"cam-{n}", n) for n in (1, 2))
     assert leaving.inside.wait(10)
