@@ -58,7 +58,7 @@ class ActorPlanner:
         """Returns the plan for a view."""
         if not self._is_starting() and self._deaths <= _DEATHS_ALLOWED:
             try:
-                plan, took_ms = ray.get(self._actor.plan.remote(view), timeout=_ANSWER_S)
+                plan, took_ms = ray.get(self._actor.plan.remote(self._name, view), timeout=_ANSWER_S)
                 self._deaths = 0
                 self.planning_ms.append(took_ms)
                 answer: Plan = plan
@@ -77,8 +77,6 @@ class ActorPlanner:
         """Has another scheduler make the plans from now on."""
         if name != self._name:
             self._name, self._scheduler = name, make_scheduler(name)
-            # An actor that has died meanwhile is started again with the new one.
-            self._actor.use.remote(name)
 
     def close(self) -> None:
         """Ends the actor."""
@@ -108,19 +106,20 @@ class SchedulerActor:
     """Holds the scheduler of the run."""
 
     def __init__(self, scheduler: str) -> None:
-        self._scheduler = make_scheduler(scheduler)
+        self._name, self._scheduler = scheduler, make_scheduler(scheduler)
         freeze_loaded()
 
     def ready(self) -> int:
         """Returns its pid when it can plan."""
         return os.getpid()
 
-    def use(self, scheduler: str) -> None:
-        """Replaces the scheduler."""
-        self._scheduler = make_scheduler(scheduler)
+    def plan(self, scheduler: str, view: WindowView) -> tuple[Plan, float]:
+        """Returns the plan of a scheduler and the milliseconds that it took.
 
-    def plan(self, view: WindowView) -> tuple[Plan, float]:
-        """Returns the plan and the milliseconds that it took."""
+        Each call names the scheduler: of two calls, the later one may be carried out first.
+        """
+        if scheduler != self._name:
+            self._name, self._scheduler = scheduler, make_scheduler(scheduler)
         began = time.perf_counter()
         plan = self._scheduler.plan(view)
         return plan, (time.perf_counter() - began) * 1000

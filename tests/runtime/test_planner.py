@@ -23,17 +23,22 @@ class Actors:
     hung: set[int] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
-    used: list[tuple[int, str]] = field(default_factory=list)
+    made_for: list[str] = field(default_factory=list)
+    asked: list[tuple[int, str]] = field(default_factory=list)
 
     def make(self, _actor_class, name, _environment, _gpu_part, scheduler):
         number = len(self.names)
         self.names.append(name)
-        self.used.append((number, scheduler))
+        self.made_for.append(scheduler)
+
+        def plan(scheduler, view):
+            self.asked.append((number, scheduler))
+            return (number, view)
+
         return SimpleNamespace(
             number=number,
-            plan=SimpleNamespace(remote=lambda view: (number, view)),
+            plan=SimpleNamespace(remote=plan),
             ready=SimpleNamespace(remote=lambda: number),
-            use=SimpleNamespace(remote=lambda scheduler: self.used.append((number, scheduler))),
         )
 
 
@@ -129,11 +134,20 @@ def test_scheduler_has_the_name_of_its_server_and_ends_with_the_planner(actors, 
 
 
 def test_other_scheduler_plans_from_now_on_also_after_its_process_died(actors, planner):
-    planner.change("thief")
-    planner.change("thief")
-    assert actors.used == [(0, "ekya"), (0, "thief")]
     assert planner.plan("first") == ("first", "planned by 0")
+    planner.change("thief")
+    assert planner.plan("second") == ("second", "planned by 0")
+    assert actors.asked == [(0, "ekya"), (0, "thief")]
     actors.dead, actors.starting = {0}, {1}
     view = WindowView(0, 10, 1000, 100, 100, 0.0, (), LINEAR)
     assert planner.plan(view) == make_scheduler("thief").plan(view), "planned here"
-    assert actors.used[2:] == [(1, "thief")]
+    assert actors.made_for == ["ekya", "thief"]
+
+
+def test_actor_plans_with_the_scheduler_that_the_call_names(monkeypatch):
+    """Ray may carry out two calls in the other order."""
+    monkeypatch.setattr(planning, "make_scheduler", lambda name: SimpleNamespace(plan=lambda view: (name, view)))
+    monkeypatch.setattr(planning, "freeze_loaded", lambda: None)
+    actor = planning.SchedulerActor("ekya")
+    plans = [actor.plan(name, "view")[0] for name in ("thief", "ekya", "ekya", "thief")]
+    assert plans == [("thief", "view"), ("ekya", "view"), ("ekya", "view"), ("thief", "view")]
