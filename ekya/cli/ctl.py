@@ -61,6 +61,26 @@ class CtlCameraConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CtlRollBackConfig:
+    """Options of ``ekya ctl roll-back``."""
+
+    camera: _Camera
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Version of a kept model; default: the one before the one that serves now."
+        ),
+    ] = None
+    freeze: Annotated[
+        bool,
+        typer.Option("--freeze", help="Freeze the camera's model then, which pins it: no retraining."),
+    ] = False
+    runs: opt.Runs = Path("runs")
+    name: _Service = None
+    json_to: opt.Json = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class CtlClassConfig:
     """Options of ``ekya ctl add-class``."""
 
@@ -228,10 +248,29 @@ def unfreeze(config: CtlCameraConfig, output: Output) -> None:
     _post(config, output, "unfreeze", "is retrained again")
 
 
-@command(CtlCameraConfig, "ekya ctl roll-back gate")
-def roll_back(config: CtlCameraConfig, output: Output) -> None:
-    """Serve the model before the one that serves now."""
-    _post(config, output, "roll-back", "serves its previous model")
+@command(
+    CtlRollBackConfig,
+    "ekya ctl roll-back gate",
+    "ekya ctl roll-back gate --version 3 --freeze",
+)
+def roll_back(config: CtlRollBackConfig, output: Output) -> None:
+    """Serve a kept model again; with --freeze, pin it.
+
+    The page shows the versions that are kept, and a refusal names them. The model serves under a new version.
+    """
+    from ekya.service.http.client import camera_path
+
+    client = _client(config.runs, config.name)
+    values = None if config.version is None else {"version": config.version}
+    client.change("POST", camera_path(config.camera, "/roll-back"), values)
+    if config.freeze:
+        try:
+            client.change("POST", camera_path(config.camera, "/freeze"))
+        except UserError as error:
+            raise UserError(f"{config.camera} is rolled back, but not frozen: {error}") from error
+    output.report({"subject": config.camera, "change": "roll-back"})
+    which = "its previous model" if config.version is None else f"model {config.version} again"
+    output.say(f"{config.camera} serves {which}{' and keeps it' if config.freeze else ''}")
 
 
 @command(CtlCameraConfig, "ekya ctl labels gate")

@@ -283,8 +283,10 @@ class LiveControl:
         earlier = [one for one in rows if first[one] < first[max(rows)]]
         wanted = max(earlier, default=None) if version is None else version
         if wanted is None or wanted not in rows or rows[wanted] == serving:
-            there = ", ".join(str(one) for one in earlier) or "none"
-            raise UserError(f"{stream}: earlier versions that are kept: {there}")
+            others = earlier if version is None else [one for one in rows if rows[one] != serving]
+            there = ", ".join(str(one) for one in others) or "none"
+            which = "earlier versions" if version is None else "versions beside the serving one"
+            raise UserError(f"{stream}: {which} that are kept: {there}")
         self._emit(lambda now_us: rq.RollBackRequested(now_us, stream, wanted))
 
     def models(self, stream: StreamId) -> tuple[ModelRow, ...]:

@@ -7,7 +7,7 @@ from typing import cast
 from ekya.config.fleet_reading import with_stream
 from ekya.core.errors import UserError
 from ekya.core.faults import Status
-from ekya.core.units import JobId, StreamId
+from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow
 from ekya.results.storage.validation_files import KeptValidation, read_validation, validated_jobs
@@ -116,9 +116,9 @@ class ServiceBackend:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
         self._control.freeze(StreamId(camera), frozen)
 
-    def roll_back(self, camera: str) -> None:
-        """Serves the model before the one that serves now."""
-        self._control.roll_back(StreamId(camera))
+    def roll_back(self, camera: str, version: int | None = None) -> None:
+        """Serves a kept model again; for None the one before the one that serves now."""
+        self._control.roll_back(StreamId(camera), None if version is None else ModelVersion(version))
 
     def forget(self, camera: str) -> None:
         """Deletes the pictures that are kept of a camera."""

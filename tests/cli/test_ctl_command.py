@@ -8,6 +8,7 @@ from fake_service import CAMERAS, TOKEN, FakeService
 from http_asking import FREE_PORT
 
 from ekya.cli import main
+from ekya.core.errors import UserError
 from ekya.service.http.place import Place
 from ekya.service.http.server import HttpServer
 
@@ -50,6 +51,41 @@ def test_ctl_changes_a_camera(runs, service, capfd, what):
     assert ctl(runs, what, "yard", "--json", "-") == 0
     assert service.asked == [(what, "yard")]
     assert json.loads(capfd.readouterr().out) == {"subject": "yard", "change": what}
+
+
+def test_ctl_roll_back_goes_to_a_version(runs, service, capfd):
+    assert ctl(runs, "roll-back", "yard", "--version", "0") == 0
+    assert service.asked == [(("roll-back", 0), "yard")]
+    assert capfd.readouterr().out == "yard serves model 0 again\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [(["--version", "3"], ("roll-back", 3)), ([], "roll-back")],
+    ids=["chosen", "one step"],
+)
+def test_ctl_roll_back_with_freeze_pins_the_model(runs, service, capfd, version, asked):
+    assert ctl(runs, "roll-back", "gate-north", *version, "--freeze", "--json", "-") == 0
+    assert service.asked == [(asked, "gate-north"), ("freeze", "gate-north")]
+    assert service.cameras["gate-north"].frozen
+    told = capfd.readouterr()
+    assert json.loads(told.out) == {"subject": "gate-north", "change": "roll-back"}
+
+
+def test_ctl_roll_back_that_is_refused_freezes_nothing(runs, service):
+    assert ctl(runs, "roll-back", "gate-north", "--version", "9", "--freeze") == 2
+    assert service.asked == []
+
+
+def test_ctl_roll_back_whose_freeze_is_refused_says_what_is_done(runs, service, capfd, monkeypatch):
+    def refuse(camera, frozen):
+        raise UserError("the service is stopping")
+
+    monkeypatch.setattr(service, "freeze", refuse)
+    assert ctl(runs, "roll-back", "yard", "--version", "3", "--freeze") == 2
+    assert service.asked == [(("roll-back", 3), "yard")]
+    told = capfd.readouterr().err
+    assert "yard is rolled back, but not frozen: city-east: the service is stopping" in told
 
 
 def test_ctl_set_changes_camera_or_fleet(runs, service):
@@ -104,6 +140,11 @@ def test_ctl_add_takes_a_url_videos_or_a_file(runs, service, tmp_path, monkeypat
         (["set", "yard", "--labels", "5"], "--labels is of the fleet; leave CAMERA out"),
         (["set", "--frames", "2"], "frames_per_window: 2 is too small; use at least 4"),
         (["add-class", "zeppelin"], "city-east: key 'classes': the golden detector knows no 'zeppelin'"),
+        (["roll-back", "yard", "--version", "-1"], "city-east: version: -1 is too small; use at least 0"),
+        (
+            ["roll-back", "yard", "--version", "7"],
+            "city-east: yard: versions beside the serving one that are",
+        ),
         (["set", "yard", "--weight", "-1"], "weight: -1.0 is too small; use more than 0"),
     ],
 )

@@ -25,6 +25,7 @@ from ekya.core import events as ev
 from ekya.core import requests as rq
 from ekya.core.faults import Status
 from ekya.core.units import JobId, ModelVersion
+from ekya.core.weights import Compared
 
 
 def planned(hand):
@@ -162,6 +163,30 @@ def test_operator_rolls_back_to_a_version():
     turn = hand.give(10 * S, rq.RollBackRequested(10 * S, A, ModelVersion(3)))
     (back,) = turn.commands
     assert (back.stream, back.version) == (A, 3)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("freezes_first", [False, True], ids=["back, freeze", "freeze, back"])
+def test_model_that_is_rolled_back_and_frozen_stays(at_once, freezes_first):
+    """Not even a checkpoint of the retraining that ran takes its place, nor what labels show."""
+    hand = retraining()
+    hand.give(120 * S, progress(120 * S, 1, 0.9))
+    requests = [rq.RollBackRequested(121 * S, A, ModelVersion(3)), rq.ModelFrozen(121 * S, A, True)]
+    if freezes_first:
+        requests.reverse()
+    batches = [requests] if at_once else [[one] for one in requests]
+    commands = [command for batch in batches for command in hand.give(121 * S, *batch).commands]
+    assert [(one.stream, one.version) for one in commands if isinstance(one, cmd.RollBack)] == [(A, 3)]
+    assert [one for one in commands if isinstance(one, cmd.StopRetraining)] == [
+        cmd.StopRetraining(A, JobId(1))
+    ]
+    serving = ev.RolledBack(122 * S, A, ModelVersion(4), ModelVersion(3), 200)
+    late = [progress(123 * S, 2, 0.95), ev.RetrainFinished(124 * S, A, JobId(1), 2.0)]
+    worse = replace(labels(125 * S, A), compared=Compared(0.1, 0.9, 16))
+    for after in (hand.give(125 * S, serving, *late, worse), close(hand)):
+        changing = (cmd.ServeModel, cmd.RollBack, cmd.StartRetraining, cmd.AdoptModel)
+        assert [one for one in after.commands if isinstance(one, changing) and one.stream == A] == []
+    assert (hand.stream().version, hand.stream().frozen) == (4, True)
 
 
 def test_smaller_capacity_ends_the_retraining_of_a_lost_stream_and_a_larger_one_does_not():

@@ -488,6 +488,17 @@ def test_roll_back_without_earlier_weights_is_refused(run):
     assert run.events == []
 
 
+@pytest.mark.parametrize("version", [2, 7])
+def test_refused_version_names_all_that_may_serve_again(run, version):
+    """Also those that a roll-back was to undo."""
+    run.keep_model(FIRST, 0)
+    run.keep_model(FIRST, 1)
+    run.keep_model(FIRST, 2, of=0)
+    with pytest.raises(UserError, match="cam-1: versions beside the serving one that are kept: 0, 1"):
+        run.ask(run.control.roll_back, FIRST, ModelVersion(version))
+    assert run.events == []
+
+
 # A loop that does not answer, a disk that is full
 
 

@@ -301,11 +301,16 @@ class FakeService:
     def freeze(self, camera, frozen):
         self._change("freeze" if frozen else "unfreeze", camera, frozen=frozen)
 
-    def roll_back(self, camera):
-        version = self._known(camera).model_version
-        if version == 0:
+    def roll_back(self, camera, version=None):
+        serving = self._known(camera).model_version
+        if version is not None:
+            if version >= serving:
+                raise UserError(f"{camera}: versions beside the serving one that are kept: 0, 1")
+            self._change(("roll-back", version), camera, model_version=version)
+            return
+        if serving == 0:
             raise UserError(f"{camera} has no previous model; it serves its base model")
-        self._change("roll-back", camera, model_version=version - 1)
+        self._change("roll-back", camera, model_version=serving - 1)
 
     def forget(self, camera):
         self._change("forget", camera)

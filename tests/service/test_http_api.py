@@ -99,7 +99,7 @@ def test_what_is_not_there_yet_is_not_found(ask):
     "route", [route for route in ROUTES if "{camera}" in route.path], ids=lambda r: r.name
 )
 def test_unknown_camera_is_not_found(ask, service, route):
-    body = {"weight": 2} if route.body else None
+    body = {"version": 1} if route.may_be_empty else {"weight": 2} if route.body else None
     query = "?job=17" if route.name in ("validation", "mistake") else ""
     answer = ask(route.method, route.path.replace("{camera}", "attic%2F..%2Fyard") + query, body)
     assert (answer.status, answer.error) == (404, "there is no camera 'attic/../yard'")
@@ -114,6 +114,39 @@ def test_posts_reach_the_service(ask, service, what):
     answer = ask("POST", f"/api/v1/cameras/yard/{what}")
     assert (answer.status, answer.content) == (204, b"")
     assert service.asked == [(what, "yard")]
+
+
+def test_camera_is_rolled_back_to_a_version(ask, service):
+    path = "/api/v1/cameras/yard/roll-back"
+    assert ask("POST", path, {"version": 5}).status == 204
+    assert ask("POST", path, {"version": 0}).status == 204
+    assert service.asked == [(("roll-back", 5), "yard"), (("roll-back", 0), "yard")]
+
+
+@pytest.mark.parametrize("body", [None, b"", {}, {"version": None}])
+def test_roll_back_without_a_version_is_one_step(ask, service, body):
+    assert ask("POST", "/api/v1/cameras/yard/roll-back", body).status == 204
+    assert service.asked == [("roll-back", "yard")]
+    assert service.cameras["yard"].model_version == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"version": -1}, "version: -1 is too small; use at least 0"),
+        ({"version": "newest"}, "version: 'newest' is not possible; write a whole number"),
+        ({"version": 1.5}, "version: 1.5 is not possible; write a whole number"),
+        ({"verison": 1}, "verison: there is no such key; did you mean version?"),
+        ({"version": 7}, "yard: versions beside the serving one that are kept: 0, 1"),
+        (b"3", "the body is no JSON object"),
+        (b"{", "the body is no JSON"),
+    ],
+)
+def test_version_that_is_not_possible_is_refused(ask, service, body, sentence):
+    answer = ask("POST", "/api/v1/cameras/yard/roll-back", body)
+    assert answer.status == 400
+    assert answer.error.startswith(sentence)
+    assert service.asked == []
 
 
 def test_camera_is_added_changed_and_removed(ask, service):

@@ -42,6 +42,14 @@ def test_openapi_says_what_keys_mean():
     assert schemas["StreamConfig"]["properties"]["weight"]["description"]
 
 
+def test_openapi_says_which_bodies_may_be_left_out():
+    posts = {path: methods.get("post", {}) for path, methods in description()["paths"].items()}
+    bodies = {path: post["requestBody"] for path, post in posts.items() if "requestBody" in post}
+    may = [path for path, body in bodies.items() if not body["required"]]
+    assert may == ["/api/v1/cameras/{camera}/roll-back"]
+    assert bodies[may[0]]["content"]["application/json"]["schema"]["$ref"].endswith("/EarlierModel")
+
+
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     with serving(FakeService(), tmp_path_factory.mktemp("service")) as asking:

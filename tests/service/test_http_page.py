@@ -217,6 +217,17 @@ def test_camera_is_rolled_back_after_a_question(browser, service):
     browser.until(lambda: browser.text("td.serving") == "3 · serving")
 
 
+def test_chosen_model_serves_again_after_a_question(browser, service):
+    browser.log_in()
+    browser.open("crossing")
+    browser.find("#model-1 [data-do=serve-again]").click()
+    assert browser.text("#confirm-text") == "Serve model 1 of crossing again?"
+    browser.find("#confirm button[value=yes]").click()
+    browser.until(lambda: service.asked == [(("roll-back", 1), "crossing")])
+    browser.until(lambda: browser.text("td.serving") == "1 · serving")
+    assert not browser.all("#model-1 button"), "it serves"
+
+
 def test_camera_is_added_changed_and_removed(browser, service):
     browser.log_in()
     browser.find("#add").click()

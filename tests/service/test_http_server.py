@@ -225,6 +225,13 @@ def test_page_of_a_camera_is_there_without_a_script(ask):
     assert (gone.status, gone.headers["Location"]) == (303, "./")
 
 
+def test_page_of_a_camera_offers_every_kept_model_but_the_serving_one(ask):
+    page = ask.get("/?camera=gate-north", ask.log_in().cookie).content.decode()
+    buttons = re.findall(r'<button[^>]*data-do="serve-again"[^>]*>', page)
+    assert [re.search(r'data-version="(\d+)"', one)[1] for one in buttons] == ["3", "2", "1", "0"]
+    assert all('data-path="cameras/gate-north/roll-back"' in one for one in buttons)
+
+
 def test_fault_in_the_page_of_a_camera_is_no_absence(tmp_path, caplog):
     service = FakeService()
     with serving(service, tmp_path) as ask:

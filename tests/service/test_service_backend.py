@@ -1,4 +1,4 @@
-"""What the backend of a service adds to the status: which retrainings have a validation."""
+"""What the backend of a service adds to the status, which retrainings have a validation, and passes on."""
 
 import os
 from types import SimpleNamespace
@@ -34,6 +34,15 @@ def validated(folder, *rows):
 def keep(folder, job, written_s):
     keep_validation(folder, CAM, JobId(job), KEPT)
     os.utime(folder.validations(CAM) / f"{job}.json", (written_s, written_s))
+
+
+def test_roll_back_passes_the_version_on(folder):
+    asked = []
+    control = SimpleNamespace(roll_back=lambda *told: asked.append(told))
+    backend = ServiceBackend(control, SimpleNamespace(), SimpleNamespace(), folder, ("car",))
+    backend.roll_back("cam-1", 0)
+    backend.roll_back("cam-1")
+    assert asked == [(CAM, 0), (CAM, None)]
 
 
 def test_retraining_is_validated_while_its_file_is_kept(folder):

@@ -63,8 +63,8 @@ class Backend(Protocol):
     def freeze(self, camera: str, frozen: bool) -> None:
         """Keeps a camera's model without retraining, or lets it be retrained again."""
 
-    def roll_back(self, camera: str) -> None:
-        """Serves the model before the one that serves now."""
+    def roll_back(self, camera: str, version: int | None = None) -> None:
+        """Serves a kept model again; for None the one before the one that serves now."""
 
     def forget(self, camera: str) -> None:
         """Deletes the pictures that are kept of a camera."""

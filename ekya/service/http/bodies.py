@@ -60,6 +60,16 @@ class FleetTerms(_Change):
     gpu_s_per_window: float | None = Field(default=None, gt=0)
 
 
+class EarlierModel(_Body):
+    """Model that serves a camera again.
+
+    Attributes:
+        version: of a kept model; null for the one before the one that serves now.
+    """
+
+    version: int | None = Field(default=None, ge=0)
+
+
 class NewClass(_Body):
     """A class that is added to the fleet.
 

@@ -193,7 +193,7 @@ async def _values(route: Route, request: web.Request) -> Mapping[str, Any]:
     """
     if route.query is not None:
         return _checked(route.query, dict(request.query))
-    if route.body is None:
+    if route.body is None or (route.may_be_empty and not request.body_exists):
         return {}
     if request.content_type != JSON:
         raise web.HTTPUnsupportedMediaType(text=f"send the body as {JSON}")

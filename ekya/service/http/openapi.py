@@ -66,7 +66,8 @@ def _operation(route: Route, schemas: Mapping[Any, Any]) -> dict[str, Any]:
         "security": [] if route.access is Access.OPEN else [{"token": []}],
     }
     if route.body is not None:
-        told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[route.body]}}}
+        required = not route.may_be_empty
+        told["requestBody"] = {"required": required, "content": {JSON: {"schema": schemas[route.body]}}}
     return told
 
 

@@ -14,6 +14,7 @@ from ekya.core.validation import Validation
 from ekya.service.http.backend import Backend
 from ekya.service.http.bodies import (
     CameraTerms,
+    EarlierModel,
     FleetTerms,
     MistakeQuery,
     Model,
@@ -67,6 +68,7 @@ class Route:
         answers: type of the JSON in the answer; None for another media type, or no content.
         media: media type of the answer; empty for no content.
         body: model of the JSON in the request.
+        may_be_empty: the request may come without a body.
         query: model of the query.
         access: who may use it.
     """
@@ -79,6 +81,7 @@ class Route:
     answers: Any = None
     media: str = JSON
     body: type[BaseModel] | None = None
+    may_be_empty: bool = False
     query: type[BaseModel] | None = None
     access: Access = Access.READ
 
@@ -146,8 +149,11 @@ def _change(
     about: str,
     call: Callable[[Backend, Call], None],
     body: type[BaseModel] | None = None,
+    may_be_empty: bool = False,
 ) -> Route:
-    return Route(method, f"{API}/{path}", name, about, call, None, "", body, access=Access.CHANGE)
+    return Route(
+        method, f"{API}/{path}", name, about, call, None, "", body, may_be_empty, access=Access.CHANGE
+    )
 
 
 _CAMERA = "cameras/{camera}"
@@ -283,8 +289,10 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         f"{_CAMERA}/roll-back",
         "roll_back",
-        "Serves the model before the one that serves now.",
-        lambda b, call: b.roll_back(call.camera),
+        "Serves a kept model again: of a version, or without a body the one before the one that serves now.",
+        lambda b, call: b.roll_back(call.camera, call.values.get("version")),
+        EarlierModel,
+        may_be_empty=True,
     ),
     _change(
         "POST",

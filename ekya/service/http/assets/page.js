@@ -84,9 +84,10 @@ function listen() {
 
 // What is done. Buttons name their request; forms have its values.
 async function press(button) {
-  const { path: route, method, done, ask, yes } = button.dataset;
+  const { path: route, method, done, ask, yes, version } = button.dataset;
+  const values = version ? { version: Number(version) } : null;
   if (ask && !(await confirmed(ask, yes))) return;
-  await act(button, done, () => api(route, method));
+  await act(button, done, () => api(route, method, values));
   update();
 }
 
