@@ -146,7 +146,9 @@ def test_other_scheduler_plans_from_now_on_also_after_its_process_died(actors, p
 
 def test_actor_plans_with_the_scheduler_that_the_call_names(monkeypatch):
     """Ray may carry out two calls in the other order."""
-    monkeypatch.setattr(planning, "make_scheduler", lambda name: SimpleNamespace(plan=lambda view: (name, view)))
+    monkeypatch.setattr(
+        planning, "make_scheduler", lambda name: SimpleNamespace(plan=lambda view: (name, view))
+    )
     monkeypatch.setattr(planning, "freeze_loaded", lambda: None)
     actor = planning.SchedulerActor("ekya")
     plans = [actor.plan(name, "view")[0] for name in ("thief", "ekya", "ekya", "thief")]
