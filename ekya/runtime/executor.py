@@ -347,6 +347,9 @@ class RayExecutor:
             self._ended(stream, role)
         elif error is None and actor in self._polled:
             self._polled[actor].add((stream, role))
+            if self._actors.streams[stream].paused:
+                # Not before: calls may overtake each other in a process.
+                self._actors.pause(stream, True)
             self._emit(ev.WorkerBack(now_us, stream, role))
         else:
             reason = "its process died as soon as it was back" if error is None else in_words(error)

@@ -295,13 +295,10 @@ class FleetActors:
         if role is Role.RETRAINING:
             return own.retraining.admit.remote(own.config, started_monotonic_ns)
         config = replace(own.config, version=own.version)
-        joined = own.inference.join.remote(config, own.weights, started_monotonic_ns)
-        if own.paused:
-            own.inference.pause.remote(stream, True)
-        return joined
+        return own.inference.join.remote(config, own.weights, started_monotonic_ns)
 
     def pause(self, stream: StreamId, paused: bool) -> None:
-        """Closes the camera of a stream, or opens it again; also that of a worker that restarts meanwhile."""
+        """Closes the camera of a stream, or opens it again."""
         own = self.streams[stream]
         own.paused = paused
         own.inference.pause.remote(stream, paused)

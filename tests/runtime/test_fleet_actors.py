@@ -306,18 +306,6 @@ def test_run_without_any_stream_that_can_be_decoded_does_not_begin(starting):
         starting("gpu", {}, STREAMS).wait_ready()
 
 
-@pytest.mark.parametrize("paused", [True, False])
-def test_restarted_inference_of_a_paused_camera_stays_closed(fleet_of, paused):
-    fleet = fleet_of("gpu")
-    fleet.pause("cam-1", True)
-    fleet.pause("cam-1", paused)
-    fleet.has_died(fleet.streams["cam-1"].inference)
-    fleet.make_again("cam-1", Role.INFERENCE, 77)
-    process, join, *then = fleet.streams["cam-1"].inference.calls
-    assert (process[0], join[0]) == ("process", "join")
-    assert then == ([("pause", "cam-1", True)] if paused else [])
-
-
 @pytest.mark.parametrize("role", Role)
 def test_removed_camera_is_not_restarted_with_those_of_its_process(fleet_of, role):
     fleet = fleet_of("gpu")

@@ -103,6 +103,20 @@ def test_stream_that_fails_alone_joins_its_process_again(run):
     assert run.reply(join, RayActorError()) == [(DIED, CAM)]
 
 
+@pytest.mark.parametrize("paused", [True, False])
+def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, paused):
+    run.executor.changes.pause(CAM, True)
+    run.events()
+    run.kill(run.process)
+    join = run.restart(CAM)
+    if not paused:
+        run.executor.changes.pause(CAM, False)  # does nothing there: it has not joined yet
+        run.events()
+    before = len(run.actors.arguments("pause", run.process))
+    assert run.reply(join) == [(BACK, CAM)]
+    assert run.actors.arguments("pause", run.process)[before:] == ([(CAM, True)] if paused else [])
+
+
 def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
     asked = tuple(cmd.PrepareStream(one, (), ()) for one in (CAM, OTHER))
     run.executor.execute([cmd.BeginPreparation(1, 200, asked)])
