@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -104,6 +104,15 @@ def first_segment(snapshot: Path) -> int | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(snapshot.read_text(encoding="utf-8"))["segment"])
     return None
+
+
+def picture_bytes(pieces: Iterable[Piece]) -> dict[StreamId, int]:
+    """Returns the size of the stored pictures of each stream that has some: exemplars and validations."""
+    sizes: dict[StreamId, int] = {}
+    for piece in pieces:
+        if piece.stream is not None and piece.kind in (PieceKind.EXEMPLARS, PieceKind.VALIDATION):
+            sizes[piece.stream] = sizes.get(piece.stream, 0) + piece.size_bytes
+    return dict(sorted(sizes.items()))
 
 
 def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:

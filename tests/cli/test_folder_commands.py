@@ -84,6 +84,7 @@ def test_status_reports_a_folder(folder, capfd):
     printed = capfd.readouterr().out
     assert "The service yard does not run." in printed
     assert "84.0%" in printed
+    assert f"Stored pictures: {CAM} 0.0 MB." in printed
 
 
 def test_backup_and_restore(folder, tmp_path, capfd):
