@@ -14,6 +14,7 @@ from ekya.cli.run_argument import RunArgument, run_folder_of
 
 if TYPE_CHECKING:
     from ekya.config.fleet_sections import RetentionConfig
+    from ekya.core.units import StreamId
     from ekya.results.storage.run_folder import RunFolder
     from ekya.service.retention import Collected
 
@@ -43,7 +44,8 @@ class GcConfig:
 def gc(config: GcConfig, output: Output) -> None:
     """Remove earlier weights of a run, and old answers, journal and logs of a service, by its `retention`.
 
-    What serves, what a report or a restart needs and kept models stay. A service does this itself.
+    What serves, what a report or a restart needs and kept models stay. A service does this itself. Of a
+    camera that was removed from a service nothing is needed, so its pictures go as well when they are old.
     """
     from ekya.service.retention import collect
     from ekya.system.folder_lock import holder_of
@@ -51,7 +53,9 @@ def gc(config: GcConfig, output: Output) -> None:
     folder = run_folder_of(config.run, config.runs)
     limits = _limits(config, folder)
     running = holder_of(folder.path) is not None
-    collected = collect(folder, limits, with_models=not running, only_look=config.dry_run)
+    collected = collect(
+        folder, limits, streams=_cameras(folder), with_models=not running, only_look=config.dry_run
+    )
     output.report(_values(collected, folder, config.dry_run))
     output.console.print(_table(collected, config.dry_run))
     if running:
@@ -78,6 +82,22 @@ def _limits(config: GcConfig, folder: "RunFolder") -> "RetentionConfig":
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))
         raise UserError(f"retention.{where}: {problem['msg']}; change it in {folder.fleet}") from None
+
+
+def _cameras(folder: "RunFolder") -> "tuple[StreamId, ...] | None":
+    """Returns the cameras of a service; None where nothing may be taken for gone.
+
+    That is so of a run, whose report needs all, and where the fleet file was edited into something else.
+    """
+    from ekya.config.files import read_mapping
+    from ekya.core.units import StreamId
+    from ekya.service.stored import is_service
+
+    streams = read_mapping(folder.fleet).get("streams")
+    if not is_service(folder) or not isinstance(streams, list):
+        return None
+    ids = [StreamId(one["id"]) for one in streams if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    return tuple(ids) if len(ids) == len(streams) else None
 
 
 def _values(collected: "Collected", folder: "RunFolder", dry_run: bool) -> dict[str, object]:

@@ -51,6 +51,9 @@ def _lines(now: "FolderStatus") -> list[str]:
     if now.restarts.count:
         lines.append(f"Restarts: {now.restarts.count}, the last since it {now.restarts.last_reason}.")
     lines.append(f"{now.path}: {now.folder_bytes / 1e9:.2f} GB, {now.free_bytes / 1e9:.0f} GB free.")
+    if now.pictures_bytes:
+        sizes = ", ".join(f"{camera} {size / 1e6:.1f} MB" for camera, size in now.pictures_bytes.items())
+        lines.append(f"Stored pictures: {sizes}. `ekya ctl forget CAMERA` deletes a camera's.")
     return lines
 
 

@@ -230,6 +230,8 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
         case ev.StreamAdded() if event.stream in state.histories:
             others = {one: its for one, its in state.histories.items() if one != event.stream}
             return replace(learnt, histories=others)
+        case ev.WindowOpened():
+            return _without_removed(learnt)
         case ev.PreparationEnded() if needs.micro_profile:
             return _remember_profiles(learnt, options, needs)
         case ev.RetrainFinished():
@@ -241,6 +243,14 @@ def _learn(state: LoopState, event: ev.Event, options: LoopOptions, needs: Needs
             speed = refined(options.training_speed, paces)
             return learnt if speed == options.training_speed else replace(learnt, training_speed=speed)
     return learnt
+
+
+def _without_removed(state: LoopState) -> LoopState:
+    """Returns the state without histories of streams that are not in the fleet any more."""
+    there = {stream.stream for stream in state.fleet.streams}
+    if there.issuperset(state.histories):
+        return state
+    return replace(state, histories={one: its for one, its in state.histories.items() if one in there})
 
 
 def _remember_labels(state: LoopState, known: float | None, event: ev.LabelsReady) -> LoopState:

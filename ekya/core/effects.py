@@ -9,11 +9,18 @@ from ekya.core.faults import OVER
 from ekya.core.shares import ShareHolder, Work
 from ekya.core.speed import Pace
 from ekya.core.state import FleetState, RetrainJob, StreamState, WindowLabels, WindowProfiles
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, us_to_seconds
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S, ModelVersion, StreamId, us_to_seconds
 from ekya.core.weights import PooledLabels, Scene
 
 ENOUGH_SCENE_US = 6 * US_PER_S
 """Time in which a new scene shows enough objects for its labels: a street shows a few new ones a second."""
+
+MOST_FORGOTTEN = 1000
+"""Number of removed streams that are remembered: their late events change nothing, others' are an error.
+
+Such events come within minutes. It is no number of windows, since many short ones can be over while a
+process hangs.
+"""
 
 
 def apply(state: FleetState, event: ev.Event) -> FleetState:
@@ -40,7 +47,7 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
                     for stream in state.streams
                     if not stream.removed
                 ),
-                forgotten=state.forgotten.union(one.stream for one in state.streams if one.removed),
+                forgotten=_with_forgotten(state),
                 rounds=0,
                 dose=0,
                 window=event.index,
@@ -71,7 +78,8 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
         case rq.LabelBudgetChanged():
             return replace(state, label_budget=event.budget)
         case ev.StreamAdded():
-            state = replace(state, forgotten=state.forgotten - {event.stream})
+            others = tuple(one for one in state.forgotten if one != event.stream)
+            state = replace(state, forgotten=others)
             return state.with_stream(
                 StreamState(
                     event.stream,
@@ -82,6 +90,12 @@ def apply(state: FleetState, event: ev.Event) -> FleetState:
             )
         case _:
             return state.with_stream(_apply_to_stream(state, state.stream(event.stream), event))
+
+
+def _with_forgotten(state: FleetState) -> tuple[StreamId, ...]:
+    """Returns the streams that are forgotten once a window opens."""
+    removed = (one.stream for one in state.streams if one.removed)
+    return (*state.forgotten, *removed)[-MOST_FORGOTTEN:]
 
 
 def _newest_us(open_us: int, end_us: int) -> int:

@@ -270,7 +270,8 @@ class FleetState:
         scheduler: name of the one that decides, where it has changed since the run began.
         capacity: of the GPUs, where it has changed since the run began.
         label_budget: of preparations, where it has changed since the run began.
-        forgotten: streams that were removed.
+        forgotten: streams that were removed and are not in ``streams`` any more, the newest last;
+            see ``effects.MOST_FORGOTTEN``.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -288,7 +289,7 @@ class FleetState:
     scheduler: str | None = None
     capacity: rq.CapacityChanged | None = None
     label_budget: LabelBudget | None = None
-    forgotten: frozenset[StreamId] = frozenset()
+    forgotten: tuple[StreamId, ...] = ()
 
     @property
     def preparing(self) -> bool:

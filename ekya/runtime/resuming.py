@@ -140,7 +140,12 @@ def resume_service(folder: RunFolder, streams: Collection[StreamId]) -> Resumed 
 
     Then it begins its journal anew. That is so when it was killed in its first window, and when its snapshot
     is of another version of Ekya: then what is known of past windows is lost, and its models are not.
+
+    Raises:
+        UserError: its database cannot be read, or is of a newer version. Nothing is removed then.
     """
+    if folder.state.is_file():
+        StateStore(folder.state).close()
     snapshot = read_snapshot(folder)
     if snapshot is not None:
         try:

@@ -10,7 +10,14 @@ from ekya.core.units import StreamId
 from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import ModelRow, StateStore
 from ekya.service.restarts import Restarts, read_restarts
-from ekya.service.stored import PieceKind, folder_bytes, is_service, journal_segments, pieces_of
+from ekya.service.stored import (
+    PieceKind,
+    folder_bytes,
+    is_service,
+    journal_segments,
+    picture_bytes,
+    pieces_of,
+)
 from ekya.system.folder_lock import holder_of
 
 _FIRST_LOOK_BYTES = 1 << 20
@@ -52,6 +59,7 @@ class FolderStatus:
         cameras: by id.
         folder_bytes, free_bytes: size of the folder, and what is free on its disk.
         pieces_bytes: by kind, of what grows with time.
+        pictures_bytes: by camera, of its stored pictures; also of cameras that were removed.
     """
 
     name: str
@@ -67,6 +75,7 @@ class FolderStatus:
     folder_bytes: int
     free_bytes: int
     pieces_bytes: dict[str, int]
+    pictures_bytes: dict[StreamId, int]
 
 
 def folder_status(folder: RunFolder) -> FolderStatus:
@@ -95,6 +104,7 @@ def folder_status(folder: RunFolder) -> FolderStatus:
             for kind in PieceKind
             if any(piece.kind is kind for piece in pieces)
         },
+        pictures_bytes=picture_bytes(pieces),
     )
 
 

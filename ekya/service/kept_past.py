@@ -83,6 +83,10 @@ def read_past(
         _LOG.warning("%s: the page begins anew, since it cannot be read (%s)", path, error)
         return {}
     if kept.format != FORMAT:
+        _LOG.warning(
+            "%s: the page's curves, retrainings and counts begin anew, since it has another format",
+            path,
+        )
         return {}
     return {
         name: replace(

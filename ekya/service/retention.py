@@ -87,7 +87,8 @@ def collect(
         folder: of a run or a service.
         limits: of the folder.
         now_unix_s: time; None for now.
-        streams: that are in the run; of others the newest answers are not needed either. None: all.
+        streams: that are in the run; of others newest answers and exemplars are not needed either. None:
+            all.
         with_models: whether earlier weights are removed too. Only of a run that is not going on: one that is
             removes its own (``ModelPruner``), since it alone knows what it may serve again.
         only_look: whether nothing is removed.
@@ -181,7 +182,8 @@ def _spent_weights(folder: RunFolder, keep: int, only_look: bool) -> tuple[Piece
         for stream in dict.fromkeys(row.stream for row in store.all_models()):
             files = remove_spent(folder, store, stream, keep, only_look=True)
             pieces += [
-                Piece(PieceKind.WEIGHTS, (file,), file.stat().st_mtime, file.stat().st_size) for file in files
+                Piece(PieceKind.WEIGHTS, (file,), file.stat().st_mtime, file.stat().st_size, stream=stream)
+                for file in files
             ]
             if not only_look:
                 remove_spent(folder, store, stream, keep)

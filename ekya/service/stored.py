@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +30,9 @@ class PieceKind(StrEnum):
     VALIDATION = "validations"
     """Confusion and pictures of mistakes of a stream's retraining."""
 
+    EXEMPLARS = "exemplars"
+    """Crops or frames that a stream's retrainings mix in; needed while it is in the service."""
+
     LOG = "log"
     """A rotated log file."""
 
@@ -49,6 +52,7 @@ class Piece:
         unix_s: end of the time that it covers, or when it was written.
         size_bytes: on disk.
         needed: whether it must stay: the newest of its kind, which is being written or is read at a start.
+        stream: of which it is; None for pieces of all.
     """
 
     kind: PieceKind
@@ -56,6 +60,7 @@ class Piece:
     unix_s: float
     size_bytes: int
     needed: bool = False
+    stream: StreamId | None = None
 
 
 def is_service(folder: RunFolder) -> bool:
@@ -87,6 +92,7 @@ def pieces_of(folder: RunFolder, streams: Collection[StreamId] | None = None) ->
         *_answers(folder, streams),
         *_journal(folder),
         *_validations(folder),
+        *_exemplars(folder, streams),
         *_logs(folder),
         *_temporary(folder),
     )
@@ -98,6 +104,15 @@ def first_segment(snapshot: Path) -> int | None:
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads(snapshot.read_text(encoding="utf-8"))["segment"])
     return None
+
+
+def picture_bytes(pieces: Iterable[Piece]) -> dict[StreamId, int]:
+    """Returns the size of the stored pictures of each stream that has some: exemplars and validations."""
+    sizes: dict[StreamId, int] = {}
+    for piece in pieces:
+        if piece.stream is not None and piece.kind in (PieceKind.EXEMPLARS, PieceKind.VALIDATION):
+            sizes[piece.stream] = sizes.get(piece.stream, 0) + piece.size_bytes
+    return dict(sorted(sizes.items()))
 
 
 def journal_segments(folder: RunFolder) -> list[tuple[int, Path]]:
@@ -115,7 +130,7 @@ def _answers(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterato
         for hour, paths in hours.items():
             ends_s = hour.timestamp() + 3600
             needed = there and hour == max(hours)  # frames are numbered on from it
-            yield _piece(PieceKind.ANSWERS, sorted(paths), ends_s, needed)
+            yield _piece(PieceKind.ANSWERS, sorted(paths), ends_s, needed, StreamId(of_stream.name))
 
 
 def _journal(folder: RunFolder) -> Iterator[Piece]:
@@ -131,7 +146,14 @@ def _journal(folder: RunFolder) -> Iterator[Piece]:
 def _validations(folder: RunFolder) -> Iterator[Piece]:
     for of_stream in _folders(folder.path / "validations"):
         for path in of_stream.glob("*.json"):
-            yield _piece(PieceKind.VALIDATION, [path], None)
+            yield _piece(PieceKind.VALIDATION, [path], None, stream=StreamId(of_stream.name))
+
+
+def _exemplars(folder: RunFolder, streams: Collection[StreamId] | None) -> Iterator[Piece]:
+    for path in (folder.path / "exemplars").glob("*.safetensors"):
+        stream = StreamId(path.stem)
+        needed = streams is None or stream in streams
+        yield _piece(PieceKind.EXEMPLARS, [path], None, needed, stream)
 
 
 def _logs(folder: RunFolder) -> Iterator[Piece]:
@@ -145,10 +167,16 @@ def _temporary(folder: RunFolder) -> Iterator[Piece]:
         yield _piece(PieceKind.TEMPORARY, [path], None)
 
 
-def _piece(kind: PieceKind, paths: list[Path], unix_s: float | None, needed: bool = False) -> Piece:
+def _piece(
+    kind: PieceKind,
+    paths: list[Path],
+    unix_s: float | None,
+    needed: bool = False,
+    stream: StreamId | None = None,
+) -> Piece:
     sizes = [folder_bytes(path) if path.is_dir() else _size(path) for path in paths]
     written_s = max(map(_written_s, paths), default=0.0) if unix_s is None else unix_s
-    return Piece(kind, tuple(paths), written_s, sum(sizes), needed)
+    return Piece(kind, tuple(paths), written_s, sum(sizes), needed, stream)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -1,11 +1,12 @@
 """`ekya gc`, `ekya status`, `ekya backup` and `ekya restore` of a folder."""
 
 import json
+import os
 
 import pytest
 import yaml
 from commands import error_line
-from service_folder import CAM, a_service, names
+from service_folder import CAM, a_service, names, put
 
 from ekya.cli import main
 from ekya.system.folder_lock import hold_folder
@@ -52,6 +53,17 @@ def test_gc_leaves_the_weights_of_a_running_service(folder, capfd):
     assert len(list(folder.models(CAM).iterdir())) == 5
 
 
+@pytest.mark.parametrize(("streams", "left"), [(["cam-1"], ["cam-1"]), (None, ["cam-1", "gone.2"])])
+def test_gc_removes_old_exemplars_of_cameras_that_left(folder, streams, left):
+    raw = yaml.safe_load(folder.fleet.read_text())
+    folder.fleet.write_text(yaml.safe_dump({**raw, "streams": streams and [{"id": one} for one in streams]}))
+    put(folder, "exemplars/gone.2.safetensors", "crops")
+    for path in folder.path.glob("exemplars/*"):
+        os.utime(path, (1_000_000_000,) * 2)
+    assert main(["gc", str(folder.path)]) == 0
+    assert sorted(path.stem for path in folder.path.glob("exemplars/*")) == left
+
+
 def test_gc_of_wrong_limits_is_refused(folder, capfd):
     folder.fleet.write_text(yaml.safe_dump({"retention": {"models": 1}}))
     assert main(["gc", str(folder.path)]) == 2
@@ -72,6 +84,7 @@ def test_status_reports_a_folder(folder, capfd):
     printed = capfd.readouterr().out
     assert "The service yard does not run." in printed
     assert "84.0%" in printed
+    assert f"Stored pictures: {CAM} 0.0 MB." in printed
 
 
 def test_backup_and_restore(folder, tmp_path, capfd):

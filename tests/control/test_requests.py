@@ -106,6 +106,16 @@ def test_removed_stream_ends_its_retraining_and_is_forgotten_with_the_window():
     assert [stream.stream for stream in hand.state.fleet.streams] == [B]
 
 
+def test_histories_of_a_removed_stream_are_forgotten_with_it():
+    hand = retraining()
+    hand.give(111 * S, labels(111 * S, B))
+    hand.give(120 * S, rq.StreamRemoved(120 * S, A))
+    assert hand.state.histories.keys() == {A, B}
+    close(hand)
+    hand.give(210 * S, labels(210 * S, A, window=2))
+    assert hand.state.histories.keys() == {B}
+
+
 @pytest.mark.parametrize(
     "late",
     [

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.core import events as ev
+from ekya.core import requests as rq
 from ekya.core.configs import InferenceConfig, RetrainConfig
-from ekya.core.effects import apply
+from ekya.core.effects import MOST_FORGOTTEN, apply
 from ekya.core.faults import DEATHS_WITHIN_US, TOGETHER_US, Faults, Status
 from ekya.core.profile import FamilyCurve
 from ekya.core.state import (
@@ -66,6 +67,19 @@ def test_streams_are_sorted_by_id():
     assert state.stream(A).accuracy is None
     with pytest.raises(KeyError):
         state.stream(StreamId("c"))
+
+
+def test_removed_streams_are_remembered_the_newest_of_many():
+    state, names = in_window_2(), [StreamId(f"gone-{number}") for number in range(MOST_FORGOTTEN + 2)]
+    for at, name in enumerate(names):
+        state = apply(state, ev.StreamAdded(30 + at, name, OPTIONS))
+        state = apply(
+            apply(state, rq.StreamRemoved(30 + at, name)), ev.WindowOpened(31 + at, 3 + at, 32 + at)
+        )
+    assert [stream.stream for stream in state.streams] == [A, B]
+    assert state.forgotten == tuple(names[2:])
+    again = apply(state, ev.StreamAdded(10_000, names[7], OPTIONS))
+    assert again.forgotten == (*names[2:7], *names[8:])
 
 
 def test_opened_window_resets_labels_profiles_and_jobs():

@@ -9,7 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from ekya.results.storage.run_state import StateStore
+from ekya.core.errors import UserError
+from ekya.results.storage.run_state import FORMAT, StateStore
 
 NO_SHARED_MEMORY = """
 #define _GNU_SOURCE
@@ -72,6 +73,47 @@ def test_a_run_writes_while_another_process_reads(path, monkeypatch):
         store.put_window(1, 10, 20)
         assert reader.execute("SELECT COUNT(*) FROM windows").fetchone() == (1,)
         assert len(store.windows()) == 2
+
+
+def user_version(path):
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def set_user_version(path, version):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
+
+
+@pytest.mark.parametrize("of_run", [False, True])
+def test_a_file_has_the_version_of_its_format(path, of_run):
+    with StateStore(path, of_run=of_run) as store:
+        store.put_window(0, 0, 10)
+    assert user_version(path) == FORMAT == 1
+    StateStore(path, of_run=of_run).close()
+    assert user_version(path) == FORMAT
+
+
+def test_a_file_of_before_it_had_a_version_goes_on(path):
+    with StateStore(path) as store:
+        store.put_window(0, 0, 10)
+    set_user_version(path, 0)
+    with StateStore(path, of_run=True) as store:
+        store.put_window(1, 10, 20)
+        assert len(store.windows()) == 2
+
+
+@pytest.mark.parametrize("of_run", [False, True])
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(path, of_run):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE other (name TEXT)")
+    set_user_version(path, FORMAT + 1)
+    with pytest.raises(UserError, match=r"state.sqlite: .*\(format 2, .* reads 1\); install that version"):
+        StateStore(path, of_run=of_run)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("other",)]
+    assert journal_mode(path) == "delete"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_run_that_has_ended_leaves_one_file(path):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 import pytest
 from rich.console import Console
@@ -16,6 +18,7 @@ from ekya.control.remote_plan import RemoteRetraining, plan_beside, running_remo
 from ekya.control.step import step
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig, RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.host import HostCosts
 from ekya.core.profile import Family, FamilyCost, FamilyCurve
 from ekya.core.units import ModelVersion, StreamId
@@ -33,7 +36,7 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.run_state import StateStore
 from ekya.runtime.live import run_live
 from ekya.runtime.open_run import open_run
-from ekya.runtime.resuming import newest_weights, resume
+from ekya.runtime.resuming import newest_weights, resume, resume_service
 from ekya.runtime.run_session import report_complete
 from ekya.system.files import write_text_atomic
 
@@ -209,3 +212,16 @@ def test_resumed_run_goes_on_from_what_served_and_removes_later_weights(complete
     folder.model(CAM, ModelVersion(2)).write_bytes(b"2")
     assert newest_weights(folder, fleet) == {CAM: (b"1", 1)}
     assert sorted(path.name for path in folder.models(CAM).iterdir()) == ["0.safetensors", "1.safetensors"]
+
+
+def test_service_whose_database_is_of_a_newer_version_is_refused_before_anything_is_removed(tmp_path):
+    folder = RunFolder.make(tmp_path, "yard")
+    StateStore(folder.state).close()
+    with closing(sqlite3.connect(folder.state)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    folder.snapshot.write_text('{"format": 2}')
+    folder.journal.write_text("steps of a newer version")
+    with pytest.raises(UserError, match=r"state\.sqlite: this is of a newer version of Ekya"):
+        resume_service(folder, [CAM])
+    assert folder.snapshot.is_file()
+    assert folder.journal.is_file()

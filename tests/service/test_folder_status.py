@@ -24,6 +24,9 @@ def test_status_of_a_service(tmp_path):
     assert (camera.id, camera.version, camera.models) == (CAM, 4, 5)
     assert camera.accuracy == pytest.approx(0.84)
     assert now.pieces_bytes["journal"] > 0
+    secret = len("TOP-SECRET")
+    assert (now.pieces_bytes["exemplars"], now.pieces_bytes["validations"]) == (secret, secret)
+    assert now.pictures_bytes == {CAM: 2 * secret}
     assert now.folder_bytes > sum(now.pieces_bytes.values())
     assert now.free_bytes > 0
 

@@ -88,6 +88,8 @@ def folder(tmp_path):
     aged(folder.path / "journal-000002.jsonl", 8)
     for days in (1, 8):
         aged(folder.path / f"validations/cam/{days}.json", days)
+    for camera in ("cam", "gone"):
+        aged(folder.exemplars(StreamId(camera)), 10)
     for name in ("snapshot.json", "starts.jsonl", "fleet.yaml", "token", "logs/service.jsonl"):
         aged(folder.path / name, 10)
     aged(folder.path / "logs/service.jsonl.1", 8)
@@ -133,6 +135,8 @@ def test_retention_under_a_tiny_limit_keeps_what_a_start_needs(folder):
         f"predictions/cam/{hour(0)}.parts/000000.parquet",
         f"predictions/gone/{hour(9)}.parquet",
         "journal-000002.jsonl",
+        "exemplars/cam.safetensors",
+        "exemplars/gone.safetensors",
         "snapshot.json",
         "starts.jsonl",
         "fleet.yaml",
@@ -242,3 +246,21 @@ def test_retention_forgets_a_camera_that_left_the_service(folder):
     assert [path.name for path in folder.models(CAM).iterdir()] == ["2.safetensors"]
     with StateStore(folder.state) as store:
         assert store.all_models() == [adopted]
+
+
+def exemplars(folder):
+    return {path.stem for path in folder.path.glob("exemplars/*")}
+
+
+def test_retention_removes_old_exemplars_of_a_camera_that_left_the_service(folder):
+    young = StreamId("young")
+    aged(folder.exemplars(young), 6)
+    collect(folder, RetentionConfig(days=7), NOW_S, streams=[CAM])
+    assert exemplars(folder) == {CAM, young}
+    collect(folder, RetentionConfig(days=5), NOW_S, streams=[CAM])
+    assert exemplars(folder) == {CAM}
+
+
+def test_retention_under_a_tiny_limit_keeps_exemplars_of_cameras_in_the_service(folder):
+    collect(folder, RetentionConfig(days=30, gigabytes=1e-9), NOW_S, streams=[CAM])
+    assert exemplars(folder) == {CAM}

@@ -19,6 +19,12 @@ from ekya.core.units import ModelVersion, StreamId
 LabelPart = Literal["training", "validation"]
 """Use of a label."""
 
+FORMAT = 1
+"""Version of the format of the file (``PRAGMA user_version``); a newer one is refused.
+
+Files of before it was written have 0, and the format of version 1.
+"""
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS streams (
     stream TEXT PRIMARY KEY, decoded INTEGER NOT NULL, damaged INTEGER NOT NULL, set_aside TEXT
@@ -106,7 +112,7 @@ class StateStore:
     """Reads and writes ``state.sqlite``. Every call is one transaction; writing a row again replaces it.
 
     Must be used in the thread that created it. Any call raises ``UserError`` on a full disk, a missing
-    permission, a damaged file, or one that another process holds for too long.
+    permission, a damaged file, one of a newer version, or one that another process holds for too long.
 
     Args:
         path: of the file, made if it is missing.
@@ -122,12 +128,26 @@ class StateStore:
             self._connection = sqlite3.connect(path, timeout=WAIT_S)
         try:
             with self._user_errors():
-                self._connection.executescript(_TABLES)
+                self._make_tables()
                 if of_run:
                     self._connection.execute(_INDEX)
         except UserError:
-            self._connection.close()
+            self.close()
             raise
+
+    def _make_tables(self) -> None:
+        """Makes the tables that are missing, in a file of a format that this version knows."""
+        ((found,),) = self._read("PRAGMA user_version")
+        if found > FORMAT:
+            raise UserError(
+                f"{self._path}: this is of a newer version of Ekya (format {found}, and this version reads "
+                f"{FORMAT}); install that version"
+            )
+        # An older file is left as it is: looking at one must not write, and 0 is read like 1.
+        is_new = not self._read("SELECT 1 FROM sqlite_master")
+        self._connection.executescript(_TABLES)
+        if is_new:
+            self._connection.execute(f"PRAGMA user_version = {FORMAT}")
 
     def __enter__(self) -> "StateStore":
         return self
