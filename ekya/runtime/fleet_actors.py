@@ -287,11 +287,7 @@ class FleetActors:
             streams = [
                 one for one in (stream, *self.beside(stream, role)) if self._process_name(role, one) == name
             ]
-            spare = self._take_spare(own.config.gpu) if role is Role.INFERENCE else None
-            if spare is None:
-                self._make_process(role, streams, joining=True)
-            else:
-                self._put(spare, role, streams)
+            self._take_or_make_process(role, streams)
         if role is Role.RETRAINING:
             return own.retraining.admit.remote(own.config, started_monotonic_ns)
         config = replace(own.config, version=own.version)
@@ -355,7 +351,7 @@ class FleetActors:
             if process is not None and process.pid is not None and self._process_name(role, one) == name:
                 self._put(actor, role, (*process.streams, stream))
                 return
-        self._make_process(role, [stream], joining=True)
+        self._take_or_make_process(role, [stream])
 
     def remove(self, stream: StreamId) -> None:
         """Forgets a stream whose workers have ended."""
@@ -416,6 +412,14 @@ class FleetActors:
             # Its share is that of any inference on this GPU.
             spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
             self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
+
+    def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
+        """Puts workers that join later into the spare process of their GPU, or into one that is made."""
+        spare = self._take_spare(self.streams[streams[0]].config.gpu) if role is Role.INFERENCE else None
+        if spare is None:
+            self._make_process(role, streams, joining=True)
+        else:
+            self._put(spare, role, streams)
 
     def _take_spare(self, gpu: int) -> Any:
         """Removes and returns the spare process of a GPU; None if none is ready."""

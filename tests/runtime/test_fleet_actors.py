@@ -183,8 +183,8 @@ _NO_PID = 1 << 30
 def spares_of(fleet_of, monkeypatch):
     """Makes a fleet with warm, cold or dead spare processes, and restarts the inference of cam-2."""
 
-    def of(warm=True, dead=False, gone=False):
-        fleet = fleet_of("gpu")
+    def of(warm=True, dead=False, gone=False, processes="gpu"):
+        fleet = fleet_of(processes)
 
         def get(references):
             if dead:
@@ -216,6 +216,18 @@ def test_spare_process_takes_over_on_its_gpu_and_is_replaced(spares_of):
     again = fleet.streams["cam-4"].inference
     assert again.name.startswith("inference/spare")
     assert again is not took_over
+
+
+@pytest.mark.parametrize("processes", ["stream", "gpu"])
+def test_added_stream_that_needs_a_process_takes_the_spare_one(spares_of, processes):
+    fleet = spares_of(processes=processes)
+    fleet.make_spares()
+    new = fleet.fleet.streams[0].model_copy(update={"id": "new"})
+    fleet.add(fleet.fleet.model_copy(update={"streams": (*fleet.fleet.streams, new)}), "new", None, 77)
+    own = fleet.streams["new"]
+    assert own.inference.name.startswith("inference/spare") == (processes == "stream")
+    assert [call[0] for call in own.inference.calls][-2:] == ["base_weights", "admit"]
+    assert own.retraining.name.startswith("retraining/")
 
 
 def test_spare_process_takes_over_no_retraining(spares_of):
