@@ -39,12 +39,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Memory of all processes and size of the folder, while all cameras serve and nothing recovers."""
+    """Memory of all processes, size of the folder and of Ray's logs, while all serve and nothing recovers."""
 
     at_s: float
     pss_mb: float
     processes: int
     disk_mb: float
+    ray_mb: float
 
 
 def backs(
