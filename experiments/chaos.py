@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from chaos_checks import Answers, Terms, journal_wrong, shared_memory
+from chaos_checks import Answers, Terms, shared_memory
 from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, line, summary, table
 from chaos_run import Chaos
 from chaos_service import Service
@@ -65,7 +65,7 @@ def played(chaos: Chaos, faults: Iterator[Fault], seconds: float, say: Callable[
     if last_bytes > _GROWTH * first_bytes + _GROWTH_BYTES:
         failed.append(f"memory: {first_bytes / 1e6:.0f} MB became {last_bytes / 1e6:.0f} MB")
     chaos.stop(failed)
-    failed += journal_wrong(service.runs)
+    failed += chaos.journal_wrong()
     if more := shared_memory() - shared:
         failed.append(f"left: /dev/shm/{', '.join(sorted(more))}")
     return failed

@@ -51,6 +51,7 @@ class Chaos:
     _seen: dict[str, int] = field(default_factory=dict)
     _owed: frozenset[str] = frozenset()
     _silent_s: float = 0.0
+    _checked_s: float = 0.0
     _terms: FleetTerms = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,8 @@ class Chaos:
         victims = [self.chance.choice(before[kind]) for kind in fault.victims if before[kind]]
         if {"inference", "retraining", "raylet", "gcs_server"} & set(fault.victims):
             self.deaths_s.append(time.monotonic())
+        # What a start goes on from may lie before the death; the steps since are then cut off.
+        failed += self.journal_wrong()
         struck_s = time.monotonic()
         self._seen, self._silent_s = {}, 0.0
         self._grown_s = dict.fromkeys(self.answers.counts, struck_s)
@@ -104,7 +107,7 @@ class Chaos:
         if recovered_s is None:
             failed.append(why[0])
             self._mend(victims)
-        failed += journal_wrong(service.runs)
+        failed += self.journal_wrong()
         noted = [*blow.noted, *self._terms.resume(failed)]
         outcome = Outcome(
             str(fault),
@@ -192,6 +195,11 @@ class Chaos:
             self.cuts += 1
             self.service.start()
         self.ready()
+
+    def journal_wrong(self) -> list[str]:
+        """Returns what is wrong in the journal that was written since the last check."""
+        since_s, self._checked_s = self._checked_s, time.time()
+        return journal_wrong(self.service.runs, since_s)
 
     def ready(self) -> bool:
         """Waits until all cameras serve."""

@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 from chaos import Chaos
-from chaos_checks import Answers, Terms, journal_wrong, shared_memory
+from chaos_checks import Answers, Terms, shared_memory
 from chaos_faults import INVARIANTS, Fault, line, summary, table
 from chaos_service import KINDS, SINK, Service, UnansweredError
 from day_facts import BACK_S, Busy, Cut, Sample, backs, gaps, median, memory_mb, missing_at_consumer, slowest
@@ -288,7 +288,7 @@ def main(
         lacking = missing_at_consumer(service, consumer)
         returns = backs(day.cuts, day.busy, consumer.cameras())
         told = [one for one in returns if not one["left_out"]]
-        day.failed += journal_wrong(service.runs)
+        day.failed += chaos.journal_wrong()
         if more := shared_memory() - shared:
             day.failed.append(f"left: /dev/shm/{', '.join(sorted(more))}")
         first_s = _SETTLED_S if 60.0 * minutes >= 2 * _SETTLED_S else 0.0

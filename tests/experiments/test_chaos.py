@@ -12,13 +12,16 @@ from itertools import islice
 import chaos_blows
 import chaos_faults
 import pytest
-from chaos_checks import Answers, Terms, frames_wrong, terms_wrong
+from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
 from chaos_surroundings import Clock
+from script import OPTIONS
 from street import row
+from whole_runs import run
 
 from ekya.core.errors import UserError
 from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import SegmentedJournal, segments
 
 
 @pytest.fixture
@@ -120,6 +123,26 @@ def test_lost_frames_and_answers_are_named(tmp_path):
         "frames: cam-1 has 1 gaps on disk",
         "frames: 1 answers of cam-1 are on disk and not in the sink",
     ]
+
+
+def test_every_segment_of_a_journal_that_was_written_since_is_checked(tmp_path):
+    folder = RunFolder.create(tmp_path, "run")
+    journal = SegmentedJournal(folder, "thief", OPTIONS, segment_bytes=1)
+    run("thief", options=OPTIONS, journal=journal)
+    journal.close()
+    assert len(segments(folder)) > 3
+    assert journal_wrong(folder) == []
+    path = folder.journal_segment(1)
+    lines = path.read_text().splitlines()
+    last = max(n for n, line in enumerate(lines) if json.loads(line).get("commands"))
+    lines[last] = json.dumps({**json.loads(lines[last]), "commands": []})
+    path.write_text("\n".join(lines))
+    (said,) = journal_wrong(folder)
+    assert said.startswith("replay: ")
+    assert path.name in said
+    os.utime(path, (1000.0, 1000.0))
+    assert journal_wrong(folder, 999.0) == [said]
+    assert journal_wrong(folder, 1001.0) == []
 
 
 def test_clock_of_a_process_is_set_off_and_it_sleeps_as_long_as_it_should(tmp_path):
