@@ -36,7 +36,7 @@ import typer
 import yaml
 from chaos import Chaos
 from chaos_checks import Answers, Terms, shared_memory
-from chaos_faults import INVARIANTS, Fault, line, summary, table
+from chaos_faults import INVARIANTS, Fault, killed, line, summary, table
 from chaos_service import KINDS, SINK, Service, UnansweredError
 from day_facts import BACK_S, Busy, Cut, Sample, backs, gaps, median, memory_mb, missing_at_consumer, slowest
 from mosquitto import Broker, Consumer
@@ -85,7 +85,6 @@ class Day:
     over_s: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     changes: int = 0
-    kills: int = 0
     failed: list[str] = field(default_factory=list)
     _away: dict[str, float] = field(default_factory=dict)
     _large_since_s: float | None = None
@@ -110,12 +109,11 @@ class Day:
         """Kills a process of a kind and waits for the recovery; returns a line on it."""
         at_s = time.time()
         outcome = self.chaos.strike(Fault("kill", (kind,)))
-        self.kills += 1
         self.changes += len(outcome.changed)
         self.busy.append(("", at_s, time.time()))
         self.note_away()
         self._large_since_s = None  # a service that dies looks again after its start
-        return line(self.kills, outcome)
+        return line(len(self.chaos.outcomes), outcome)
 
     def change(self) -> str:
         """Changes something over the API; takes back first what keeps a camera from serving."""
@@ -297,7 +295,7 @@ def main(
         row = {
             "minutes": minutes,
             "seed": seed,
-            "kills": day.kills,
+            "kills": killed(chaos.outcomes),
             "cuts": len(day.cuts),
             "changes": day.changes,
             "slowest_back_s": slowest([one["back_s"] for one in told]),

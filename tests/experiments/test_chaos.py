@@ -11,6 +11,8 @@ from itertools import islice
 
 import chaos_blows
 import chaos_faults
+import chaos_run
+import psutil
 import pytest
 from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
 from chaos_surroundings import Clock
@@ -109,6 +111,68 @@ def test_fault_is_read_from_its_name(text):
 def test_unknown_fault_is_refused(text):
     with pytest.raises(UserError, match="--faults"):
         chaos_faults.Fault.of(text)
+
+
+class OfKinds:
+    """A service with a process, of another program, of each of these kinds."""
+
+    def __init__(self, tmp_path, *kinds):
+        self.runs = RunFolder(tmp_path)
+        self.running = {kind: subprocess.Popen(["sleep", "60"]) for kind in kinds}
+
+    def by_kind(self):
+        found = {kind: [] for kind in chaos_faults.KINDS}
+        for kind, process in self.running.items():
+            if process.poll() is None:
+                found[kind] = [psutil.Process(process.pid)]
+        return found
+
+    def status(self):
+        return {"cameras": []}
+
+    def restarts(self):
+        return 0
+
+
+@pytest.fixture
+def struck(tmp_path, monkeypatch):
+    """``struck(fault, *kinds)`` does a fault to a service that has processes of these kinds."""
+    monkeypatch.setattr(chaos_run, "_THERE_S", 0.0)
+    services = []
+
+    def strike(fault, *kinds):
+        service = OfKinds(tmp_path, *kinds)
+        services.append(service)
+        chaos = chaos_run.Chaos(service, Answers(tmp_path / "answers.jsonl"), random.Random(1), 1.0, {})
+        monkeypatch.setattr(chaos_run.FleetTerms, "change", lambda terms, failed: iter(()))
+        return chaos.strike(chaos_faults.Fault.of(fault)), {k: one.pid for k, one in service.running.items()}
+
+    yield strike
+    for service in services:
+        for process in service.running.values():
+            process.kill()
+            process.wait()
+
+
+def test_victims_of_a_fault_are_named_and_kinds_that_have_none(struck):
+    outcome, pids = struck("kill:spare+raylet", "raylet", "service")
+    assert outcome.victims == (("raylet", pids["raylet"]),)
+    assert (outcome.fault, outcome.noted) == ("kill:spare+raylet", "no process of spare")
+    assert f"hit raylet {pids['raylet']}" in chaos_faults.line(1, outcome)
+    assert outcome.failed == ()
+    assert chaos_faults.killed([outcome, outcome]) == 2
+
+
+def test_another_kind_is_hit_where_the_kind_of_a_fault_has_no_process(struck):
+    outcome, pids = struck("kill:spare", "scheduler")
+    assert (outcome.fault, outcome.victims) == ("kill:scheduler", (("scheduler", pids["scheduler"]),))
+    assert outcome.noted == "no process of spare for kill:spare"
+
+
+def test_fault_that_reaches_nothing_fails(struck):
+    outcome, _ = struck("kill:spare")
+    assert outcome.failed == ("done: it reached no process",)
+    assert chaos_faults.killed([outcome]) == 0
 
 
 def test_lost_frames_and_answers_are_named(tmp_path):
