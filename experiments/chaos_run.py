@@ -72,7 +72,7 @@ class Chaos:
         """Changes terms, does a fault, waits for the recovery and checks the invariants."""
         service, failed = self.service, []
         at_s = time.monotonic() - self.began_s
-        changed = tuple(self._terms.change(failed))
+        changed = (*self._terms.change(failed), *self._terms.retrainable(fault, failed))
         self.look(failed)
         # What a start goes on from may lie before the death; the steps since are then cut off.
         failed += self.journal_wrong()

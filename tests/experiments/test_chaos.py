@@ -6,12 +6,16 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice
+from types import SimpleNamespace
 
 import chaos_blows
 import chaos_faults
 import chaos_run
+import chaos_surroundings
+import chaos_terms
 import psutil
 import pytest
 from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
@@ -173,6 +177,70 @@ def test_fault_that_reaches_nothing_fails(struck):
     outcome, _ = struck("kill:spare")
     assert outcome.failed == ("done: it reached no process",)
     assert chaos_faults.killed([outcome]) == 0
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """A service with a journal and a camera; each request of labels brings the next of ``commands``."""
+    folder = RunFolder.create(tmp_path, "run")
+    folder.journal.write_text("{}\n")
+    asked = []
+
+    class Serving:
+        runs, commands = folder, iter(())
+
+        def status(self):
+            return {"cameras": [{"id": "cam-1", "state": "serving", "frozen": False}]}
+
+        def change(self, method, path):
+            asked.append(path)
+            line = {"commands": [{"kind": one} for one in next(self.commands)]}
+            later = threading.Timer(0.1, lambda: folder.journal.open("a").write(json.dumps(line) + "\n"))
+            later.start()
+
+        def start(self):
+            asked.append("start")
+
+    return Serving(), asked
+
+
+def term(service, kind="swap"):
+    failed = []
+    fault = chaos_faults.Fault("term", (kind,))
+    around, chance = chaos_surroundings.Surroundings(), random.Random(1)
+    blow = chaos_blows.Blow(fault, service, around, (), chance, time.sleep, lambda failed: None, failed)
+    blow.strike()
+    return failed
+
+
+@pytest.mark.parametrize(("comes", "asked_for"), [(1, 1), (3, 3)])
+def test_labels_are_asked_for_until_the_moment_of_a_stop_comes(serving, monkeypatch, comes, asked_for):
+    monkeypatch.setattr(chaos_blows, "_MOMENT_S", 0.4)
+    service, asked = serving
+    service.commands = iter([["BeginPreparation"]] * (comes - 1) + [["ServeModel"]])
+    assert term(service) == []
+    assert asked == ["cameras/cam-1/labels"] * asked_for + ["start"]
+
+
+def test_stop_whose_moment_does_not_come_fails(serving, monkeypatch):
+    monkeypatch.setattr(chaos_blows, "_MOMENT_S", 0.2)
+    service, asked = serving
+    service.commands = iter([[]] * 3)
+    (said,) = term(service)
+    assert said.startswith("done: no ServeModel came")
+    assert asked[-1] == "start"
+
+
+def test_camera_is_unfrozen_for_a_retraining_where_all_are_frozen(tmp_path):
+    changes = []
+    service = SimpleNamespace(change=lambda method, path: changes.append(path))
+    cameras = {"cam-1": Terms(frozen=True), "cam-2": Terms(paused=True)}
+    terms = chaos_terms.FleetTerms(service, random.Random(1), cameras)
+    assert list(terms.retrainable(chaos_faults.Fault("restart"), [])) == []
+    retraining = chaos_faults.Fault("term", ("retraining",))
+    assert list(terms.retrainable(retraining, [])) == ["unfreeze cam-1"]
+    assert changes == ["cameras/cam-1/unfreeze"]
+    assert list(terms.retrainable(retraining, [])) == [], "one can be retrained"
 
 
 def test_lost_frames_and_answers_are_named(tmp_path):
