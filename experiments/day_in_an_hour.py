@@ -53,7 +53,7 @@ from ekya.system.files import write_text_atomic
 
 GROWTH = 1.05
 RETENTION_GB, MOST_GB = 0.6, 1.0
-"""Limit of the folder, and how large it never is. What always stays was 0.5 GB at most; see ``fill``."""
+"""Limit of the folder, and what it must never exceed. What always stays was at most 0.5 GB; see ``fill``."""
 
 RAY_MB = 300.0
 _COLLECTED_WINDOWS = 3
