@@ -10,14 +10,15 @@ left hanging, and denied memory; the service is stopped and started, also in the
 of a swap of weights, and where its port is taken; its power is cut, with the end of its files; its disk is
 full, its clock jumps, its broker is away; a camera floods, stalls, loses its power, and comes back with
 another size or codec. Before each, terms are changed over the API. A seed gives the same faults in the same
-order, but not at the same moments of the service.
+order, but not at the same moments of the service; where a kind of process is not there, another is chosen.
 
 A full disk needs root, who may mount one; a clock needs a C compiler, a broker mosquitto, an
 RTSP camera GStreamer's server and FastestDet as golden model. What is missing is said, and its
 faults are left out.
 
-Printed is a line a fault, with the seconds until all was in order again and the longest time for which a
-camera gave no answer meanwhile. Exit code 1: an invariant failed; the service's folder is kept then.
+Printed is a line a fault, with the seconds until all was in order again, the longest time for which a
+camera gave no answer meanwhile, and the processes that it hit. Exit code 1: an invariant failed; the
+service's folder is kept then.
 """
 
 import random
@@ -31,8 +32,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from chaos_checks import Answers, Terms, journal_wrong, shared_memory
-from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, line, summary, table
+from chaos_checks import Answers, Terms, shared_memory
+from chaos_faults import INVARIANTS, PARTS, WHOLE, Fault, deck, killed, line, summary, table
 from chaos_run import Chaos
 from chaos_service import Service
 from chaos_surroundings import Surroundings, free_port, opened
@@ -65,7 +66,7 @@ def played(chaos: Chaos, faults: Iterator[Fault], seconds: float, say: Callable[
     if last_bytes > _GROWTH * first_bytes + _GROWTH_BYTES:
         failed.append(f"memory: {first_bytes / 1e6:.0f} MB became {last_bytes / 1e6:.0f} MB")
     chaos.stop(failed)
-    failed += journal_wrong(service.runs)
+    failed += chaos.journal_wrong()
     if more := shared_memory() - shared:
         failed.append(f"left: /dev/shm/{', '.join(sorted(more))}")
     return failed
@@ -160,11 +161,13 @@ def report(channel: Output, chaos: Chaos, seed: int, failed: Sequence[str], plac
             "answers": dict(chaos.answers.counts),
             "restarts": chaos.service.restarts(),
             "faults": [asdict(one) for one in chaos.outcomes],
+            "killed": killed(chaos.outcomes),
             "summary": rows,
             "failed": wrong,
         }
     )
     channel.console.print(table(rows))
+    channel.say(f"{len(chaos.outcomes)} faults, {killed(chaos.outcomes)} processes killed")
     for said in wrong:
         channel.say(f"FAILED {said}")
     if wrong:

@@ -16,7 +16,7 @@ from chaos_surroundings import Surroundings
 
 from ekya.core.errors import UserError
 from ekya.results.storage.segmented_journal import segments
-from ekya.system.processes import send_signal
+from ekya.system.processes import send_signal, still_runs
 
 _STOPPED_S = (2.0, 9.0)
 _FULL_S = (15.0, 30.0)
@@ -29,7 +29,7 @@ _BROKER_S = (5.0, 20.0)
 _CAMERA_S = (7.0, 15.0)
 """Longer than the five seconds after which a camera that sends nothing counts as lost."""
 
-_MOMENT_S = 120.0
+_MOMENT_S, _MOMENT_TRIES = 120.0, 3
 _LOOK_S = 0.02
 _MOMENTS = {"retraining": "StartRetraining", "swap": "ServeModel"}
 """Commands in the journal, which are on disk before they are carried out."""
@@ -42,34 +42,37 @@ class Blow:
     Attributes:
         fault: what is done.
         service, around: what it is done to.
-        victims: processes.
+        victims: processes, each with its kind.
         chance: for moments and lengths.
         wait: waits for seconds, and looks at the answers meanwhile.
         stop: stops the service in order, and notes what fails.
         failed: invariants, to which is added.
         noted: facts, to which is added.
         deaths: of the service that its supervisor does not count.
+        hit: victims that it reached.
     """
 
     fault: Fault
     service: Service
     around: Surroundings
-    victims: Sequence[psutil.Process]
+    victims: Sequence[tuple[str, psutil.Process]]
     chance: random.Random
     wait: Callable[[float], None]
     stop: Callable[[list[str]], None]
     failed: list[str]
     noted: list[str] = field(default_factory=list)
     deaths: int = 0
+    hit: list[tuple[str, psutil.Process]] = field(default_factory=list)
 
     def strike(self) -> None:
         """Does it."""
         DONE[self.fault.what](self)
+        if self.fault.victims and not self.hit:
+            self.failed.append("done: it reached no process")
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the victims."""
-        for victim in self.victims:
-            send_signal(victim, number)
+        """Sends a signal to the victims, and notes those that got it."""
+        self.hit = [(kind, victim) for kind, victim in self.victims if send_signal(victim, number)]
 
     def some_s(self, bounds: tuple[float, float]) -> float:
         """Returns a time between bounds, and notes it."""
@@ -89,15 +92,17 @@ def _hang(blow: Blow) -> None:
 def _stop(blow: Blow) -> None:
     blow.signal(signal.SIGSTOP)
     time.sleep(blow.some_s(_STOPPED_S))
-    blow.signal(signal.SIGCONT)
+    for _, victim in blow.hit:
+        send_signal(victim, signal.SIGCONT)
 
 
 def _memory(blow: Blow) -> None:
     """Lets processes map no more memory for a time: what asks for some gets an error."""
-    for victim in blow.victims:
+    for kind, victim in blow.victims:
         with suppress(psutil.Error):
             _, hard = victim.rlimit(psutil.RLIMIT_AS)
             victim.rlimit(psutil.RLIMIT_AS, (victim.memory_info().vms, hard))
+            blow.hit.append((kind, victim))
     blow.wait(_LITTLE_MEMORY_S)
     # What they have started meanwhile has inherited the limit.
     for process in blow.service.processes():
@@ -105,8 +110,8 @@ def _memory(blow: Blow) -> None:
             soft, hard = process.rlimit(psutil.RLIMIT_AS)
             if soft != hard:
                 process.rlimit(psutil.RLIMIT_AS, (hard, hard))
-    died = [one for one in blow.victims if not one.is_running() or one.status() == psutil.STATUS_ZOMBIE]
-    blow.noted.append(f"{len(died)} of {len(blow.victims)} died")
+    died = [one for _, one in blow.hit if not still_runs(one)]
+    blow.noted.append(f"{len(died)} of {len(blow.hit)} died")
 
 
 def _restart(blow: Blow) -> None:
@@ -184,19 +189,24 @@ def _broker(blow: Blow) -> None:
 def _term(blow: Blow) -> None:
     """Stops the service in the middle of a retraining, or of a swap of weights, and starts it again."""
     command = _MOMENTS[blow.fault.kinds[0]]
-    with suppress(UnansweredError, UserError):
-        told = blow.service.status() or {"cameras": []}
-        for camera in told["cameras"]:
-            if camera["state"] == "serving" and not camera["frozen"]:
-                blow.service.change("POST", f"cameras/{camera['id']}/labels")
-    ends_s = time.monotonic() + _MOMENT_S
-    came = command in _commands(blow.service, ends_s)
-    if not came:
-        blow.noted.append(f"no {command} came")
+    began_s = time.monotonic()
+    # Labels need not lead to a retraining: they are asked for again until some do.
+    if not any(_comes(blow, command) for _ in range(_MOMENT_TRIES)):
+        blow.failed.append(f"done: no {command} came within {time.monotonic() - began_s:.0f} s")
     elif command == "StartRetraining":
         time.sleep(blow.chance.uniform(0.2, 2.0))
     blow.stop(blow.failed)
     blow.service.start()
+
+
+def _comes(blow: Blow, command: str) -> bool:
+    """Asks for labels of all cameras; returns whether a command comes then, as soon as it does."""
+    told = blow.service.status() or {"cameras": []}
+    for camera in told["cameras"]:
+        if camera["state"] == "serving" and not camera["frozen"]:
+            with suppress(UnansweredError, UserError):
+                blow.service.change("POST", f"cameras/{camera['id']}/labels")
+    return command in _commands(blow.service, time.monotonic() + _MOMENT_S)
 
 
 def _commands(service: Service, until_s: float) -> Iterator[str]:

@@ -18,6 +18,8 @@ from ekya.results.storage.run_folder import RunFolder
 from ekya.results.storage.segmented_journal import segment_state, segments
 
 SHARED = Path("/dev/shm")
+_MTIME_S = 0.1
+"""A file's time comes from a coarser clock, which is behind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,19 +79,33 @@ class Answers:
         self.counts[camera] = self.counts.get(camera, 0) + 1
 
 
-def journal_wrong(folder: RunFolder) -> list[str]:
-    """Returns what is wrong with a journal's newest segment: other commands, or shares above the capacity."""
-    numbers = segments(folder)
-    if not numbers:
-        return []
-    path = folder.journal_segment(numbers[-1])
+def journal_wrong(folder: RunFolder, since_s: float = 0.0) -> list[str]:
+    """Returns what is wrong in a journal: other commands, or shares above the capacity.
+
+    Args:
+        folder: of the service.
+        since_s: wall-clock time; segments that were written before it alone are left out. A start begins
+            another, and may cut and number again those after its snapshot.
+    """
+    paths = [folder.journal_segment(number) for number in segments(folder)]
+    return [said for path in paths if _written_s(path) >= since_s for said in _segment_wrong(path)]
+
+
+def _written_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime + _MTIME_S
+    except FileNotFoundError:  # removed meanwhile
+        return float("-inf")
+
+
+def _segment_wrong(path: Path) -> list[str]:
     try:
         scheduler, options = read_header(path)
         with path.open("rb") as file:
             header = len(file.readline())
         steps, state = read_steps(path, header), segment_state(path)
     except UserError as error:
-        return [f"replay: {error}"]
+        return [f"replay: {error}"] if path.exists() else []
     chosen = make_scheduler(scheduler)
     for number, done in enumerate(replay(steps, options, chosen.needs, chosen.plan, state)):
         if not done.same:

@@ -12,6 +12,7 @@ from rich.table import Table
 from ekya.core.errors import UserError
 
 INVARIANTS = {
+    "done": "the fault is carried out: it reaches a process, or comes at its moment",
     "serves": "the service answers, and all cameras that should serve do, within the limit",
     "processes": "each kind of process is there again, and a hung one is not left",
     "answers": "each serving camera's answers go on",
@@ -96,6 +97,7 @@ class Outcome:
 
     Attributes:
         fault: its name.
+        victims: kind and pid of the processes that it reached.
         at_s: seconds since the service was ready first.
         changed: what was changed over the API just before.
         recovered_s: until everything was in order; None if it was not within the limit.
@@ -105,6 +107,7 @@ class Outcome:
     """
 
     fault: str
+    victims: tuple[tuple[str, int], ...]
     at_s: float
     changed: tuple[str, ...]
     recovered_s: float | None
@@ -136,9 +139,15 @@ def line(number: int, outcome: Outcome) -> str:
         f"{number:3d} {outcome.at_s:6.0f} s  {outcome.fault:32s} {took}",
         f"silent {outcome.silent_s:.1f} s",
     ]
+    words += ["hit " + ", ".join(f"{kind} {pid}" for kind, pid in outcome.victims)] if outcome.victims else []
     words += [", ".join(outcome.changed)] if outcome.changed else []
     words += [outcome.noted] if outcome.noted else []
     return "; ".join([*words, *(f"FAILED {one}" for one in outcome.failed)])
+
+
+def killed(outcomes: Sequence[Outcome]) -> int:
+    """Returns how many processes were killed one by one."""
+    return sum(len(one.victims) for one in outcomes if one.fault.startswith("kill:"))
 
 
 def summary(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ _RULE_S, _RULE_DEATHS = 600.0, 3
 """A camera whose workers die so often is set aside: that is a rule, not a failure (``ekya.core.faults``)."""
 
 _LOOK_S = 0.5
+_THERE_S = 15.0
+"""Within which a kind of process should be there; a fleet whose cameras are set aside has not all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,7 @@ class Chaos:
     _seen: dict[str, int] = field(default_factory=dict)
     _owed: frozenset[str] = frozenset()
     _silent_s: float = 0.0
+    _checked_s: float = 0.0
     _terms: FleetTerms = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,11 +72,15 @@ class Chaos:
         """Changes terms, does a fault, waits for the recovery and checks the invariants."""
         service, failed = self.service, []
         at_s = time.monotonic() - self.began_s
-        changed = tuple(self._terms.change(failed))
+        changed = (*self._terms.change(failed), *self._terms.retrainable(fault, failed))
         self.look(failed)
-        before = service.by_kind()
-        victims = [self.chance.choice(before[kind]) for kind in fault.victims if before[kind]]
-        if {"inference", "retraining", "raylet", "gcs_server"} & set(fault.victims):
+        # What a start goes on from may lie before the death; the steps since are then cut off.
+        failed += self.journal_wrong()
+        noted: list[str] = []
+        before = self._before(fault, failed)
+        fault = self._aimed(fault, before, noted)
+        victims = [(kind, self.chance.choice(before[kind])) for kind in fault.victims if before[kind]]
+        if {"inference", "retraining", "raylet", "gcs_server"} & {kind for kind, _ in victims}:
             self.deaths_s.append(time.monotonic())
         struck_s = time.monotonic()
         self._seen, self._silent_s = {}, 0.0
@@ -87,12 +94,13 @@ class Chaos:
             lambda for_s: self._wait(for_s, failed),
             self.stop,
             failed,
+            noted,
         )
         blow.strike()
         self.cuts += blow.deaths
         if blow.deaths:
             self.answers.uncut.clear()  # frames that were cut off are numbered again
-        gone = victims if fault.what in ("kill", "hang") else []
+        gone = [one for _, one in blow.hit] if fault.what in ("kill", "hang") else []
         why = [""]
 
         def in_order() -> bool:
@@ -103,11 +111,12 @@ class Chaos:
         recovered_s = None if waited_s is None else time.monotonic() - struck_s
         if recovered_s is None:
             failed.append(why[0])
-            self._mend(victims)
-        failed += journal_wrong(service.runs)
-        noted = [*blow.noted, *self._terms.resume(failed)]
+            self._mend([one for _, one in victims])
+        failed += self.journal_wrong()
+        noted += self._terms.resume(failed)
         outcome = Outcome(
             str(fault),
+            tuple((kind, one.pid) for kind, one in blow.hit),
             at_s,
             changed,
             recovered_s,
@@ -117,6 +126,25 @@ class Chaos:
         )
         self.outcomes.append(outcome)
         return outcome
+
+    def _before(self, fault: Fault, failed: list[str]) -> Mapping[str, Sequence[psutil.Process]]:
+        """Returns the service's processes by kind, after a wait for those that a fault is aimed at."""
+        ends_s = time.monotonic() + _THERE_S
+        while True:
+            found = self.service.by_kind()
+            if all(found[kind] for kind in fault.victims) or time.monotonic() > ends_s:
+                return found
+            self._wait(_LOOK_S, failed)
+
+    def _aimed(self, fault: Fault, before: Mapping[str, Sequence[psutil.Process]], noted: list[str]) -> Fault:
+        """Returns the fault, or the same of another kind of process where it would reach none."""
+        if missing := [kind for kind in fault.victims if not before[kind]]:
+            noted.append(f"no process of {' or '.join(missing)}")
+        there = [kind for kind, found in before.items() if found]
+        if not missing or len(missing) < len(fault.victims) or not there:
+            return fault
+        noted[-1] += f" for {fault}"
+        return Fault(fault.what, (self.chance.choice(there),))
 
     def _wait(self, for_s: float, failed: list[str]) -> None:
         """Waits, and looks at the answers meanwhile."""
@@ -192,6 +220,11 @@ class Chaos:
             self.cuts += 1
             self.service.start()
         self.ready()
+
+    def journal_wrong(self) -> list[str]:
+        """Returns what is wrong in the journal that was written since the last check."""
+        since_s, self._checked_s = self._checked_s, time.time()
+        return journal_wrong(self.service.runs, since_s)
 
     def ready(self) -> bool:
         """Waits until all cameras serve."""

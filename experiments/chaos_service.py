@@ -131,6 +131,11 @@ class Service:
             path.rmdir()  # It was made just now.
         return path
 
+    @property
+    def ray_logs(self) -> Path:
+        """Folder of the logs of its Ray, by a name that does not end with the session."""
+        return self.ray / "ray" / "session_latest" / "logs"
+
     def start(self) -> None:
         """Starts the supervisor."""
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))

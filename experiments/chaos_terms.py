@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chaos_checks import Terms
-from chaos_faults import SMALL_S
+from chaos_faults import SMALL_S, Fault
 from chaos_service import Service, UnansweredError
 
 from ekya.core.errors import UserError
@@ -51,6 +51,15 @@ class FleetTerms:
                 failed.append(f"serves: {error}")
             if said:
                 yield said
+
+    def retrainable(self, fault: Fault, failed: list[str]) -> Iterator[str]:
+        """Unfreezes a camera where a fault waits for a retraining and no camera could have one."""
+        names = self.active()
+        if fault.what == "term" and names and all(self.cameras[name].frozen for name in names):
+            try:
+                yield self.changed("freeze", self.chance.choice(names))
+            except (UserError, UnansweredError) as error:
+                failed.append(f"serves: no camera can be unfrozen ({error})")
 
     def changed(self, kind: str, name: str) -> str:
         """Changes one term and returns it in words; empty where that makes no sense now."""

@@ -120,15 +120,17 @@ class Received:
     Attributes:
         frames: their numbers.
         unix_s: times at which the frames had arrived at the service.
+        received_s: times at which the consumer had the answers, by the same clock.
         again: number of answers that had come before.
     """
 
     frames: list[int] = field(default_factory=list)
     unix_s: list[float] = field(default_factory=list)
+    received_s: list[float] = field(default_factory=list)
     again: int = 0
     _known: set[int] = field(default_factory=set)
 
-    def add(self, frame: int, unix_s: float) -> None:
+    def add(self, frame: int, unix_s: float, received_s: float) -> None:
         """Adds an answer."""
         if frame in self._known:
             self.again += 1
@@ -136,6 +138,7 @@ class Received:
         self._known.add(frame)
         self.frames.append(frame)
         self.unix_s.append(unix_s)
+        self.received_s.append(received_s)
 
 
 class Consumer:
@@ -159,7 +162,7 @@ class Consumer:
         """Returns a copy of what came so far, by camera."""
         with self._lock:
             return {
-                name: Received(list(one.frames), list(one.unix_s), one.again)
+                name: Received(list(one.frames), list(one.unix_s), list(one.received_s), one.again)
                 for name, one in self._cameras.items()
             }
 
@@ -174,8 +177,9 @@ class Consumer:
         self._client.loop_stop()
 
     def _receive(self, _client: Any, _data: Any, message: Any) -> None:
+        received_s = time.time()
         with suppress(ValueError, KeyError):
             told = json.loads(message.payload)
             at_s = datetime.fromisoformat(told["time"]).timestamp()
             with self._lock:
-                self._cameras.setdefault(told["camera"], Received()).add(int(told["frame"]), at_s)
+                self._cameras.setdefault(told["camera"], Received()).add(int(told["frame"]), at_s, received_s)

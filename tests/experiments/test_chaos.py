@@ -6,19 +6,28 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice
+from types import SimpleNamespace
 
 import chaos_blows
 import chaos_faults
+import chaos_run
+import chaos_surroundings
+import chaos_terms
+import psutil
 import pytest
-from chaos_checks import Answers, Terms, frames_wrong, terms_wrong
+from chaos_checks import Answers, Terms, frames_wrong, journal_wrong, terms_wrong
 from chaos_surroundings import Clock
+from script import OPTIONS
 from street import row
+from whole_runs import run
 
 from ekya.core.errors import UserError
 from ekya.results.storage.hour_tables import HourWriter
 from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.segmented_journal import SegmentedJournal, segments
 
 
 @pytest.fixture
@@ -108,6 +117,132 @@ def test_unknown_fault_is_refused(text):
         chaos_faults.Fault.of(text)
 
 
+class OfKinds:
+    """A service with a process, of another program, of each of these kinds."""
+
+    def __init__(self, tmp_path, *kinds):
+        self.runs = RunFolder(tmp_path)
+        self.running = {kind: subprocess.Popen(["sleep", "60"]) for kind in kinds}
+
+    def by_kind(self):
+        found = {kind: [] for kind in chaos_faults.KINDS}
+        for kind, process in self.running.items():
+            if process.poll() is None:
+                found[kind] = [psutil.Process(process.pid)]
+        return found
+
+    def status(self):
+        return {"cameras": []}
+
+    def restarts(self):
+        return 0
+
+
+@pytest.fixture
+def struck(tmp_path, monkeypatch):
+    """``struck(fault, *kinds)`` does a fault to a service that has processes of these kinds."""
+    monkeypatch.setattr(chaos_run, "_THERE_S", 0.0)
+    services = []
+
+    def strike(fault, *kinds):
+        service = OfKinds(tmp_path, *kinds)
+        services.append(service)
+        chaos = chaos_run.Chaos(service, Answers(tmp_path / "answers.jsonl"), random.Random(1), 1.0, {})
+        monkeypatch.setattr(chaos_run.FleetTerms, "change", lambda terms, failed: iter(()))
+        return chaos.strike(chaos_faults.Fault.of(fault)), {k: one.pid for k, one in service.running.items()}
+
+    yield strike
+    for service in services:
+        for process in service.running.values():
+            process.kill()
+            process.wait()
+
+
+def test_victims_of_a_fault_are_named_and_kinds_that_have_none(struck):
+    outcome, pids = struck("kill:spare+raylet", "raylet", "service")
+    assert outcome.victims == (("raylet", pids["raylet"]),)
+    assert (outcome.fault, outcome.noted) == ("kill:spare+raylet", "no process of spare")
+    assert f"hit raylet {pids['raylet']}" in chaos_faults.line(1, outcome)
+    assert outcome.failed == ()
+    assert chaos_faults.killed([outcome, outcome]) == 2
+
+
+def test_another_kind_is_hit_where_the_kind_of_a_fault_has_no_process(struck):
+    outcome, pids = struck("kill:spare", "scheduler")
+    assert (outcome.fault, outcome.victims) == ("kill:scheduler", (("scheduler", pids["scheduler"]),))
+    assert outcome.noted == "no process of spare for kill:spare"
+
+
+def test_fault_that_reaches_nothing_fails(struck):
+    outcome, _ = struck("kill:spare")
+    assert outcome.failed == ("done: it reached no process",)
+    assert chaos_faults.killed([outcome]) == 0
+
+
+@pytest.fixture
+def serving(tmp_path):
+    """A service with a journal and a camera; each request of labels brings the next of ``commands``."""
+    folder = RunFolder.create(tmp_path, "run")
+    folder.journal.write_text("{}\n")
+    asked = []
+
+    class Serving:
+        runs, commands = folder, iter(())
+
+        def status(self):
+            return {"cameras": [{"id": "cam-1", "state": "serving", "frozen": False}]}
+
+        def change(self, method, path):
+            asked.append(path)
+            line = {"commands": [{"kind": one} for one in next(self.commands)]}
+            later = threading.Timer(0.1, lambda: folder.journal.open("a").write(json.dumps(line) + "\n"))
+            later.start()
+
+        def start(self):
+            asked.append("start")
+
+    return Serving(), asked
+
+
+def term(service, kind="swap"):
+    failed = []
+    fault = chaos_faults.Fault("term", (kind,))
+    around, chance = chaos_surroundings.Surroundings(), random.Random(1)
+    blow = chaos_blows.Blow(fault, service, around, (), chance, time.sleep, lambda failed: None, failed)
+    blow.strike()
+    return failed
+
+
+@pytest.mark.parametrize(("comes", "asked_for"), [(1, 1), (3, 3)])
+def test_labels_are_asked_for_until_the_moment_of_a_stop_comes(serving, monkeypatch, comes, asked_for):
+    monkeypatch.setattr(chaos_blows, "_MOMENT_S", 0.4)
+    service, asked = serving
+    service.commands = iter([["BeginPreparation"]] * (comes - 1) + [["ServeModel"]])
+    assert term(service) == []
+    assert asked == ["cameras/cam-1/labels"] * asked_for + ["start"]
+
+
+def test_stop_whose_moment_does_not_come_fails(serving, monkeypatch):
+    monkeypatch.setattr(chaos_blows, "_MOMENT_S", 0.2)
+    service, asked = serving
+    service.commands = iter([[]] * 3)
+    (said,) = term(service)
+    assert said.startswith("done: no ServeModel came")
+    assert asked[-1] == "start"
+
+
+def test_camera_is_unfrozen_for_a_retraining_where_all_are_frozen(tmp_path):
+    changes = []
+    service = SimpleNamespace(change=lambda method, path: changes.append(path))
+    cameras = {"cam-1": Terms(frozen=True), "cam-2": Terms(paused=True)}
+    terms = chaos_terms.FleetTerms(service, random.Random(1), cameras)
+    assert list(terms.retrainable(chaos_faults.Fault("restart"), [])) == []
+    retraining = chaos_faults.Fault("term", ("retraining",))
+    assert list(terms.retrainable(retraining, [])) == ["unfreeze cam-1"]
+    assert changes == ["cameras/cam-1/unfreeze"]
+    assert list(terms.retrainable(retraining, [])) == [], "one can be retrained"
+
+
 def test_lost_frames_and_answers_are_named(tmp_path):
     folder = RunFolder(tmp_path)
     writer = HourWriter(folder.hours("cam-1"))
@@ -120,6 +255,26 @@ def test_lost_frames_and_answers_are_named(tmp_path):
         "frames: cam-1 has 1 gaps on disk",
         "frames: 1 answers of cam-1 are on disk and not in the sink",
     ]
+
+
+def test_every_segment_of_a_journal_that_was_written_since_is_checked(tmp_path):
+    folder = RunFolder.create(tmp_path, "run")
+    journal = SegmentedJournal(folder, "thief", OPTIONS, segment_bytes=1)
+    run("thief", options=OPTIONS, journal=journal)
+    journal.close()
+    assert len(segments(folder)) > 3
+    assert journal_wrong(folder) == []
+    path = folder.journal_segment(1)
+    lines = path.read_text().splitlines()
+    last = max(n for n, line in enumerate(lines) if json.loads(line).get("commands"))
+    lines[last] = json.dumps({**json.loads(lines[last]), "commands": []})
+    path.write_text("\n".join(lines))
+    (said,) = journal_wrong(folder)
+    assert said.startswith("replay: ")
+    assert path.name in said
+    os.utime(path, (1000.0, 1000.0))
+    assert journal_wrong(folder, 999.0) == [said]
+    assert journal_wrong(folder, 1001.0) == []
 
 
 def test_clock_of_a_process_is_set_off_and_it_sleeps_as_long_as_it_should(tmp_path):
