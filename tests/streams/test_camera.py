@@ -1,5 +1,6 @@
 """Tests of live cameras over HTTP; RTSP is in ``test_rtsp.py``."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from mjpeg_camera import MjpegCamera
 from pydantic import ValidationError
 
 from ekya.core.errors import UserError
+from ekya.streams.ingest import camera as camera_module
 from ekya.streams.ingest.camera import ASSUMED_FPS, CameraSpec
 from ekya.streams.ingest.feed import Feed, LiveSample
 from ekya.streams.ingest.frame import Silence
@@ -52,6 +54,31 @@ def feed():
 )
 def test_camera_spec_accepts_camera_urls(url):
     assert CameraSpec(url=url).url == url
+
+
+@pytest.mark.parametrize("own", [None, "rtsp_transport;udp"])
+def test_camera_is_opened_with_the_options_of_the_environment(monkeypatch, own):
+    """OpenCV reads them from there only."""
+    key, seen = "OPENCV_FFMPEG_CAPTURE_OPTIONS", []
+    # So that what is set here goes with the test.
+    monkeypatch.setenv(key, "")
+    monkeypatch.delenv(key) if own is None else monkeypatch.setenv(key, own)
+    monkeypatch.setattr(camera_module, "_why_unreachable", lambda *_: None)
+    monkeypatch.setattr(
+        camera_module.cv2, "VideoCapture", lambda *_: seen.append(os.environ[key]) or Closed()
+    )
+    CameraSpec(url="rtsp://10.0.0.5/live").open(())
+    assert seen == ["rtsp_flags;prefer_tcp|fpsprobesize;0" if own is None else own]
+
+
+class Closed:
+    """Capture of a camera that gives no video."""
+
+    def isOpened(self):  # noqa: N802
+        return False
+
+    def release(self):
+        pass
 
 
 @pytest.mark.parametrize("url", ["gate.mp4", "ftp://u:secret@cam/x", "/dev/sda1", "rtsp:/cam", ""])
@@ -186,7 +213,7 @@ def test_camera_source_reconnects_with_back_off(monkeypatch):
     source = CameraSpec(url="/dev/video97", fps=5).open(())
     seen = source.watch()
     assert [type(next(seen)) for _ in range(6)] == [Silence] * 6
-    assert slept == [0.5, 1.0, 2.0, 4.0, 4.0]
+    assert slept == [0.5, 1.0, 2.0, 2.0, 2.0]
 
 
 def test_live_sample_ends_after_its_time(camera):
