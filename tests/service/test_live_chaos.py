@@ -49,7 +49,8 @@ def chaos(tmp_path):
 
 
 def test_invariants_hold_under_faults_of_processes(chaos) -> None:
-    told = chaos(("kill:spare+inference", "kill:raylet", "hang:gcs_server", "power"))
+    of_workers = ("kill:spare+inference", "stop:inference", "memory:inference")
+    told = chaos((*of_workers, "kill:raylet", "hang:gcs_server", "power"))
     assert told["restarts"] == 2, "of raylet and gcs_server; after the power cut the supervisor is new"
 
 
@@ -60,6 +61,7 @@ def test_invariants_hold_under_faults_of_what_surrounds_it(chaos) -> None:
         "port": True,
         "broker": MOSQUITTO,
         "term:retraining": True,
+        "term:swap": True,
     }
     told = chaos([fault for fault, is_there in there.items() if is_there])
     assert told["restarts"] == 0
