@@ -302,7 +302,7 @@ def _of_new_scene(stream: StreamState, event: ev.LabelsReady, requested: bool) -
         drifted_us=stream.drifted_us if newer else None,
         relabelling=False,
         more_labels_us=again_us,
-        requested=requested and again_us is not None,
+        requested=requested and (newer or again_us is not None),
     )
 
 

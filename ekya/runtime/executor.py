@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -123,6 +123,8 @@ class RayExecutor:
         self._overdue: set[Worker] = set()
         # Calls in flight by which workers enter or leave a process.
         self._moving: Counter[Worker] = Counter()
+        # Weights for inferences that are joining, which would not receive them.
+        self._postponed: defaultdict[StreamId, list[cmd.Command]] = defaultdict(list)
         self._inputs = RetrainInputs(actors, ready, keep_labels)
         self._profiler = ProfilerCalls(
             actors,
@@ -234,6 +236,8 @@ class RayExecutor:
             case cmd.StopRetraining():
                 self._shares.leave(retraining_holder(command.stream, command.job))
                 self.remote.send(command.stream, command.job)
+            case cmd.ServeModel() | cmd.RollBack() | cmd.AdoptModel() if self._joins(command.stream):
+                self._postponed[command.stream].append(command)
             case cmd.ServeModel():
                 self._serve(command)
             case cmd.RollBack():
@@ -260,6 +264,10 @@ class RayExecutor:
                 self._end_stream(command.stream)
 
     # Jobs
+
+    def _joins(self, stream: StreamId) -> bool:
+        """Returns whether a stream's inference is joining its process, which cannot take weights yet."""
+        return self._moving[stream, ev.Role.INFERENCE] > 0 and stream not in self._set_aside
 
     def _roll_back(self, command: cmd.RollBack) -> bool:
         """Sends earlier weights to a stream's inference; False if there are none."""
@@ -351,6 +359,9 @@ class RayExecutor:
                 # Not before: calls may overtake each other in a process.
                 self._actors.pause(stream, True)
             self._emit(ev.WorkerBack(now_us, stream, role))
+            if role is ev.Role.INFERENCE:
+                for command in self._postponed.pop(stream, []):
+                    self._execute(command)
         else:
             reason = "its process died as soon as it was back" if error is None else in_words(error)
             self._shares.died(Work(role), stream)  # of what was sent to it meanwhile
@@ -382,6 +393,7 @@ class RayExecutor:
     def _end_stream(self, stream: StreamId) -> None:
         """Ends a stream's workers; afterwards their events are ignored, except for their end."""
         self._set_aside.add(stream)
+        self._postponed.pop(stream, None)
         own = self._actors.streams[stream]
         for role in ev.Role:
             worker = own.worker(role)

@@ -116,8 +116,8 @@ class PreparationActor:
             preparation.overdue = self._auditor.streams()
         before, number = self._newest(command.window), _number(command.window, command.round)
         if before is not None:
-            # The labels of other streams stay valid.
-            preparation.labels = dict(before.labels)
+            # The labels of other streams stay valid, and the last ones of that round may still come.
+            preparation.labels = before.labels
         resized = share.resize(serial, command.share_milli)
         self._preparations.put(number, preparation)
         self._preparations.begun(number)

@@ -41,19 +41,23 @@ class RetrainingActor:
             one.begin(started_monotonic_ns)
 
     def admit(self, config: StreamActorConfig, started_monotonic_ns: int) -> None:
-        """Takes retrainings of a stream that is added to the run, or comes back to it."""
-        made = self._retraining_of(config)
-        made.begin(started_monotonic_ns)
+        """Takes retrainings of a stream that is added to the run, comes back, or whose process is new."""
         with self._changing:
-            self.streams = {**self.streams, config.stream: made}
+            one = self.streams.get(config.stream)
+            # One that is here may have begun a job already.
+            if one is None or one.is_leaving:
+                one = self._retraining_of(config)
+                self.streams = {**self.streams, config.stream: one}
+        one.begin(started_monotonic_ns)
 
     def leave(self, stream: StreamId) -> None:
         """Ends a stream's job at its next batch and frees what the stream holds here; others go on."""
+        leaving = self.streams.get(stream)
+        if leaving is None:
+            return
+        leaving.leave()
         with self._changing:
-            leaving = self.streams.get(stream)
-            self.streams = {one: its for one, its in self.streams.items() if one != stream}
-        if leaving is not None:
-            leaving.leave()
+            self.streams = {one: its for one, its in self.streams.items() if its is not leaving}
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Returns the events of all streams; waits up to the timeout for the first."""

@@ -18,6 +18,7 @@ from ekya.core.units import US_PER_S, JobId, StreamId
 from ekya.gpu.backends.backend import Resized
 from ekya.planning.placement.homes import PREPARATION_GPU
 from ekya.planning.placement.pack import free_milli_by_gpu
+from ekya.runtime.actor_errors import in_words
 from ekya.runtime.actor_processes import SHARES
 from ekya.runtime.fleet_actors import FleetActors
 from ekya.runtime.mailbox import RunClock
@@ -162,13 +163,21 @@ class ShareChanges:
 
     def _send(self, commands: list[ShareCommand]) -> None:
         for command in commands:
-            self._calls.add(self._call(command), partial(self._replied, command))
+            begins = command.holder in self._begin
+            self._calls.add(self._call(command), partial(self._replied, command, begins))
 
-    def _replied(self, command: ShareCommand, resized: Resized | None, error: RayError | None) -> None:
+    def _replied(
+        self, command: ShareCommand, begins: bool, resized: Resized | None, error: RayError | None
+    ) -> None:
         holder, now_us = command.holder, max(self._clock.now_us(), 0)
         # The death of a worker is handled elsewhere.
         if error is not None and not isinstance(error, RayActorError):
             _LOG.error("%s of %s could not change its share: %s", holder.work, holder.stream or "all", error)
+            if begins and holder.work is Work.RETRAINING and holder.stream is not None:
+                # Nothing has begun that could report its failure.
+                job, reason = JobId(holder.number), in_words(error)
+                self._emit(ev.RetrainFailed(now_us, holder.stream, job, reason))
+                self.leave(holder)
         if resized is None:
             return
         if command.changes:

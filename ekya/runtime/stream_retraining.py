@@ -63,6 +63,7 @@ class _Job:
         partners: labels of the streams that its weights may serve as well.
         best: None before the first epoch.
         keeps: whether pictures are kept of it at its end.
+        thread: that runs it.
         before: answers of the model that served, on the validation labels; None where they are not kept.
     """
 
@@ -74,6 +75,7 @@ class _Job:
     partners: tuple[StreamLabels, ...] = ()
     best: _Best | None = None
     keeps: bool = True
+    thread: threading.Thread | None = None
     before: Answered | None = None
 
 
@@ -84,6 +86,9 @@ class StreamRetraining:
         config: of the stream.
         mailbox: for events; shared with other streams of the process.
         peaks: of the process's GPU memory.
+
+    Attributes:
+        is_leaving: true from the call of ``leave`` on.
     """
 
     def __init__(self, config: StreamActorConfig, mailbox: Mailbox, peaks: MemoryPeaks) -> None:
@@ -103,6 +108,7 @@ class StreamRetraining:
         self._shared: dict[ModelVersion, tuple[SharedBlock, _Best]] = {}
         self._clock = RunClock(time.monotonic_ns())
         self._reported_s = time.monotonic()
+        self.is_leaving = False
 
     def begin(self, started_monotonic_ns: int) -> None:
         """Sets the start of the run."""
@@ -205,7 +211,8 @@ class StreamRetraining:
         return job
 
     def _set_to_work(self, job: _Job, work: Callable[[], None]) -> None:
-        threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True).start()
+        job.thread = threading.Thread(target=self._run, args=(job, work), name="retraining", daemon=True)
+        job.thread.start()
 
     def resize(self, job: JobId, share_milli: int, serial: int) -> Resized | None:
         """Changes the share of a running retraining; returns when it holds, None if overtaken."""
@@ -302,9 +309,12 @@ class StreamRetraining:
         return best
 
     def leave(self) -> None:
-        """Stops the job at its next batch; returns when it has ended and all weights are on disk."""
-        if self._jobs.job is not None:
-            self._jobs.job.share.stop()
+        """Stops the job at its next batch; returns when all that is kept of it is on disk."""
+        self.is_leaving, running = True, self._jobs.job
+        if running is not None:
+            running.share.stop()
+            if running.thread is not None:
+                running.thread.join()
         self.end()
 
     def end(self) -> None:

@@ -122,7 +122,14 @@ class WeightTransfer:
             # The accuracy arrives together with the weights, and is small.
             self._calls.add(accuracy, partial(self._stored, stream, transfer))
         swapped = own.inference.receive.remote(stream, weights, accuracy, version, job)
-        self._calls.add(swapped, partial(log_failure, "ServeModel"))
+        self._calls.add(swapped, partial(self._received, stream, transfer))
+
+    def _received(self, stream: StreamId, transfer: _Transfer, value: None, error: RayError | None) -> None:
+        """Takes the weights that serve for the newest ones again if these could not be sent."""
+        log_failure("ServeModel", value, error)
+        own = self._streams.get(stream)
+        if error is not None and own is not None and own.newest_weights is transfer.weights:
+            own.newest_weights = own.weights
 
     def roll_back(self, stream: StreamId) -> bool:
         """Sends the weights that were evaluated before to inference again; False if there are none."""

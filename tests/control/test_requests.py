@@ -250,6 +250,17 @@ def test_requested_labels_of_few_frames_are_made_again(reacts):
     assert (hand.stream().requested, hand.stream().more_labels_us) == (False, None)
 
 
+def test_labels_that_are_asked_for_once_more_are_made_once_more():
+    hand = opened_1(options=replace(OPTIONS, preparation_bursts=False, reacts_to_drift=False))
+    hand.give(101 * S, ev.PreparationEnded(101 * S, 1))
+    hand.give(120 * S, rq.LabelsRequested(120 * S, A, 110 * S))
+    hand.give(125 * S, rq.LabelsRequested(125 * S, A, 115 * S))
+    hand.give(126 * S, replace(labels(126 * S, A), since_us=110 * S))
+    assert hand.stream().requested
+    (begun,) = of(cmd.BeginPreparation, hand.give(127 * S, ev.PreparationEnded(127 * S, 1, round=1)))
+    assert [(asked.stream, asked.since_us) for asked in begun.streams] == [(A, 115 * S)]
+
+
 def test_labels_of_the_window_before_do_not_answer_a_request():
     hand = opened_1(options=replace(OPTIONS, preparation_bursts=False))
     hand.give(110 * S, rq.LabelsRequested(110 * S, A, 100 * S), labels(111 * S, A))

@@ -158,6 +158,64 @@ def test_leave_ends_the_job_of_its_stream_only(actor, trainers):
     assert finished.stream == "cam-2"
 
 
+def config_of(actor, stream):
+    """Returns the settings of a stream of the process."""
+    return actor.streams[stream]._config
+
+
+def test_stream_that_has_left_is_not_kept_and_may_come_back(actor, trainers):
+    start(actor, trainers, "cam-1", 1).may_end.set()
+    before, config = actor.streams["cam-1"], config_of(actor, "cam-1")
+    actor.leave("cam-1")
+    actor.leave("cam-1")
+    assert "cam-1" not in actor.streams
+    actor.admit(config, time.monotonic_ns())
+    assert actor.streams["cam-1"] is not before
+    trainers.clear()
+    start(actor, trainers, "cam-1", 2).may_end.set()
+
+
+def test_stream_of_a_new_process_keeps_the_job_that_has_begun(actor, trainers):
+    """Ray may carry out the call that begins it first."""
+    trainer = start(actor, trainers, "cam-1", 1)
+    before = actor.streams["cam-1"]
+    actor.admit(config_of(actor, "cam-1"), time.monotonic_ns())
+    assert actor.streams["cam-1"] is before
+    trainer.may_end.set()
+
+
+def test_stream_that_comes_back_while_it_leaves_is_another_one(actor, trainers):
+    trainer = start(actor, trainers, "cam-1", 1)
+    assert trainer.inside.wait(10)
+    before, config = actor.streams["cam-1"], config_of(actor, "cam-1")
+    left = threading.Thread(target=actor.leave, args=("cam-1",))
+    left.start()
+    while not before.is_leaving:
+        time.sleep(0.001)
+    actor.admit(config, time.monotonic_ns())
+    trainer.may_end.set()
+    left.join(10)
+    assert actor.streams["cam-1"] is not before
+
+
+def test_leave_returns_when_nothing_more_is_written(actor, trainers, monkeypatch):
+    written, may_write = [], threading.Event()
+
+    def keep(_self, _memory):
+        may_write.wait(10)
+        written.append(True)
+
+    monkeypatch.setattr(module.StreamPictures, "keep_exemplars", keep)
+    start(actor, trainers, "cam-1", 1).may_end.set()
+    left = threading.Thread(target=actor.leave, args=("cam-1",))
+    left.start()
+    left.join(0.1)
+    assert left.is_alive()
+    may_write.set()
+    left.join(10)
+    assert written == [True]
+
+
 def test_peak_of_memory_is_known_only_of_a_job_alone(monkeypatch):
     monkeypatch.setattr("ekya.models.edge.device_memory.peak_bytes", lambda: 700)
     peaks = MemoryPeaks()

@@ -183,6 +183,21 @@ def test_failed_order_does_not_confirm_a_share(fleet, caplog, error, logged):
     assert len(caplog.records) == logged
 
 
+def test_retraining_that_could_not_be_sent_has_failed_and_frees_its_share(fleet):
+    fleet.begin(retraining_holder(A, JOB), 1000, "retraining/a")
+    fleet.record[-1].fail(RayTaskError("start", "a trace", ValueError("its weights are lost")))
+    fleet.take()
+    fleet.in_flight.wait(0)
+    (failed,) = fleet.emitted
+    assert (type(failed), failed.stream, failed.job) == (ev.RetrainFailed, A, JOB)
+    assert "its weights are lost" in failed.reason
+    (stop,) = fleet.record
+    assert fleet.take() == [("retraining/a", "stop", A, JOB)]
+    fleet.reply(stop, 0)
+    fleet.begin(retraining_holder(B, JobId(2)), 1000, "retraining/b")
+    assert fleet.take() == [("retraining/b", "start", 1000, 3)]
+
+
 def options(**changes):
     return replace(LoopOptions(S, 1, 2000, 100, 100, 0.0, 500, S, S, (), (), ()), **changes)
 

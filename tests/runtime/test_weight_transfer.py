@@ -2,7 +2,7 @@
 
 import pytest
 from fake_actors import FakeActors
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from ekya.core import events as ev
 from ekya.core.units import JobId, ModelVersion
@@ -84,6 +84,18 @@ def test_weights_lost_before_their_hot_swap_are_never_served(over_ipc, actors, o
     assert over_ipc.on_event(swapped(1)) == []
     assert own.weights == "base"
     assert "cam: weights 1 serve, and were lost with their trainer" in caplog.text
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_weights_that_could_not_be_sent_are_not_the_newest(through_store, actors, own, calls, newer):
+    """Otherwise every retraining would begin from them, and fail."""
+    through_store.send(CAM, JOB, [])
+    (received,) = actors.calls("receive")
+    if newer:
+        through_store.send(CAM, JobId(2), [])
+    received.fail(RayTaskError("send", "a trace", LookupError("there is no such job")))
+    calls.wait(1.0)
+    assert own.newest_weights == (actors.calls("send")[1].references[0] if newer else "base")
 
 
 def test_roll_back_without_evaluated_weights_sends_nothing(through_store, actors):

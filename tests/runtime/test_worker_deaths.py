@@ -8,6 +8,7 @@ from ekya.control.share_ledger import ShareLedger
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.configs import InferenceConfig
+from ekya.core.units import JobId
 from ekya.runtime import executor
 from ekya.runtime.share_changes import TIMEOUTS
 
@@ -115,6 +116,29 @@ def test_camera_of_a_paused_stream_is_closed_again_once_it_has_joined(run, pause
     before = len(run.actors.arguments("pause", run.process))
     assert run.reply(join) == [(BACK, CAM)]
     assert run.actors.arguments("pause", run.process)[before:] == ([(CAM, True)] if paused else [])
+
+
+def test_weights_for_an_inference_that_joins_are_sent_when_it_has_joined(run):
+    """Before, the process would ignore them."""
+    run.executor.execute([start_retraining(CAM, 1), start_retraining(OTHER, 2)])
+    run.kill(run.process)
+    first = run.restart(CAM)
+    run.executor.execute([cmd.ServeModel(CAM, JobId(1), 4), cmd.RollBack(CAM, "worse")])
+    assert run.actors.calls("receive") == []
+    assert run.reply(first, RayActorError()) == [(DIED, CAM)]
+    again = run.restart(CAM)
+    assert run.actors.calls("receive") == []
+    assert run.reply(again) == [(BACK, CAM)]
+    assert run.actors.arguments("receive", run.process)[0][-2:] == (1, JobId(1))
+
+
+def test_weights_for_a_stream_that_is_set_aside_while_it_joins_are_dropped(run):
+    run.executor.execute([start_retraining(CAM, 1)])
+    run.kill(run.process)
+    join = run.restart(CAM)
+    run.executor.execute([cmd.ServeModel(CAM, JobId(1), 4), cmd.SetAside(CAM, "it keeps dying")])
+    run.reply(join)
+    assert run.actors.calls("receive") == []
 
 
 def test_stream_that_dies_while_it_is_prepared_is_started_again(run):
