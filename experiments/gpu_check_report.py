@@ -11,7 +11,7 @@ from ekya.system.files import write_text_atomic
 WORDS: Mapping[bool | None, str] = {True: "yes", False: "**no**", None: "not measured"}
 
 _HERE = f"{Path(__file__).resolve().parents[1]}/"
-"""Where this tree lies, which is nobody's business: paths are told from here."""
+"""Folder of this tree, which is left out of the paths that are told."""
 
 BEGIN, END = "<!-- gpu-check: begin -->", "<!-- gpu-check: end -->"
 
