@@ -16,7 +16,7 @@ SIGNATURE = "X-Ekya-Signature"
 
 _MOST_READ_BYTES = 65_536
 _LONGEST_READ_S = 0.5
-"""How much of a reply's body is read, and how long it is waited for."""
+"""Bytes of a reply that are read, and seconds for which it is waited for."""
 
 
 class _Session(requests.Session):
