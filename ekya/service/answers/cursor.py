@@ -13,7 +13,7 @@ from ekya.core.units import StreamId
 from ekya.system.files import user_errors, write_text_atomic
 
 SAVE_EVERY_S = 1.0
-"""At most this long is delivered again after a crash."""
+"""Of a backlog, what was sent within this time is delivered again after a crash."""
 
 _BEFORE_FIRST = -1
 

@@ -187,7 +187,8 @@ class _Delivery:
                 self._deliver(stream, rows, clock)
                 self._waiting_us[stream] = int(rows.t_us[-1])  # there may be more
                 some = True
-        self._cursor.save_at_times()
+        if not some:
+            self._cursor.save()
         return some
 
     def _look_at_others(self, streams: Sequence[StreamId]) -> None:
