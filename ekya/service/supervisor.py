@@ -54,7 +54,7 @@ class Patience:
     silent_s: float = 60.0
     start_s: float = 900.0
     leftover_s: float = 1.0
-    delay_s: float = 0.5
+    delay_s: float = 0.1
     longest_delay_s: float = 30.0
     healthy_s: float = 60.0
 
