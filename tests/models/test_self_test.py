@@ -44,7 +44,9 @@ print(json.dumps({"way": str(way), "ratios": ratios}))
 
 @pytest.mark.live
 @pytest.mark.virtual
-@pytest.mark.parametrize("isa", ["", "AVX2", "SSE41"])
+@pytest.mark.parametrize(
+    "isa", ["", *(pytest.param(isa, marks=pytest.mark.long) for isa in ("AVX2", "SSE41"))]
+)
 def test_choose_way_is_never_a_tenth_slower_than_plain(isa) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
     if isa:
