@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.okita.oasis import Oasis
+from ekya.fleet.policy.okita.oasis import Bounds, Oasis, OasisFixed
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
@@ -19,19 +19,33 @@ from ekya.fleet.sim.okita_physics import OkitaPhysics
 from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload
 from ekya.results.report.themes import LIGHT
 
-OKITA, OURS, OASIS, DRF, FIFO = "okita", "okita-joint", "oasis", "drf", "okita-fifo"
-BASELINES = (OASIS, DRF, FIFO)
-STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO), LIGHT.streams, strict=False))
+OKITA, FIT, OURS, OASIS, FIXED, DRF, FIFO = (
+    "okita",
+    "okita-fit",
+    "okita-joint",
+    "oasis",
+    "oasis-fixed",
+    "drf",
+    "okita-fifo",
+)
+BASELINES = (OASIS, FIXED, DRF, FIFO)
+STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO, FIT, FIXED), LIGHT.streams, strict=False))
+
+JUDGED_SEEDS = range(100, 110)
+"""Seeds on which `okita-fit` is compared, committed before any policy played them; 0 to 9 are for tuning."""
 
 
-def players(setting: OkitaSetting, weights: Weights | None = None) -> dict[str, FleetPolicy]:
-    """Returns all policies, for the slots of a workload."""
+def players(world: OkitaWorkload, weights: Weights | None = None) -> dict[str, FleetPolicy]:
+    """Returns all policies, for a workload."""
+    setting = world.setting
     slot_us, until_us = setting.slot_us, setting.slots * setting.slot_us
     weights = Weights() if weights is None else weights
     chosen: Sequence[FleetPolicy] = (
         OkitaJoint(slot_us, weights, until_us=until_us),
         Okita(slot_us, weights, until_us=until_us),
+        Okita(slot_us, weights, until_us=until_us, fit=True),
         Oasis(slot_us),
+        OasisFixed(slot_us, Bounds.of(world.jobs, slot_us)),
         Drf(slot_us),
         OkitaFifo(slot_us),
     )
@@ -69,7 +83,7 @@ def play_all(
     for seed in seeds:
         world = made(setting, seed)
         for name in names:
-            rows.append(play(world, players(setting)[name], seed))
+            rows.append(play(world, players(world)[name], seed))
             step()
     return rows
 

@@ -79,8 +79,9 @@ def main(full: Full = False, seed: Seed = 0, json_to: Json = None, out: Out = RE
         with tell.steps("Factors", len(cases) * len(seeds)) as step:
             for figure, name, factors in cases:
                 for one in seeds:
-                    policy = players(setting, weights_of(figure, factors))[OKITA]
-                    played = play(simulation(setting, one), policy, one)
+                    world = simulation(setting, one)
+                    policy = players(world, weights_of(figure, factors))[OKITA]
+                    played = play(world, policy, one)
                     rows.append({"figure": figure, "factors": name, **played})
                     step()
         tell.publish(found(rows))

@@ -15,7 +15,7 @@ from ekya.fleet.policy.job import EpochUs, TrainJob
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.okita.oasis import Oasis
+from ekya.fleet.policy.okita.oasis import Bounds, Oasis, OasisFixed
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.andreas_physics import AndreasPhysics
@@ -29,7 +29,7 @@ from ekya.fleet.sim.andreas_workload import (
 from ekya.fleet.sim.deep_edge.physics import EdgePhysics
 from ekya.fleet.sim.deep_edge.workload import edge_experiment
 from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
+from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload, simulation
 from ekya.fleet.sim.physics import Physics
 
 
@@ -117,16 +117,20 @@ ANDREAS_POLICIES: Mapping[str, Callable[[int | None], FleetPolicy]] = MappingPro
 )
 """Factories of policies from the time of a restart in microseconds; None where moves cost nothing."""
 
-OKITA_POLICIES: Mapping[str, Callable[[int, int], FleetPolicy]] = MappingProxyType(
+OKITA_POLICIES: Mapping[str, Callable[[OkitaWorkload], FleetPolicy]] = MappingProxyType(
     {
-        "okita": lambda slot_us, until_us: Okita(slot_us, until_us=until_us),
-        "okita-joint": lambda slot_us, until_us: OkitaJoint(slot_us, until_us=until_us),
-        "okita-fifo": lambda slot_us, _: OkitaFifo(slot_us),
-        "drf": lambda slot_us, _: Drf(slot_us),
-        "oasis": lambda slot_us, _: Oasis(slot_us),
+        "okita": lambda world: Okita(world.setting.slot_us, until_us=world.setting.until_us),
+        "okita-fit": lambda world: Okita(world.setting.slot_us, until_us=world.setting.until_us, fit=True),
+        "okita-joint": lambda world: OkitaJoint(world.setting.slot_us, until_us=world.setting.until_us),
+        "okita-fifo": lambda world: OkitaFifo(world.setting.slot_us),
+        "drf": lambda world: Drf(world.setting.slot_us),
+        "oasis": lambda world: Oasis(world.setting.slot_us),
+        "oasis-fixed": lambda world: OasisFixed(
+            world.setting.slot_us, Bounds.of(world.jobs, world.setting.slot_us)
+        ),
     }
 )
-"""Factories of policies from the length of a slot and the end of the last slot, in microseconds."""
+"""Factories of policies for a workload."""
 
 
 _ANDREAS_NODES = 10
@@ -159,17 +163,10 @@ def _okita(asked: Asked, _done: object) -> Draw:
     usual = OkitaSetting()
     setting = replace(usual, sites=asked.nodes or usual.sites, jobs=asked.jobs or usual.jobs)
 
-    def asked_in_slots(
-        make: Callable[[int, int], FleetPolicy], slot_us: int, until_us: int
-    ) -> Callable[[], FleetPolicy]:
-        return lambda: make(slot_us, until_us)
-
     def draw(seed: int) -> World:
         drawn = simulation(setting, seed)
-        slot_us = drawn.setting.slot_us
-        until_us = slot_us * drawn.setting.slots
-        policies = {name: asked_in_slots(make, slot_us, until_us) for name, make in OKITA_POLICIES.items()}
-        return World(drawn.jobs, drawn.places, OkitaPhysics(slot_us), policies, "cost units")
+        policies = {name: partial(make, drawn) for name, make in OKITA_POLICIES.items()}
+        return World(drawn.jobs, drawn.places, OkitaPhysics(drawn.setting.slot_us), policies, "cost units")
 
     return draw
 

@@ -85,6 +85,11 @@ class OkitaSetting:
         """Length of a slot in microseconds."""
         return self.slot_s * US_PER_S
 
+    @property
+    def until_us(self) -> int:
+        """End of slot T in microseconds."""
+        return self.slots * self.slot_us
+
 
 TESTBED = OkitaSetting(sites=_TESTBED_SITES, jobs=10, slots=30, slot_s=1200, come_within=10)
 """Parameters of §V.A's testbed."""

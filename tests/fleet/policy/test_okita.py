@@ -9,27 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.job import Left
-from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo, fair_numbers, this_slot
+from ekya.fleet.policy.okita.fixed import OkitaFifo, fair_numbers, this_slot
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
 from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
-from ekya.fleet.policy.okita.joint import OkitaJoint, filled_up, give_out, link_costs
-from ekya.fleet.policy.okita.oasis import Oasis
+from ekya.fleet.policy.okita.joint import filled_up, give_out, link_costs
+from ekya.fleet.policy.okita.oasis import Bounds, OasisFixed
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
 from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.fleet.sim.okita_physics import OkitaPhysics
 from ekya.fleet.sim.okita_workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
+from ekya.fleet.worlds import OKITA_POLICIES
 
 SLOT_US = 1_800_000_000
-POLICIES = {
-    "okita": Okita(SLOT_US, until_us=10 * SLOT_US),
-    "okita-fifo": OkitaFifo(SLOT_US),
-    "okita-fifo drawn": OkitaFifo(SLOT_US, None),
-    "drf": Drf(SLOT_US),
-    "oasis": Oasis(SLOT_US),
-    "okita-joint": OkitaJoint(SLOT_US),
-}
+POLICIES = {**OKITA_POLICIES, "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None)}
 
 worlds = st.builds(
     lambda sites, jobs, cost, seed: simulation(OkitaSetting(sites, jobs, 5, cost=cost), seed),
@@ -67,7 +61,7 @@ def play(policy, world):
 @settings(max_examples=12)
 @given(worlds)
 def test_all_constraints_are_kept_to_the_end(name, world) -> None:
-    outcome, seen = play(POLICIES[name], world)
+    outcome, seen = play(POLICIES[name](world), world)
     assert not outcome.unfinished
     for job in world.jobs:
         mine = [(slot, assignment) for slot, who, assignment in seen if who == job.name]
@@ -87,7 +81,7 @@ def test_all_constraints_are_kept_to_the_end(name, world) -> None:
 @settings(max_examples=8)
 @given(worlds)
 def test_the_same_world_goes_the_same_way(name, world) -> None:
-    assert play(POLICIES[name], world)[1] == play(POLICIES[name], world)[1]
+    assert play(POLICIES[name](world), world)[1] == play(POLICIES[name](world), world)[1]
 
 
 def view_of(world, now_slots=6):
@@ -102,7 +96,7 @@ def test_the_order_of_jobs_in_the_view_does_not_matter(name, world, random) -> N
     view = view_of(world)
     jobs = list(view.jobs)
     random.shuffle(jobs)
-    one, other = POLICIES[name].decide(view), POLICIES[name].decide(replace(view, jobs=tuple(jobs)))
+    one, other = (POLICIES[name](world).decide(each) for each in (view, replace(view, jobs=tuple(jobs))))
     assert {each.job: each for each in one.assignments} == {each.job: each for each in other.assignments}
     assert one.waiting == other.waiting
 
@@ -111,7 +105,7 @@ def test_the_order_of_jobs_in_the_view_does_not_matter(name, world, random) -> N
 def test_fifo_and_drf_never_change_a_deployment(name) -> None:
     world = simulation(OkitaSetting(sites=5, jobs=8, slots=5), 1)
     deployed = {}
-    for _, job, assignment in play(POLICIES[name], world)[1]:
+    for _, job, assignment in play(POLICIES[name](world), world)[1]:
         what = {(part.node, part.workers) for part in assignment.parts}, assignment.server
         assert deployed.setdefault(job, what) == what
 
@@ -305,11 +299,46 @@ def test_a_site_that_fails_gets_nothing_and_its_data_is_sent_elsewhere() -> None
     world = simulation(OkitaSetting(sites=4, jobs=3, slots=5), 3)
     view = view_of(world)
     nodes = {name: node for name, node in view.places.nodes.items() if name != "site-001"}
-    for policy in POLICIES.values():
+    for make in POLICIES.values():
+        policy = make(world)
+        policy.decide(view)  # one that remembers schedules has some with the site
         decision = policy.decide(replace(view, places=replace(view.places, nodes=nodes)))
         assert decision.assignments
         for assignment in decision.assignments:
             assert "site-001" not in {*(part.node for part in assignment.parts), assignment.server}
+
+
+def test_okita_fit_begins_with_fewer_workers_where_okita_waits() -> None:
+    world = simulation(OkitaSetting(sites=4, jobs=12, slots=1), 2)
+    view = view_of(world)
+    letter, fit = (workers_of(OKITA_POLICIES[name](world), view) for name in ("okita", "okita-fit"))
+    more = fit.keys() - letter.keys()
+    assert len(fit) >= len(letter) and more
+    for job in more:
+        alone = workers_of(Okita(SLOT_US), replace(view, jobs=(view.state(job),)))
+        assert fit[job] < alone[job]
+
+
+def workers_of(policy, view):
+    """Returns the number of workers that each assigned job gets."""
+    assignments = policy.decide(view).assignments
+    return {each.job: sum(part.workers for part in each.parts) for each in assignments}
+
+
+@settings(max_examples=12)
+@given(worlds)
+def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
+    """They are those of a decision about the jobs that have arrived by then, without what comes later."""
+    played = [
+        (slot, job, assignment.parts, assignment.server)
+        for slot, job, assignment in play(OKITA_POLICIES["oasis-fixed"](world), world)[1]
+    ]
+    first = min(job.arrives_us for job in world.jobs)
+    early = tuple(job for job in world.jobs if job.arrives_us == first)
+    bounds = Bounds.of(world.jobs, SLOT_US)
+    alone = play(OasisFixed(SLOT_US, bounds), replace(world, jobs=early))[1]
+    for slot, job, assignment in alone:
+        assert (slot, job, assignment.parts, assignment.server) in played
 
 
 def test_the_testbed_is_scheduled_too() -> None:

@@ -1,27 +1,35 @@
 """Baseline OASiS (Bao et al., "Online Job Scheduling in Distributed Machine Learning Clusters"), as in §V.A.
 
 An arriving job gets the schedule over future slots with the least total cost of deployment and latency; unit
-costs of resources grow exponentially with their utilisation in a slot. Bandwidth is ignored.
+costs of resources grow exponentially with their utilisation in a slot: L (U/L)^x for the utilisation x, as in
+that paper. Bandwidth is ignored. Its jobs have utilities that fall with time, Okita's have costs that grow: a
+job's stake v is its cost if it ends within one slot.
 
-Implementation:
+Okita's paper says no more than that, so there are two readings:
 
-- Schedules are computed again in every slot, in the order of arrival, for the remaining work of each job.
-  Earlier jobs are planned first and see the same prices, so they get the rest of their schedules again;
-  nothing has to be stored.
-- A site's resource with the utilisation x costs L (U/L)^x, as in that paper. A job's stake v is its cost if
-  it ends within one slot. L makes all of its worker-slots (W) cost v/4 in total on free resources, U makes
-  one of them cost v on fully used ones.
-- Ties between sites are broken by Okita's Q, as for the other baselines.
-- The parameter server is placed where it is cheapest in each slot.
+- `oasis`: prices by job. L makes all of the job's worker-slots cost v/4 in total on free resources, U makes
+  one of them cost v on fully used ones. Schedules are computed again in every slot, in the order of arrival,
+  for the remaining work of each job. Earlier jobs are planned first and see the same prices, so they get the
+  rest of their schedules again; nothing has to be stored.
+- `oasis-fixed`: as in OASiS's paper, bounds of prices over all jobs, and a schedule that is fixed at arrival.
+  U of a resource is the largest stake per unit of it in a worker or a parameter server; L the smallest stake
+  per unit in all of a job's worker-slots, divided by 4. What a schedule leaves, since sites train whole
+  chunks, is scheduled when it is over; so is the rest of a job whose site has failed.
+
+In both, ties between sites are broken by Okita's Q, as for the other baselines, and the parameter server is
+placed where it is cheapest in each slot.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
 
 import numpy as np
 
+from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, server_room
 from ekya.fleet.policy.okita.placing import Weights, quality
 from ekya.fleet.policy.okita.transfer import transfers, workloads
@@ -31,9 +39,13 @@ _LONGEST = 400
 """Upper bound of the planned slots; a schedule ends long before."""
 
 
+Prices = Callable[[Ground, Task, Floats, Floats], Floats]
+"""Returns what a container costs at each site, R: of a task, with these needs, K, at a utilisation, R x K."""
+
+
 @dataclass(frozen=True, slots=True)
 class Oasis:
-    """Cheapest schedules by unit resource costs.
+    """Cheapest schedules by unit resource costs of each job, again in every slot.
 
     Attributes:
         every_us: length of a slot.
@@ -45,23 +57,94 @@ class Oasis:
     def decide(self, view: FleetView) -> Decision:
         """Plans every job's schedule, and assigns its first slot."""
         ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
         free: list[Floats] = []
-        assignments, waiting = list[Assignment](), {}
-        for task in sorted(tasks, key=lambda task: (task.job.arrives_us, task.job.name)):
-            plan = _cheapest(ground, task, free)
-            if plan is None:
-                waiting[task.job.name] = "no site can hold its parameter server and a worker"
-                continue
-            for slot, (workers, server) in enumerate(zip(plan.workers, plan.servers, strict=True)):
-                if workers.any():
-                    free[slot] = free[slot] - task.needs(workers, int(server))
-            if not plan.workers[0].any():
-                begins = int(np.flatnonzero(plan.workers.any(axis=1))[0])
-                waiting[task.job.name] = f"its schedule begins in {begins} slots, when resources cost less"
-                continue
-            assignments.append(_first_slot(ground, task, plan))
-        return Decision(tuple(assignments), waiting)
+        plans = []
+        for task in _in_order(ground, view, self.every_us):
+            plan = _cheapest(ground, task, free, _of_job)
+            plans.append((task, plan))
+            if plan is not None:
+                plan.take(task, free)
+        return _decided(ground, plans)
+
+
+@dataclass(frozen=True, slots=True)
+class OasisFixed:
+    """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
+
+    Attributes:
+        every_us: length of a slot.
+        bounds: of prices, over all jobs.
+    """
+
+    every_us: int
+    bounds: "Bounds"
+    name: str = "oasis-fixed"
+    _plans: dict[JobName, tuple[int, "_Plan"]] = field(default_factory=dict)
+
+    def decide(self, view: FleetView) -> Decision:
+        """Plans the schedules of jobs that have none, and assigns the present slot of all."""
+        ground = Ground.of(view)
+        slot = view.now_us // self.every_us
+        tasks = _in_order(ground, view, self.every_us)
+        free: list[Floats] = []
+        plans: dict[JobName, _Plan | None] = {}
+        for task in tasks:
+            if (kept := self._kept(ground, task, slot)) is not None:
+                free += [ground.capacity] * (len(kept.workers) - len(free))
+                kept.take(task, free)
+                plans[task.job.name] = kept
+        for task in tasks:
+            if task.job.name not in plans:
+                plan = _cheapest(ground, task, free, self.bounds)
+                plans[task.job.name] = plan
+                if plan is not None:
+                    plan.take(task, free)
+                    self._plans[task.job.name] = slot, plan
+        return _decided(ground, [(task, plans[task.job.name]) for task in tasks])
+
+    def _kept(self, ground: Ground, task: Task, slot: int) -> "_Plan | None":
+        """Returns the rest of a job's schedule; None where it is over, or a site of it has failed."""
+        since, plan = self._plans.get(task.job.name, (slot, None))
+        if plan is None or slot - since >= len(plan.workers):
+            return None
+        rest = plan.after(slot - since)
+        failed = [place for place, node in enumerate(ground.nodes) if node is None]
+        servers = rest.servers[rest.workers.any(axis=1)]
+        return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bounds:
+    """Bounds of prices over all jobs, by unit of a resource.
+
+    Attributes:
+        lowest: L.
+        highest: U, by name of the resource.
+    """
+
+    lowest: float
+    highest: dict[str, float]
+
+    @classmethod
+    def of(cls, jobs: Iterable[TrainJob], slot_us: int) -> "Bounds":
+        """Returns the bounds over jobs, of which at least one needs something."""
+        lowest, highest = inf, dict[str, float]()
+        for job in jobs:
+            stake = job.waiting.of(slot_us / US_PER_S)
+            slots = ceil(sum(job.chunks.values()) / job.chunks_per_slot)
+            needs = [*job.worker.items(), *job.server.items()]
+            for name, amount in needs:
+                if amount > 0:
+                    highest[name] = max(highest.get(name, 0.0), stake / amount)
+            units = sum(job.worker.values()) * slots + sum(job.server.values())
+            if units > 0:
+                lowest = min(lowest, stake / (4 * units))
+        return cls(lowest, highest)
+
+    def __call__(self, ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
+        """Returns the prices of a container; see ``Prices``."""
+        highest = np.array([self.highest.get(name, self.lowest) for name in ground.resources])
+        return np.asarray((needs * self.lowest * (highest / self.lowest) ** taken).sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +154,35 @@ class _Plan:
     workers: Ints
     servers: Ints
     order: Ints
+
+    def after(self, slots: int) -> "_Plan":
+        """Returns the schedule without its first slots."""
+        return _Plan(self.workers[slots:], self.servers[slots:], self.order)
+
+    def take(self, task: Task, free: list[Floats]) -> None:
+        """Takes its resources from the slots, which are at least as many."""
+        for slot, (workers, server) in enumerate(zip(self.workers, self.servers, strict=True)):
+            if workers.any():
+                free[slot] = free[slot] - task.needs(workers, int(server))
+
+
+def _in_order(ground: Ground, view: FleetView, slot_us: int) -> list[Task]:
+    tasks = [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+    return sorted(tasks, key=lambda task: (task.job.arrives_us, task.job.name))
+
+
+def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Decision:
+    """Assigns the first slot of each plan."""
+    assignments, waiting = list[Assignment](), {}
+    for task, plan in plans:
+        if plan is None:
+            waiting[task.job.name] = "no site can hold its parameter server and a worker"
+        elif not plan.workers[0].any():
+            begins = int(np.flatnonzero(plan.workers.any(axis=1))[0])
+            waiting[task.job.name] = f"its schedule begins in {begins} slots, when resources cost less"
+        else:
+            assignments.append(_first_slot(ground, task, plan))
+    return Decision(tuple(assignments), waiting)
 
 
 def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
@@ -84,12 +196,14 @@ def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
     return as_assignment(ground, task, workers, server, moves, reason)
 
 
-def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
+def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) -> _Plan | None:
     """Returns the cheapest plan over all lengths; extends ``free`` by the slots that it examines."""
     order = np.argsort(-quality(ground, task, ground.capacity, Weights()), kind="stable")
     wanted = task.workers_at_most()
     # Lower bound: all workers and one parameter server on free resources.
-    least = task.waiting_cost(1) / (4 * wanted) * (wanted + 1) * (1 - 1e-9)
+    nothing = np.zeros_like(ground.capacity)
+    cheapest = wanted * prices(ground, task, task.worker, nothing).min()
+    least = (cheapest + prices(ground, task, task.server, nothing).min()) * (1 - 1e-9)
     rooms, units, servers, server_costs = [], [], [], []
     best, best_cost, untouched = None, inf, 0
     for length in range(1, _LONGEST + 1):
@@ -98,7 +212,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
             break
         if len(free) < length:
             free.append(ground.capacity)
-        held, unit, server, server_cost = _slot(ground, task, free[length - 1], order)
+        held, unit, server, server_cost = _slot(ground, task, free[length - 1], order, prices)
         rooms.append(held)
         units.append(unit)
         servers.append(server)
@@ -117,24 +231,28 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats]) -> _Plan | None:
     return _Plan(workers, np.array(servers[: len(best)]), order)
 
 
-def _slot(ground: Ground, task: Task, free: Floats, order: Ints) -> tuple[Ints, Floats, int, float]:
+def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
+    """Returns the prices of a container between the bounds of its own job; see ``Prices``."""
+    needed, wanted = needs > 0, task.workers_at_most()
+    prices = task.waiting_cost(1) / (4 * wanted) * (4.0 * wanted) ** taken
+    return np.asarray(prices[:, needed].mean(axis=1)) if needed.any() else np.zeros(len(prices))
+
+
+def _slot(
+    ground: Ground, task: Task, free: Floats, order: Ints, prices: Prices
+) -> tuple[Ints, Floats, int, float]:
     """Returns workers that fit and their unit cost, by ``order``; the parameter server's site and cost."""
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)
-    at_stake = task.waiting_cost(1)
     wanted = task.workers_at_most()
-    prices = at_stake / (4 * wanted) * (4.0 * wanted) ** taken
-
-    def unit(needs: Floats) -> Floats:
-        return np.asarray(prices[:, needs > 0].mean(axis=1)) if (needs > 0).any() else np.zeros(len(prices))
-
+    unit = prices(ground, task, task.worker, taken)[order]
     alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
-    at_server = np.where(beside >= 0, unit(task.server), inf)[order]
+    at_server = np.where(beside >= 0, prices(ground, task, task.server, taken), inf)[order]
     server = int(order[np.argmin(at_server)])
     if beside[server] < 0:
-        return np.zeros_like(alone), unit(task.worker)[order], server, 0.0
+        return np.zeros_like(alone), unit, server, 0.0
     held = alone.copy()
     held[server] = beside[server]
-    return np.minimum(held, wanted)[order], unit(task.worker)[order], server, float(at_server.min())
+    return np.minimum(held, wanted)[order], unit, server, float(at_server.min())
 
 
 def _fill(
