@@ -22,9 +22,12 @@ pytestmark = [pytest.mark.live, pytest.mark.long]
 
 @pytest.fixture
 def fleet(tmp_path):
-    """The first camera of the shipped fleet twice: both are moved at once. The gate lets all weights pass."""
+    """The first camera of the shipped fleet twice: both are moved at once. The gate lets all weights pass.
+
+    Five windows, since the planner may find in one of them that a joint retraining does not pay.
+    """
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"name": "twins", "windows": 3, "drift": {"joint": True}, "shadow_gate": {"margin": 0.99}}
+    raw |= {"name": "twins", "windows": 5, "drift": {"joint": True}, "shadow_gate": {"margin": 0.99}}
     first = raw["streams"][0]
     raw["streams"] = [first, {**first, "id": "twin", "source": {**first["source"], "seed": 999}}]
     path = tmp_path / "twins.yaml"

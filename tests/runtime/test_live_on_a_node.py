@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -39,7 +40,8 @@ from ekya.runtime.run_session import NullCoordinator, RunSession
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
 EAST, WEST = NodeName("east"), NodeName("west")
-WINDOW_S = 5
+WINDOW_S, WINDOWS = 5, 4
+"""On a slow machine the first labels may not come before the third window."""
 TIMEOUT_S = 120
 
 
@@ -149,7 +151,7 @@ def nodes():
 @pytest.fixture
 def fleet(tmp_path):
     raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-    raw |= {"name": "one", "window_s": WINDOW_S, "windows": 2, "gpus": 1.0}
+    raw |= {"name": "one", "window_s": WINDOW_S, "windows": WINDOWS, "gpus": 1.0}
     raw["edge"] = {"model": "resnet18", "resolution": 32}  # it has everything to learn
     raw["preparation"] = {"share_milli": 700, "fraction": 0.15}
     raw["streams"] = raw["streams"][:1]
@@ -205,13 +207,15 @@ def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet,
         there = actors_of_the_run()
     assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].ray_node_id}
     folder = RunFolder(tmp_path / "one")
-    assert not events_of(folder, ev.WindowOpened), "it begins when everybody is ready"
+    assert not folder.journal.exists(), "it begins when everybody is ready"
     ray.get(server.begin.remote())
     assert ray.get(running, timeout=TIMEOUT_S) == folder.path
     assert actors_of_the_run() == []
 
     summary = json.loads(folder.summary.read_text())
-    assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
+    windows = [window["index"] for window in summary["streams"]["cam-1"]["windows"]]
+    assert windows == list(range(len(windows)))
+    assert len(windows) > 1
     assert summary["frames"]["lost"] == 0
     (swapped,), (epoch,) = events_of(folder, ev.ModelSwapped), events_of(folder, ev.RetrainProgress)
     assert (swapped.version, swapped.job, epoch.gpu_s) == (1, epoch.job, 0.0)
@@ -240,9 +244,10 @@ def test_server_that_dies_is_resumed_in_another_process(nodes, server_on, fleet,
     ray.get(successor.begin.remote())
     assert ray.get(running, timeout=TIMEOUT_S) == folder.path
     summary = json.loads(folder.summary.read_text())
-    assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == [0, 1]
+    assert [window["index"] for window in summary["streams"]["cam-1"]["windows"]] == list(range(WINDOWS))
     assert summary["frames"]["lost"] == 0
     assert events_of(folder, ev.StreamBack)
     answered = read_predictions(folder.predictions("cam-1"))
-    assert answered.model_version[-1] == 1, "what served last serves again"
-    assert answered.t_us[-1] > (2 * WINDOW_S - 2) * 1e6
+    assert answered.model_version[-1] >= 1
+    assert (np.diff(answered.model_version) >= 0).all(), "what served last serves again"
+    assert answered.t_us[-1] > (WINDOWS * WINDOW_S - 2) * 1e6
