@@ -27,6 +27,7 @@ from andreas_played import (
     Played,
     below,
     below_first_principles,
+    most_below_first_principles,
     play,
     policies,
 )
@@ -86,7 +87,12 @@ def found(rows: Sequence[Played]) -> Finding:
             "total cost of andreas below first-principle methods",
             "62% with two GPUs, 30% with four",
             {name: percent(below_first_principles(own, ANDREAS)) for name, own in data.items()},
-        )
+        ),
+        Beside(
+            "the most that any policy can be below them",
+            "",
+            {name: percent(most_below_first_principles(own)) for name, own in data.items()},
+        ),
     ]
     for policy in (ANDREAS, WORTH):
         others = FIRST_PRINCIPLES if policy == ANDREAS else (*FIRST_PRINCIPLES, ANDREAS)

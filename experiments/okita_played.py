@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.stats import t
 
 from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
@@ -111,6 +112,15 @@ def below_by_seed(rows: Sequence[Mapping[str, Any]], name: str, other: str) -> f
     cost = {(row["policy"], row["seed"]): row["total_cost"] for row in rows}
     seeds = {row["seed"] for row in rows}
     return float(np.median([1 - cost[name, seed] / cost[other, seed] for seed in seeds]))
+
+
+def below_interval(rows: Sequence[Mapping[str, Any]], name: str, other: str) -> str:
+    """Formats the mean over seeds of the part by which one policy is below another, with its 95% interval."""
+    cost = {(row["policy"], row["seed"]): row["total_cost"] for row in rows}
+    parts = [1 - cost[name, seed] / cost[other, seed] for seed in sorted({row["seed"] for row in rows})]
+    half = float(t.ppf(0.975, len(parts) - 1)) * float(np.std(parts, ddof=1)) / len(parts) ** 0.5
+    middle = float(np.mean(parts))
+    return f"{middle:.0%} below ({middle - half:.0%} to {middle + half:.0%})"
 
 
 def signed(part: float) -> str:
