@@ -45,8 +45,8 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tiers that find loans between servers: net (ours, if left out), andreas, andreas+split, "
-            "deep-edge, okita, okita-joint, one-server, or none.",
+            help="Tiers that find loans between servers: net (ours, if left out), andreas, "
+            "deep-edge, okita, okita-joint, or none.",
         ),
     ] = None
     fail: Annotated[

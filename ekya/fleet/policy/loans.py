@@ -129,6 +129,11 @@ class Loan:
         return moved
 
 
+def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, float]:
+    """Returns the megabytes of crops that the hosts of a loan keep when one of them is gone."""
+    return {part.host: part.crops * loan.offer.crops_mb for part in loan.parts if part.host != gone}
+
+
 def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
     """Returns the loss of the hosts' own streams, in accuracy times seconds."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)

@@ -21,7 +21,7 @@ from ekya.fleet.policy.deep_edge.task import whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.policy.offers import AlreadyThere, Offer
+from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
@@ -81,7 +81,7 @@ def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[Si
     """Returns the number of chunks by site; a chunk with a copy at a host counts there only."""
     lying, left = {}, chunks
     for host in sorted(hosts):
-        there_mb = offer.already_there.get(host, AlreadyThere()).crops_mb
+        there_mb = offer.crops_there_mb.get(host, 0.0)
         there = min(left, int(there_mb / offer.crops_mb * chunks)) if there_mb else 0
         if there:
             lying[host] = there

@@ -16,19 +16,6 @@ Planner = Callable[[WindowView], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class AlreadyThere:
-    """Data of another server's retraining that a server holds already.
-
-    Attributes:
-        crops_mb: of the crops.
-        model_mb: of the initial model: all of it, or 0.
-    """
-
-    crops_mb: float = 0.0
-    model_mb: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class CropCounts:
     """Numbers of crops that a retraining of a stream would use.
 
@@ -63,7 +50,7 @@ class Offer:
         trained_mb: weights that γ trains; the size of a gradient, and of the weights sent back for it.
         back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
         validation_mb: validation crops; needed at the parameter server only.
-        already_there: data that other servers hold from former loans.
+        crops_there_mb: crops that other servers hold, of a loan one of whose hosts has died.
     """
 
     site: SiteName
@@ -81,7 +68,7 @@ class Offer:
     trained_mb: float
     back_mb: float
     validation_mb: float = 0.0
-    already_there: Mapping[SiteName, AlreadyThere] = field(default_factory=dict)
+    crops_there_mb: Mapping[SiteName, float] = field(default_factory=dict)
 
     def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
         """Returns the megabytes that still have to be sent to a host.
@@ -91,9 +78,8 @@ class Offer:
             part: of the crops on which it trains.
             validates: whether the parameter server is there.
         """
-        there = self.already_there.get(host, AlreadyThere())
-        crops_mb = max(0.0, part * self.crops_mb - there.crops_mb) + validates * self.validation_mb
-        return crops_mb + max(0.0, self.model_mb - there.model_mb)
+        crops_mb = max(0.0, part * self.crops_mb - self.crops_there_mb.get(host, 0.0))
+        return crops_mb + validates * self.validation_mb + self.model_mb
 
     def brings(self, arrives_us: int) -> float:
         """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""
@@ -137,7 +123,6 @@ def offers(
     planner: Planner,
     crops: Mapping[StreamId, CropCounts],
     sizes: Sizes,
-    already_there: Mapping[StreamId, Mapping[SiteName, AlreadyThere]],
 ) -> Iterator[Offer]:
     """Yields an offer for each stream of a server whose retraining would bring a gain on a whole GPU.
 
@@ -147,7 +132,6 @@ def offers(
         planner: its scheduler.
         crops: of each stream.
         sizes: of the data on links.
-        already_there: for each stream, data that other servers hold.
     """
     chosen = [(stream, best_with_room(stream, view)) for stream in view.streams]
     if all(option is None for _, option in chosen):
@@ -181,7 +165,6 @@ def offers(
             # Weights and their momentum.
             back_mb=2.0 * sizes.trained_mb(option.config),
             validation_mb=counts.validation * sizes.crop_mb,
-            already_there=already_there.get(stream.stream, {}),
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.brokering import Broker, Brokered, broker, by_policy, key_of, worth
+from ekya.fleet.policy.brokering import Broker, Brokered, by_policy, key_of, worth
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
 from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.offers import Offer
@@ -39,15 +39,6 @@ def most_worth_first(find: Finder) -> Broker:
     return ask
 
 
-def _one_server(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    return best_alone(now_us, offer, rooms, links)
-
-
-def _andreas(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    loans = broker(now_us, [offer], rooms, links, Andreas(), seed).loans
-    return loans[0] if loans else None
-
-
 def _deep_edge(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
     return Splitter()(now_us, offer, rooms, links) or best_alone(now_us, offer, rooms, links)
 
@@ -60,16 +51,8 @@ def _near_data(policy: Callable[[int], FleetPolicy]) -> Finder:
     return find
 
 
-def _andreas_split(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    return _better(_andreas(now_us, offer, rooms, links, seed), now_us, offer, rooms, links)
-
-
 def _net(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    return _better(best_alone(now_us, offer, rooms, links), now_us, offer, rooms, links)
-
-
-def _better(loan: Loan | None, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
-    """Returns a loan over several servers where it is worth more than the given loan, else the given one."""
+    loan = best_alone(now_us, offer, rooms, links)
     least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
     return Splitter()(now_us, offer, rooms, links, least) or loan
 
@@ -83,17 +66,14 @@ def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
 TIERS: Mapping[str, Broker] = MappingProxyType(
     {
         "andreas": by_policy(Andreas()),
-        "andreas+split": most_worth_first(_andreas_split),
         "deep-edge": most_worth_first(_deep_edge),
         "okita": most_worth_first(_near_data(Okita)),
         "okita-joint": most_worth_first(_near_data(OkitaJoint)),
-        "one-server": most_worth_first(_one_server),
         "net": most_worth_first(_net),
     }
 )
-"""Brokers by name. ANDREAS places each retraining on one server, by cost and due date; with ``+split`` on
-several where that is worth more. Deep-Edge splits each retraining that can be split with profit. Okita
-(``okita`` to the letter, ``okita-joint`` ours) places workers, parameter server and data by the traffic on
-links. ``one-server`` and ``net`` are ours and take the loan with the highest worth: over one server, or over
-one or several.
+"""Brokers by name. ANDREAS places each retraining on one server, by cost and due date. Deep-Edge splits each
+retraining that can be split with profit. Okita (``okita`` to the letter, ``okita-joint`` ours) places
+workers, parameter server and data by the traffic on links. ``net`` is ours and takes the loan with the
+highest worth, over one server or several.
 """

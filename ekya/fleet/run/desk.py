@@ -5,12 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.already_there import left_behind
 from ekya.fleet.policy.brokering import Agreed, Broker
 from ekya.fleet.policy.lateness import Lateness
-from ekya.fleet.policy.loans import Links, Loan, Way, loan_cost
+from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, Offer
+from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
@@ -209,7 +208,7 @@ def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
     return whole
 
 
-def _rest_of(offer: Offer, epochs: int, at_us: int, already_there: Mapping[SiteName, AlreadyThere]) -> Offer:
+def _rest_of(offer: Offer, epochs: int, at_us: int, there_mb: Mapping[SiteName, float]) -> Offer:
     """Returns an offer for the rest of a retraining; its own server does no part of it any more."""
     gpu_s = offer.gpu_s * epochs / offer.epochs
-    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, already_there=already_there)
+    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=at_us, crops_there_mb=there_mb)

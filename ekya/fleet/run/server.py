@@ -20,15 +20,14 @@ from ekya.core.state import FleetState
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Offer, Sizes, offers
+from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
-from ekya.fleet.run.lending import ARRIVED, LendingExecutor, Lent
+from ekya.fleet.run.lending import LendingExecutor, Lent
 from ekya.planning.schedulers.scheduler import Scheduler
 
 STEP_MILLI = 100
@@ -83,7 +82,6 @@ class LendingServer:
         inner: executor of its world.
         awaited: its remote retrainings.
         listens_every_us: as in ``LendingExecutor``.
-        kept: models of former loans that hosts still have; None: they keep none.
     """
 
     def __init__(
@@ -96,11 +94,10 @@ class LendingServer:
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
-        kept: KeptModels | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
-        self._tier, self._kept, self._remembered = tier, kept, Remembered(sizes.exemplars)
+        self._tier, self._remembered = tier, Remembered(sizes.exemplars)
         self._state: LoopState | None = None
         self._wants = False
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
@@ -124,9 +121,6 @@ class LendingServer:
         before, self._state = self._state, state
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
-        if self._kept is not None:
-            for stream in state.fleet.streams:
-                self._kept.serves(stream.stream, stream.version, state.fleet.window)
         if before is not None and self._tier is not None and _has_more_room(before.fleet, state.fleet):
             self._tier.more_room(self.site)
 
@@ -163,8 +157,6 @@ class LendingServer:
     def go_on(self, stream: StreamId, loan: Loan) -> None:
         """Continues a retraining under a new loan."""
         self.executor.go_on(stream, loan)
-        if self._kept is not None:
-            self._kept.goes_on(loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Forwards to the executor."""
@@ -190,10 +182,7 @@ class LendingServer:
             )
             for stream in self._state.fleet.streams
         }
-        already_there = self._already_there(self._state)
-        while offered := list(
-            offers(self.site, view, self._scheduler.plan, crops, self._sizes, already_there)
-        ):
+        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes)):
             # Set before the request: a report of new spare capacity may overtake the reply.
             self._wants = True
             agreed = self._tier.agree(view.now_us, offered)
@@ -201,21 +190,10 @@ class LendingServer:
             if loan is None:
                 return loans, agreed.why_not
             self.executor.expect(loan)
-            if self._kept is not None:
-                serving = {stream.stream: stream.version for stream in self._state.fleet.streams}
-                self._kept.begins(loan, serving[loan.offer.stream])
             loans.append(loan)
             view = without_retraining(view, loan.offer.stream)
         self._wants = False
         return loans, {}
-
-    def _already_there(self, state: LoopState) -> dict[StreamId, Mapping[SiteName, AlreadyThere]]:
-        if self._kept is None:
-            return {}
-        return {
-            stream.stream: self._kept.already_there(stream.stream, stream.version, self._sizes.model_mb)
-            for stream in state.fleet.streams
-        }
 
     def _view(self, state: LoopState, now_us: int) -> WindowView:
         """Returns the present view of the server's own streams, without the capacity that is lent."""
@@ -228,8 +206,6 @@ class LendingServer:
         return replace(fleet, lent_milli=max(self.executor.lent_milli, fleet.lent_milli))
 
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        if self._kept is not None and outcome == ARRIVED and self._state is not None:
-            self._kept.arrived(stream, self._state.fleet.window)
         if self._tier is not None:
             self._tier.over(self.site, stream, now_us, outcome, moved_mb)
 

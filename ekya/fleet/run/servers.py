@@ -13,7 +13,6 @@ from ekya.control.options import LoopOptions
 from ekya.control.protocols import Journal, Planner
 from ekya.core.plan import Plan
 from ekya.core.view import WindowView
-from ekya.fleet.policy.already_there import KeptModels
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk
@@ -115,7 +114,6 @@ class ServerFleet:
             self._desk,
             spec.executor,
             AsForeseen(spec.executor),
-            kept=KeptModels(),
         )
 
         def plan(view: WindowView) -> Plan:

@@ -7,7 +7,7 @@ from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, Offer
+from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 
 S = 1_000_000
@@ -29,7 +29,6 @@ def offer(site=HOME, stream="cam", **changes):
         "model_mb": 45.0,
         "trained_mb": 0.13,
         "back_mb": 45.0,
-        "already_there": {},
         "epochs": 10,
         "batch_size": 16,
     } | changes
@@ -70,9 +69,7 @@ all_offers = st.lists(
         trained_mb=st.sampled_from([0.01, 0.13, 34.0]),
         epochs=st.sampled_from([1, 5, 30]),
         batch_size=st.sampled_from([2, 16]),
-        already_there=st.dictionaries(
-            sites, st.builds(AlreadyThere, st.sampled_from([0.0, 0.5]), st.sampled_from([0.0, 45.0]))
-        ),
+        crops_there_mb=st.dictionaries(sites, st.sampled_from([0.0, 0.5])),
     ),
     max_size=4,
     unique_by=lambda one: (one.site, one.stream),

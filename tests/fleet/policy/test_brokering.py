@@ -8,7 +8,6 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.brokering import alone, broker, worth, worth_it
 from ekya.fleet.policy.loans import LoanPart, beside, loan_cost
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.policy.offers import AlreadyThere
 
 A, B = SiteName("a"), SiteName("b")
 
@@ -61,16 +60,16 @@ def test_a_loan_takes_the_way_there_the_training_and_the_way_back() -> None:
     assert loan.where == "50% of a GPU of a"
 
 
-def test_where_the_model_lies_a_loan_begins_earlier() -> None:
-    cold = alone(NOW_US, offer(), room("a", [0.0]), 1, links(), "")
-    warm = alone(
-        NOW_US, offer(already_there={A: AlreadyThere(model_mb=45.0)}), room("a", [0.0]), 1, links(), ""
+def test_where_crops_lie_a_loan_begins_earlier() -> None:
+    cold, warm = (
+        alone(NOW_US, offer(crops_mb=25.0, crops_there_mb=there), room("a", [0.0]), 1, links(), "")
+        for there in ({}, {A: 25.0})
     )
-    assert cold.begins_us - warm.begins_us == 3_600_000
-    assert warm.sent_mb == {(HOME, A): pytest.approx(1.2)}
+    assert cold.begins_us - warm.begins_us == 2_000_000
+    assert warm.sent_mb == {(HOME, A): pytest.approx(45.0)}
     near = broker(
         NOW_US,
-        [offer(already_there={B: AlreadyThere(1.2, 45.0)}, gpu_s=17.0)],
+        [offer(crops_mb=45.0, model_mb=1.2, crops_there_mb={B: 45.0}, gpu_s=17.0)],
         [room("a", [0.0]), room("b", [0.0])],
         links(3.0),
         Andreas(),

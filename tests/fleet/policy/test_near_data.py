@@ -6,7 +6,6 @@ from loan_cases import HOME, NOW_US, QUICK_WHEN_SMALL, links, offer, room
 from ekya.fleet.policy.brokering import worth
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.near_data import NearData, job_of
-from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.splitting import Splitter
@@ -34,14 +33,9 @@ def test_an_offer_is_a_job_whose_chunks_are_steps_and_whose_slot_a_worker_needs_
 
 
 def test_chunks_lie_where_a_former_loan_left_crops() -> None:
-    already_there = {
-        B: AlreadyThere(crops_mb=0.6),
-        C: AlreadyThere(model_mb=45.0),
-        D: AlreadyThere(crops_mb=1.0),
-    }
-    assert job(already_there=already_there)[0].chunks == {B: 12, D: 13}
-    assert job(already_there={B: AlreadyThere(crops_mb=0.3)})[0].chunks == {B: 6, HOME: 19}
-    assert job(already_there={SiteName("elsewhere"): AlreadyThere(crops_mb=1.2)})[0].chunks == {HOME: 25}
+    assert job(crops_there_mb={B: 0.6, D: 1.0})[0].chunks == {B: 12, D: 13}
+    assert job(crops_there_mb={B: 0.3})[0].chunks == {B: 6, HOME: 19}
+    assert job(crops_there_mb={SiteName("elsewhere"): 1.2})[0].chunks == {HOME: 25}
 
 
 @pytest.mark.parametrize("policy", [Okita, OkitaJoint])
@@ -66,10 +60,7 @@ def test_what_steps_exchange_keeps_blocks_together(policy) -> None:
 def test_ours_trains_where_the_data_is() -> None:
     ways = links(1000.0, home_a=0.5, home_b=0.5, home_c=0.5)
     for site in (A, B, C):
-        already_there = {other: AlreadyThere(model_mb=45.0) for other in (A, B, C)} | {
-            site: AlreadyThere(40.0, 45.0)
-        }
-        asked = offer(crops=32, crops_mb=40.0, already_there=already_there, gpu_s=5.0)
+        asked = offer(crops=32, crops_mb=40.0, model_mb=0.0, crops_there_mb={site: 40.0}, gpu_s=5.0)
         loan = NearData(OkitaJoint)(NOW_US, asked, FOUR[:3], ways)
         assert loan.hosts == (site,)
         assert loan.sent_mb == {(HOME, site): 0.0}

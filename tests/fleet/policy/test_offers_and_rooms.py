@@ -14,7 +14,7 @@ from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowView
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere, CropCounts, Sizes, best_with_room, offers
+from ekya.fleet.policy.offers import CropCounts, Sizes, best_with_room, offers
 from ekya.fleet.policy.rooms import room as room_of
 from ekya.planning.schedulers.registry import make_scheduler
 
@@ -36,9 +36,9 @@ def view(*streams, capacity=1000):
     return WindowView(20 * S, 200 * S, capacity, 50, 100, 0.0, streams, LINEAR)
 
 
-def offered(one, crops=LABELLED, already_there=None):
+def offered(one, crops=LABELLED):
     labelled = {stream.stream: crops for stream in one.streams}
-    return list(offers(SITE, one, plan, labelled, SIZES, already_there or {}))
+    return list(offers(SITE, one, plan, labelled, SIZES))
 
 
 def test_the_config_offered_is_what_a_gpu_of_its_own_would_bring_most_with() -> None:
@@ -100,11 +100,11 @@ def test_offers_are_of_streams_that_could_be_retrained_and_gain_by_it(one) -> No
 
 def test_what_lies_at_a_server_need_not_be_sent() -> None:
     there = SiteName("there")
-    one = offer(already_there={there: AlreadyThere(crops_mb=0.5, model_mb=45.0)})
+    one = offer(crops_there_mb={there: 0.5})
     assert one.sent_mb(SiteName("elsewhere")) == pytest.approx(46.2)
     assert one.sent_mb(SiteName("elsewhere"), part=0.5) == pytest.approx(45.6)
-    assert one.sent_mb(there) == pytest.approx(0.7)
-    assert one.sent_mb(there, part=0.25) == 0.0
+    assert one.sent_mb(there) == pytest.approx(45.7)
+    assert one.sent_mb(there, part=0.25) == pytest.approx(45.0)
 
 
 @given(window_views())

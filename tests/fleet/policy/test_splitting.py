@@ -10,8 +10,8 @@ from loan_cases import HOME, NOW_US, QUICK_WHEN_SMALL, S, links, losses, offer, 
 from ekya.fleet.policy.brokering import worth
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
+from ekya.fleet.policy.loans import left_behind
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.offers import AlreadyThere
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.splitting import Splitter, best_alone, spreads, table_of, worth_lending
 from ekya.fleet.policy.spreading import Spread
@@ -130,8 +130,8 @@ def test_it_is_over_when_the_last_of_them_is_through_with_all_epochs() -> None:
 def test_a_faraway_server_is_not_waited_for() -> None:
     loan = Splitter()(NOW_US, offer(), FOUR, links(12.5, home_d=0.25))
     assert set(loan.hosts) == {A, B, C}
-    already_there = {D: AlreadyThere(crops_mb=1.2, model_mb=45.0)}
-    assert D in Splitter()(NOW_US, offer(already_there=already_there), FOUR, links(12.5, home_d=0.25)).hosts
+    near = Splitter()(NOW_US, offer(), FOUR, links(12.5, home_d=12.5))
+    assert D in near.hosts
 
 
 def test_shares_that_cost_more_than_they_speed_up_are_not_lent() -> None:
@@ -154,3 +154,10 @@ def test_every_way_of_spreading_begins_when_its_slowest_host_is_ready() -> None:
     assert {frozenset(one.units) for one in found} == {frozenset([A, B, C]), frozenset([A, B, C, D])}
     assert all(D in one.units for one in found if one.server == D)
     assert HOME not in table_of(offer(), {one.site: one for one in FOUR}, links(), A)
+
+
+def test_when_a_host_is_gone_the_others_have_their_crops() -> None:
+    loan = Splitter()(NOW_US, offer(), [room("a", [0.0, 0.0]), room("b", [0.0, 0.0])], links())
+    parts = {part.host: part.crops for part in loan.parts}
+    assert left_behind(loan, A) == {B: pytest.approx(1.2 * parts[B])}
+    assert left_behind(loan, SiteName("none")).keys() == parts.keys()

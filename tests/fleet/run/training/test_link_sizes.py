@@ -112,5 +112,5 @@ def offered(config, model):
     view = WindowView(0, 200_000_000, 1000, 50, 100, 0.0, (stream,), LINEAR)
     sizes = sizes_with(model, side=32, classes=len(NAMES))
     plan = make_scheduler("thief").plan
-    (offer,) = offers(SITES[EAST], view, plan, {stream.stream: COUNTS}, sizes, {})
+    (offer,) = offers(SITES[EAST], view, plan, {stream.stream: COUNTS}, sizes)
     return offer
