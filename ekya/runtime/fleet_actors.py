@@ -408,10 +408,16 @@ class FleetActors:
                 continue
             name = self._free_name(_SPARE)
             config = ProcessConfig(self._config, name, gpu, ())
-            loading = [actor.ready.remote() for actor in (*self.workers(Role.RETRAINING), self.preparation)]
+            others = (*self.workers(Role.RETRAINING), self.preparation)
+            loading = [actor.ready.remote() for actor in others if self._runs(actor)]
             # Its share is that of any inference on this GPU.
             spare = self._make(SPARE, name, ShareJob(_SPARE, "inference", 0, gpu), config, *loading)
             self._spares[gpu] = (spare, spare.warm_up.remote(own.weights))
+
+    def _runs(self, actor: Any) -> bool:
+        """Returns whether an actor has a process; that of a stream that was set aside has ended."""
+        process = self._processes.get(actor)
+        return process is not None and process.pid is not None
 
     def _take_or_make_process(self, role: Role, streams: Sequence[StreamId]) -> None:
         """Puts workers that join later into the spare process of their GPU, or into one that is made."""

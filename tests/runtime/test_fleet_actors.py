@@ -254,6 +254,20 @@ def test_spare_process_that_has_died_is_made_again(spares_of, monkeypatch):
     assert fleet.streams["cam-2"].inference.name.startswith("inference/spare (restart")
 
 
+def test_spare_process_does_not_wait_for_trainers_that_have_ended(fleet_of, monkeypatch):
+    """It would die of their death, again and again, as long as a camera is set aside."""
+    monkeypatch.setattr(fleet_actors, "end_process", lambda actor, pid: None)
+    fleet = fleet_of("stream")
+    ended, dead = (fleet.streams[stream].retraining for stream in ("cam-1", "cam-2"))
+    fleet.end(ended)
+    fleet.has_died(dead)
+    for made in fleet.workers(Role.RETRAINING):
+        made.calls.clear()
+    fleet.make_spares()
+    asked = [made for made in fleet.workers(Role.RETRAINING) if ("ready",) in made.calls]
+    assert asked == [fleet.streams[stream].retraining for stream in ("cam-3", "cam-4")]
+
+
 def test_make_spares_with_little_memory_makes_none(fleet_of, monkeypatch):
     monkeypatch.setattr(fleet_actors, "read_host_memory", lambda: HostMemory(1 << 40, 1 << 20))
     fleet = fleet_of("gpu")
