@@ -58,6 +58,7 @@ def found(rows: Sequence[dict[str, Any]]) -> Finding:
             f"total cost, from {other}'s",
             "20-65% below",
             {name: signed(below(default, name, other)) for name in _TESTED},
+            below=False,
         )
         for other in BASELINES
     ]
@@ -77,13 +78,14 @@ def found(rows: Sequence[dict[str, Any]]) -> Finding:
                 name: signed(min(below(of_function, name, other, x=function) for other in BASELINES))
                 for name in _TESTED
             },
+            below=False,
         )
         for function in FUNCTION_NAMES.values()
     ]
     judged = [row for row in rows if row["figure"] == JUDGED]
     beside += [
         Beside(
-            f"ten seeds, from {other}'s",
+            f"ten seeds, total cost from {other}'s",
             "20-65% below",
             {name: below_interval(judged, name, other) for name in _TESTED},
         )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from okita_played import BASELINES, OKITA, OURS, STYLES, below, draw_bars, mean, play_all, signed
+from okita_played import BASELINES, FIT, OKITA, OURS, STYLES, below, draw_bars, mean, play_all, signed
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
 from ekya.fleet.sim.okita_workload import TESTBED, OkitaSetting, OkitaWorkload, of_testbed
@@ -28,7 +28,7 @@ def found(rows: Sequence[dict[str, Any]]) -> Finding:
         Beside(
             f"total cost, from {other}'s",
             "20-65% below",
-            {name: signed(below(rows, name, other)) for name in (OKITA, OURS)},
+            {name: signed(below(rows, name, other)) for name in (OKITA, FIT, OURS)},
         )
         for other in BASELINES
     ]
