@@ -29,7 +29,7 @@ import numpy as np
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.names import JobName
+from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, server_room
 from ekya.fleet.policy.okita.placing import Weights, quality
 from ekya.fleet.policy.okita.transfer import transfers, workloads
@@ -71,6 +71,8 @@ class Oasis:
 class OasisFixed:
     """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
 
+    It remembers the schedules, so each run needs an instance of its own.
+
     Attributes:
         every_us: length of a slot.
         bounds: of prices, over all jobs.
@@ -79,38 +81,31 @@ class OasisFixed:
     every_us: int
     bounds: "Bounds"
     name: str = "oasis-fixed"
-    _plans: dict[JobName, tuple[int, "_Plan"]] = field(default_factory=dict)
+    _kept: "dict[JobName, _Kept]" = field(default_factory=dict)
 
     def decide(self, view: FleetView) -> Decision:
         """Plans the schedules of jobs that have none, and assigns the present slot of all."""
         ground = Ground.of(view)
         slot = view.now_us // self.every_us
         tasks = _in_order(ground, view, self.every_us)
-        free: list[Floats] = []
+        for over in self._kept.keys() - {task.job.name for task in tasks}:
+            del self._kept[over]
         plans: dict[JobName, _Plan | None] = {}
+        free: list[Floats] = []
         for task in tasks:
-            if (kept := self._kept(ground, task, slot)) is not None:
-                free += [ground.capacity] * (len(kept.workers) - len(free))
-                kept.take(task, free)
-                plans[task.job.name] = kept
+            kept = self._kept.pop(task.job.name, None)
+            rest = kept.rest(ground, slot) if kept is not None else None
+            if kept is not None and rest is not None:
+                free += [ground.capacity] * (len(rest.workers) - len(free))
+                rest.take(task, free)
+                plans[task.job.name], self._kept[task.job.name] = rest, kept
         for task in tasks:
             if task.job.name not in plans:
-                plan = _cheapest(ground, task, free, self.bounds)
-                plans[task.job.name] = plan
+                plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds)
                 if plan is not None:
                     plan.take(task, free)
-                    self._plans[task.job.name] = slot, plan
+                    self._kept[task.job.name] = _Kept(slot, ground.sites, plan)
         return _decided(ground, [(task, plans[task.job.name]) for task in tasks])
-
-    def _kept(self, ground: Ground, task: Task, slot: int) -> "_Plan | None":
-        """Returns the rest of a job's schedule; None where it is over, or a site of it has failed."""
-        since, plan = self._plans.get(task.job.name, (slot, None))
-        if plan is None or slot - since >= len(plan.workers):
-            return None
-        rest = plan.after(slot - since)
-        failed = [place for place, node in enumerate(ground.nodes) if node is None]
-        servers = rest.servers[rest.workers.any(axis=1)]
-        return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +159,24 @@ class _Plan:
         for slot, (workers, server) in enumerate(zip(self.workers, self.servers, strict=True)):
             if workers.any():
                 free[slot] = free[slot] - task.needs(workers, int(server))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """A schedule that begins in a slot, over these sites."""
+
+    slot: int
+    sites: tuple[SiteName, ...]
+    plan: _Plan
+
+    def rest(self, ground: Ground, slot: int) -> _Plan | None:
+        """Returns it from a slot on; None where it is over, or a site of it has failed."""
+        if slot - self.slot >= len(self.plan.workers) or ground.sites != self.sites:
+            return None
+        rest = self.plan.after(slot - self.slot)
+        failed = [place for place, node in enumerate(ground.nodes) if node is None]
+        servers = rest.servers[rest.workers.any(axis=1)]
+        return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
 
 
 def _in_order(ground: Ground, view: FleetView, slot_us: int) -> list[Task]:
