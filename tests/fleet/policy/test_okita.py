@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.job import Left
+from ekya.fleet.policy.okita import framework
 from ekya.fleet.policy.okita.fixed import OkitaFifo, fair_numbers, this_slot
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
 from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
@@ -379,3 +380,14 @@ def test_ours_leaves_data_where_that_is_cheapest() -> None:
     moves = give_out(np.array([4, 5, 6]), unit, np.array([[8, 6, 7]]))[0]
     # Site 0 keeps its data. Sites 1 and 2 have the same regret, so site 1 sends first.
     assert moves.tolist() == [[4, 0, 0], [4, 0, 1], [0, 6, 0]]
+
+
+def test_a_job_without_room_for_a_worker_costs_no_search(monkeypatch) -> None:
+    """So that a call with a thousand jobs takes as long as those that are placed."""
+    world = simulation(OkitaSetting(sites=3, jobs=40, slots=1), 5)
+    searched = []
+    monkeypatch.setattr(framework, "osf", lambda *asked: searched.append(asked[1]) or osf(*asked))
+    decision = Okita(SLOT_US, fit=True).decide(view_of(world))
+    waiting = [one for one in decision.waiting.values() if "no room beside" in one]
+    assert len(waiting) > 20
+    assert {task.job.name for task in searched} == {one.job for one in decision.assignments}

@@ -35,6 +35,8 @@ from ekya.fleet.policy.view import FleetView
 _AT_ONCE = 8
 """Numbers of workers that are evaluated in one batch."""
 
+_NO_ROOM = "a worker and its parameter server have no room beside jobs of higher priority"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
@@ -97,8 +99,11 @@ class Okita:
         assignments, waiting = list[Assignment](), {}
         placed: list[tuple[Task, Schedule]] = []
         for place_in_turn, task in enumerate(ordered, 1):
-            wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
             turn = f"its turn is {place_in_turn} of {len(ordered)}"
+            if placed and not most_workers(task, free):  # saves nearly all of the time if many jobs wait
+                waiting[task.job.name] = f"{_NO_ROOM}; {turn}"
+                continue
+            wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
             if wanted is None:
                 waiting[task.job.name] = f"no site can hold its parameter server and a worker; {turn}"
                 continue
@@ -133,7 +138,7 @@ class Okita:
         if self.fit:
             fewer = tentative(ground, task, free, self.weights, self.until_us, wanted.count)
             if fewer is None:
-                return None, "a worker and its parameter server have no room beside jobs of higher priority"
+                return None, _NO_ROOM
             return fewer, f", since {wanted.count} workers on its best sites have no room"
         moved = osf(ground, task, free, np.array([wanted.count]), self.weights)
         if moved is None:
