@@ -108,7 +108,7 @@ def below_first_principles(rows: Sequence[Played], policy: str) -> float:
 def most_below_first_principles(rows: Sequence[Played]) -> float:
     """Returns an upper bound of ``below_first_principles`` over all policies, whatever they know.
 
-    No job can cost less than its energy in its cheapest configuration, as a part of a full node, and no
+    No job can cost less than the energy of its cheapest configuration, with its node fully used and no
     lateness.
     """
     least = {

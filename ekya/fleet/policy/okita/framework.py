@@ -35,6 +35,7 @@ from ekya.fleet.policy.view import FleetView
 _AT_ONCE = 8
 """Numbers of workers that are evaluated in one batch."""
 
+_NEVER_ROOM = "no site can hold its parameter server and a worker"
 _NO_ROOM = "a worker and its parameter server have no room beside jobs of higher priority"
 
 
@@ -101,11 +102,12 @@ class Okita:
         for place_in_turn, task in enumerate(ordered, 1):
             turn = f"its turn is {place_in_turn} of {len(ordered)}"
             if placed and not most_workers(task, free):  # saves nearly all of the time if many jobs wait
-                waiting[task.job.name] = f"{_NO_ROOM}; {turn}"
+                why = _NO_ROOM if most_workers(task, ground.capacity) else _NEVER_ROOM
+                waiting[task.job.name] = f"{why}; {turn}"
                 continue
             wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
             if wanted is None:
-                waiting[task.job.name] = f"no site can hold its parameter server and a worker; {turn}"
+                waiting[task.job.name] = f"{_NEVER_ROOM}; {turn}"
                 continue
             schedule, why = self._settled(ground, task, wanted, free, placed)
             if schedule is None:

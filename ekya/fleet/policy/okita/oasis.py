@@ -11,10 +11,10 @@ Okita's paper says no more than that, so there are two readings:
   one of them cost v on fully used ones. Schedules are computed again in every slot, in the order of arrival,
   for the remaining work of each job. Earlier jobs are planned first and see the same prices, so they get the
   rest of their schedules again; nothing has to be stored.
-- `oasis-fixed`: as in OASiS's paper, bounds of prices over all jobs, and a schedule that is fixed at arrival.
-  U of a resource is the largest stake per unit of it in a worker or a parameter server; L the smallest stake
-  per unit in all of a job's worker-slots, divided by 4. What a schedule leaves, since sites train whole
-  chunks, is scheduled when it is over; so is the rest of a job whose site has failed.
+- `oasis-fixed`: as in OASiS's paper, bounds of prices over all jobs, also future ones, and a schedule that is
+  fixed at arrival. U of a resource is the largest stake per unit of it in a worker or a parameter server; L
+  the smallest stake per unit in all of a job's worker-slots, divided by 4. What a schedule leaves, since
+  sites train whole chunks, is scheduled when it is over; so is the rest of a job whose site has failed.
 
 In both, ties between sites are broken by Okita's Q, as for the other baselines, and the parameter server is
 placed where it is cheapest in each slot.
