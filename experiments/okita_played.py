@@ -9,15 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import t
 
-from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.okita.oasis import Bounds, Oasis, OasisFixed
-from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.fleet.sim.okita_physics import OkitaPhysics
 from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload
+from ekya.fleet.worlds import OKITA_POLICIES
 from ekya.results.report.themes import LIGHT
 
 OKITA, FIT, OURS, OASIS, FIXED, DRF, FIFO = (
@@ -34,23 +30,6 @@ STYLES = dict(zip((OURS, OKITA, OASIS, DRF, FIFO, FIT, FIXED), LIGHT.streams, st
 
 JUDGED_SEEDS = range(100, 110)
 """Seeds on which `okita-fit` is compared, committed before any policy played them; 0 to 9 are for tuning."""
-
-
-def players(world: OkitaWorkload, weights: Weights | None = None) -> dict[str, FleetPolicy]:
-    """Returns all policies, for a workload."""
-    setting = world.setting
-    slot_us, until_us = setting.slot_us, setting.slots * setting.slot_us
-    weights = Weights() if weights is None else weights
-    chosen: Sequence[FleetPolicy] = (
-        OkitaJoint(slot_us, weights, until_us=until_us),
-        Okita(slot_us, weights, until_us=until_us),
-        Okita(slot_us, weights, until_us=until_us, fit=True),
-        Oasis(slot_us),
-        OasisFixed(slot_us, Bounds.of(world.jobs, slot_us)),
-        Drf(slot_us),
-        OkitaFifo(slot_us),
-    )
-    return {policy.name: policy for policy in chosen}
 
 
 def play(world: OkitaWorkload, policy: FleetPolicy, seed: int) -> dict[str, Any]:
@@ -84,7 +63,7 @@ def play_all(
     for seed in seeds:
         world = made(setting, seed)
         for name in names:
-            rows.append(play(world, players(world)[name], seed))
+            rows.append(play(world, OKITA_POLICIES[name](world), seed))
             step()
     return rows
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from okita_played import OKITA, mean, play, players, sized
+from okita_played import OKITA, mean, play, sized
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, new_figure, percent, run
 
+from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
 from ekya.results.report.themes import LIGHT
@@ -80,7 +81,7 @@ def main(full: Full = False, seed: Seed = 0, json_to: Json = None, out: Out = RE
             for figure, name, factors in cases:
                 for one in seeds:
                     world = simulation(setting, one)
-                    policy = players(world, weights_of(figure, factors))[OKITA]
+                    policy = Okita(setting.slot_us, weights_of(figure, factors), setting.until_us)
                     played = play(world, policy, one)
                     rows.append({"figure": figure, "factors": name, **played})
                     step()
