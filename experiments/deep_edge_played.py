@@ -11,6 +11,7 @@ from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.places import Places
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.deep_edge.physics import EdgePhysics
 from ekya.fleet.sim.deep_edge.workload import EdgeExperiment
@@ -51,7 +52,7 @@ class _Remembers:
 
     policy: EdgePolicy
     last: Decision = field(default_factory=lambda: Decision(()))
-    every_us: None = None
+    calls: Calls = ON_EVENTS
 
     @property
     def name(self) -> str:

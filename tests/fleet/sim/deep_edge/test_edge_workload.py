@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.sim.deep_edge import laws
 from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, TX2, WORKERS
 from ekya.fleet.sim.deep_edge.physics import EdgePhysics
@@ -20,7 +21,7 @@ from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 
 class Says:
-    name, every_us = "says", None
+    name, calls = "says", ON_EVENTS
 
     def __init__(self, *parts, server="server"):
         self.parts, self.server = parts, server
