@@ -20,11 +20,11 @@ import typer
 from andreas_played import ANDREAS, COLOURS, FREE, WORLDS, WORTH, policies
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, legend, new_figure, run
 
-from ekya.fleet.policy.andreas.first_principles import edf
+from ekya.fleet.papers.andreas.first_principles import edf
+from ekya.fleet.papers.andreas.workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.policy.view import FleetView
-from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 

@@ -35,7 +35,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
 from ekya.core.errors import UserError
-from ekya.fleet.sim.andreas_workload import FOUR_GPUS, SEEDS, SIZES, TWO_GPUS, Scenario
+from ekya.fleet.papers.andreas.workload import FOUR_GPUS, SEEDS, SIZES, TWO_GPUS, Scenario
 from ekya.results.report.themes import LIGHT
 
 SHOWN: dict[str, tuple[Scenario, float]] = {

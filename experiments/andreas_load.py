@@ -34,7 +34,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
 from ekya.core.errors import UserError
-from ekya.fleet.sim.andreas_workload import SCENARIOS, SEEDS
+from ekya.fleet.papers.andreas.workload import SCENARIOS, SEEDS
 from ekya.results.report.themes import LIGHT
 
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)

@@ -6,14 +6,14 @@ from statistics import fmean
 from time import process_time
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
+from ekya.fleet.papers.andreas.workload import FOUR_GPUS, TWO_GPUS, Scenario, andreas_workload
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.sim.andreas_physics import AndreasPhysics
-from ekya.fleet.sim.andreas_workload import FOUR_GPUS, TWO_GPUS, Scenario, andreas_workload
 from ekya.fleet.sim.engine import FleetEngine
 
 ANDREAS, GREEDY, WORTH = "andreas", "greedy", "worth"

@@ -22,14 +22,14 @@ from matplotlib.ticker import PercentFormatter
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
 from ekya.core.units import US_PER_S
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
+from ekya.fleet.papers.andreas.workload import armida_workload
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.protocol import Calls, FleetPolicy
 from ekya.fleet.policy.view import FleetView
-from ekya.fleet.sim.andreas_physics import AndreasPhysics
-from ekya.fleet.sim.andreas_workload import armida_workload
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
 

@@ -16,8 +16,8 @@ from deep_edge_played import Epoch, played, policies
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
-from ekya.fleet.deep_edge_testbed import learned
-from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
+from ekya.fleet.papers.deep_edge.testbed import learned
+from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.results.report.themes import LIGHT
 
 QUICK = 20

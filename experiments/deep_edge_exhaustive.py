@@ -16,17 +16,17 @@ from statistics import fmean
 import numpy as np
 from deep_edge_played import played
 from matplotlib.figure import Figure
-from optimum.deep_edge_force import Force
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
-from ekya.fleet.deep_edge_testbed import KNOWN, Models, learned
-from ekya.fleet.policy.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.force import Force
+from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
+from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
+from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-from ekya.fleet.sim.deep_edge.devices import NANO, TX2
-from ekya.fleet.sim.deep_edge.truth import Truth, as_it_is
-from ekya.fleet.sim.deep_edge.workload import SEEDS, edge_experiment
 from ekya.results.report.themes import LIGHT
 
 KINDS = (TX2, NANO, NANO)

@@ -4,17 +4,17 @@ import time
 from dataclasses import dataclass, field
 
 from ekya.core.units import us_to_seconds
-from ekya.fleet.deep_edge_testbed import Models
+from ekya.fleet.papers.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.testbed import Models
+from ekya.fleet.papers.deep_edge.workload import EdgeExperiment
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
-from ekya.fleet.sim.deep_edge.physics import EdgePhysics
-from ekya.fleet.sim.deep_edge.workload import EdgeExperiment
 from ekya.fleet.sim.engine import FleetEngine
 
 

@@ -13,10 +13,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, new_figure, paper_mark, run
 
-from ekya.fleet.deep_edge_testbed import learned
-from ekya.fleet.fitting.judged import Judged, judged, judged_server, split
-from ekya.fleet.sim.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.sim.deep_edge.workload import server_points
+from ekya.fleet.fitting.judged import Judged, judged, split
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
+from ekya.fleet.papers.deep_edge.testbed import judged_server, learned
+from ekya.fleet.papers.deep_edge.workload import server_points
 from ekya.results.report.themes import LIGHT
 
 PAPER = {

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 from recipe import Json, run
+from trace_servers import PlayedServers, TraceServer, play_servers
 
 from ekya.cli.fleet_run import NO_TIER, tier_of
 from ekya.cli.options import numbers
@@ -29,7 +30,6 @@ from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure
-from ekya.fleet.run.trace_servers import PlayedServers, TraceServer, play_servers
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters

@@ -31,7 +31,7 @@ from okita_played import (
 )
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
-from ekya.fleet.sim.okita_workload import CLIFF, GROWING, LINEAR, OkitaSetting, simulation
+from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, simulation
 from ekya.results.report.themes import LIGHT
 
 DEFAULT = OkitaSetting()

@@ -9,11 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy.stats import t
 
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
+from ekya.fleet.papers.worlds import OKITA_POLICIES
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
-from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload
-from ekya.fleet.worlds import OKITA_POLICIES
 from ekya.results.report.themes import LIGHT
 
 OKITA, FIT, OURS, OASIS, FIXED, DRF, FIFO = (

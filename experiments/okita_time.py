@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from okita_played import STYLES, draw_lines, mean, play_all, sized, tagged
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
-from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
+from ekya.fleet.papers.okita.workload import OkitaSetting, simulation
 from ekya.results.report.themes import LIGHT
 
 DEFAULT = OkitaSetting()

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from okita_played import OKITA, mean, play, sized
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, new_figure, percent, run
 
+from ekya.fleet.papers.okita.workload import OkitaSetting, simulation
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.placing import Weights
-from ekya.fleet.sim.okita_workload import OkitaSetting, simulation
 from ekya.results.report.themes import LIGHT
 
 ORDER = {"1:5": (1, 5), "1:2": (1, 2), "1:1": (1, 1), "2:1": (2, 1), "5:1": (5, 1)}

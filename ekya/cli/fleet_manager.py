@@ -30,9 +30,7 @@ class ManagerConfig:
 
     stores: Annotated[Path, typer.Argument(metavar="STORES", help="Stores of samples and weights (YAML).")]
     points: Annotated[Path, typer.Option(metavar="FILE", help="Data points of ekya fleet profile.")]
-    solver: Annotated[
-        str, typer.Option(metavar="NAME", help="deep-edge, deep-edge-joint, fair or fair-kept.")
-    ] = "deep-edge"
+    solver: Annotated[str, typer.Option(metavar="NAME", help="deep-edge or deep-edge-joint.")] = "deep-edge"
     host: Annotated[
         str, typer.Option(help="Address to listen at. Every client that reaches it can start trainings.")
     ] = "127.0.0.1"

@@ -22,8 +22,8 @@ from ekya.fleet.policy.names import NodeName
 from ekya.fleet.sim.engine import FleetEngine, Outage
 
 if TYPE_CHECKING:
+    from ekya.fleet.papers.worlds import World
     from ekya.fleet.sim.outcome import FleetOutcome
-    from ekya.fleet.worlds import World
 
 _FEW = 8
 """Up to this number of nodes an error message lists them all."""
@@ -82,8 +82,8 @@ class FleetSimulateConfig:
 )
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
     """Simulate a paper's workload under fleet policies, in virtual time."""
+    from ekya.fleet.papers.worlds import Asked, world_kind
     from ekya.fleet.run.profiles import load_profiles
-    from ekya.fleet.worlds import Asked, world_kind
 
     seeds, outages = numbers(config.seeds), read_outages(config.fail or ())
     kind = world_kind(config.world)

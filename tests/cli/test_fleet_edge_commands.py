@@ -9,10 +9,10 @@ from ekya import cli
 from ekya.cli.fleet_manager import read_emulated
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
+from ekya.fleet.papers.deep_edge.devices import NANO
+from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.run.deep_edge import profiler, stress
-from ekya.fleet.sim.deep_edge.devices import NANO
-from ekya.fleet.sim.deep_edge.workload import profile_points
 
 POINTS = profile_points(NANO, 40)
 WORK = EdgeWork(kind=NANO, architecture="mobilenet_v3_small", side=16, trainable_blocks=1)

@@ -7,15 +7,13 @@ import pytest
 from ekya import cli
 from ekya.cli.fleet_simulate import read_outages
 from ekya.core.errors import UserError
-from ekya.fleet import deep_edge_testbed
-from ekya.fleet.deep_edge_testbed import KNOWN, Models
-from ekya.fleet.policy.deep_edge.solvers import SOLVERS
+from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
+from ekya.fleet.papers.deep_edge import testbed
+from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models
+from ekya.fleet.papers.deep_edge.truth import Truth
+from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.run.profiles import save_profiles
-from ekya.fleet.sim.andreas_workload import PROFILE_NAMES
-from ekya.fleet.sim.deep_edge.truth import Truth
-from ekya.fleet.sim.deep_edge.workload import POINTS
 from ekya.fleet.sim.engine import FleetEngine, Outage
-from ekya.fleet.worlds import WORLDS
 
 S = 1_000_000
 
@@ -29,7 +27,7 @@ def played(capfd, *words):
 def knows(monkeypatch):
     """Gives Deep-Edge's policies the true models: fitting takes seconds and has its own test."""
     truth = Models(Truth(), KNOWN, (), {})
-    monkeypatch.setattr(deep_edge_testbed, "learned", lambda _held_back, _fitted: truth)
+    monkeypatch.setattr(testbed, "learned", lambda _held_back, _fitted: truth)
 
 
 SMALL = {"deep-edge": ("--jobs", "1")}
@@ -97,16 +95,6 @@ def test_fleet_simulate_deep_edge_with_failures_loses_work(capfd) -> None:
     assert (ended["unfinished_jobs"], ended["epoch_s"]) == (1, None)
     assert cli.main(["fleet", "simulate", *words, "server@150"]) == 0
     assert capfd.readouterr().out.splitlines()[4].split()[5] == "-"
-
-
-def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None:
-    monkeypatch.setattr(deep_edge_testbed, "POINTS", dict.fromkeys(POINTS, 120))
-    parts = []
-    (policy,) = deep_edge_testbed.deciders(("deep-edge",), parts.append).values()
-    assert parts == sorted(parts)
-    assert (len(parts), parts[-1]) == (12, 1.0)
-    assert policy.solver is SOLVERS["deep-edge"]
-    assert 0 < policy.limits.exec_error < 0.5
 
 
 def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:

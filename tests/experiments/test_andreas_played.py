@@ -2,7 +2,7 @@
 
 import andreas_played as played
 
-from ekya.fleet.sim.andreas_workload import FOUR_GPUS
+from ekya.fleet.papers.andreas.workload import FOUR_GPUS
 
 
 def test_no_policy_saves_more_than_the_bound() -> None:

@@ -15,11 +15,9 @@ from ekya.fleet.fitting.boosted import (
     STATE_MEM,
     UPDATE,
     Quantity,
-    boosted,
-    estimated,
 )
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 
 P = TypeVar("P")
 
@@ -73,19 +71,7 @@ def judged(
         if own:
             values, true = [estimate(point) for point in own], [quantity.label(point) for point in own]
             learned = sum(quantity.label(point) > 0 for point in train)
-            rows.append(_row(own[0].kind, quantity.name, learned, values, true))
-    return rows
-
-
-def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
-    """Returns the parameter server's rows: its CPU and memory while workers push to it."""
-    rows = []
-    for metric in ("cpu", "mem"):
-        labels = [getattr(point.after, metric) for point in train]
-        regressor = boosted([_of_server(point) for point in train], labels, seed=seed)
-        values = [estimated(regressor, _of_server(point)) for point in test]
-        true = [getattr(point.after, metric) for point in test]
-        rows.append(_row(test[0].kind, f"EstState {metric}", len(train), values, true))
+            rows.append(row(own[0].kind, quantity.name, learned, values, true))
     return rows
 
 
@@ -129,11 +115,7 @@ def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
     return estimates.update_s([_training(point), *others], point.server)[0]
 
 
-def _of_server(point: ServerPoint) -> tuple[float, ...]:
-    pushes = sum(1 / batch for batch in point.batches)
-    return (point.before.cpu, point.before.mem, len(point.batches), pushes)
-
-
-def _row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:
+def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:
+    """Returns the row of estimated values beside the true ones."""
     errors: NDArray[np.float64] = 100 * np.abs(np.array(values) / np.array(true) - 1)
     return Judged(kind, function, train, len(true), float(errors.mean()), float(errors.std()))

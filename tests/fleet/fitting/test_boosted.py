@@ -8,14 +8,14 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import BoostedEstimates
-from ekya.fleet.fitting.judged import judged, judged_server, reckoned, split
+from ekya.fleet.fitting.judged import judged, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, SERVERS, SIFT, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, SIFT, TX2, WORKERS
-from ekya.fleet.sim.deep_edge.workload import profile_points, server_points
 
 TRAIN, TEST = split(profile_points(TX2, 300))
 
@@ -66,15 +66,6 @@ def test_points_are_split_once_and_for_all() -> None:
     assert (len(train), len(test)) == (1386, 264)
     assert sorted([*train, *test]) == [*range(1650)]
     assert split(range(450))[1] == split(range(450))[1]
-
-
-def test_the_server_has_two_functions() -> None:
-    rows = judged_server(*split(server_points(80)))
-    assert [(row.kind, row.function, row.test) for row in rows] == [
-        (PI, "EstState cpu", 13),
-        (PI, "EstState mem", 13),
-    ]
-    assert all(0 < row.mape < 15 for row in rows)
 
 
 def test_who_was_not_profiled_cannot_be_asked(estimates) -> None:

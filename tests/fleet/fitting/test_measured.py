@@ -7,10 +7,10 @@ import pytest
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import EXEC
 from ekya.fleet.fitting.measured import LEAST_POINTS, measured_models
+from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.sim.deep_edge.devices import NANO, TX2
-from ekya.fleet.sim.deep_edge.workload import profile_points
 
 STATE = NodeState(0.3, 0.0, 0.3)
 

@@ -8,20 +8,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
+from ekya.fleet.papers.okita.oasis import Bounds, OasisFixed
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
+from ekya.fleet.papers.worlds import OKITA_POLICIES
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita import framework
-from ekya.fleet.policy.okita.fixed import OkitaFifo, fair_numbers, this_slot
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
 from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
 from ekya.fleet.policy.okita.joint import filled_up, give_out, link_costs
-from ekya.fleet.policy.okita.oasis import Bounds, OasisFixed
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
-from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
+from ekya.fleet.policy.okita.transfer import (
+    least_transfer_costs,
+    this_slot,
+    transfer_costs,
+    transfers,
+    workloads,
+)
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.engine import FleetEngine
-from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
-from ekya.fleet.worlds import OKITA_POLICIES
 
 SLOT_US = 1_800_000_000
 POLICIES = {**OKITA_POLICIES, "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None)}

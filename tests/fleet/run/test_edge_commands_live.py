@@ -17,10 +17,10 @@ import pytest
 from crews import NAMES, bars
 
 from ekya.fleet.fitting.points_file import read_points, write_points
+from ekya.fleet.papers.deep_edge.devices import NANO
+from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.sim.deep_edge.devices import NANO
-from ekya.fleet.sim.deep_edge.workload import profile_points
 from ekya.models.edge.checkpoints import load_model
 
 pytestmark = [pytest.mark.live, pytest.mark.long]

@@ -7,6 +7,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from ekya.core.errors import UserError
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, SIFT, TX2
+from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
@@ -21,8 +23,6 @@ from ekya.fleet.run.deep_edge.rest import application
 from ekya.fleet.run.deep_edge.store import Trigger
 from ekya.fleet.run.deep_edge.watch import StoreWatch
 from ekya.fleet.run.training.protocol import Failure, NodeWork, Progress, Trained, TrainingFailedError
-from ekya.fleet.sim.deep_edge.devices import NANO, PI, SIFT, TX2
-from ekya.fleet.sim.deep_edge.truth import Truth
 from ekya.models.training.trainer import EpochResult
 
 HERE = SiteName("edge")

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 from crews import EAST, GAMMA, WEST, bars, task_of
 
+from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
@@ -21,8 +23,6 @@ from ekya.fleet.run.deep_edge.manager import EdgeManager
 from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.fleet.sim.deep_edge.devices import NANO, TX2
-from ekya.fleet.sim.deep_edge.truth import Truth
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.model import build_edge_model
 from ekya.models.training.sgd import SgdRecipe

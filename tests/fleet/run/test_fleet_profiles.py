@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.core.errors import UserError
+from ekya.fleet.papers.andreas.workload import FAMILIES, profile_name
 from ekya.fleet.run.profiles import load_profiles, save_profiles
-from ekya.fleet.sim.andreas_workload import FAMILIES, profile_name
 
 names = st.text("abV1", min_size=1, max_size=3)
 some = st.dictionaries(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from byhand import LAMBDAS, OPTIONS, A, B, S
+from trace_servers import SIZES
 
 from ekya.control.loop_state import LoopState
 from ekya.control.options import StreamHome
@@ -26,7 +27,6 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.elsewhere import AsForeseen
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
-from ekya.fleet.run.trace_servers import SIZES
 from ekya.planning.schedulers.registry import make_scheduler
 
 MOVING = replace(OPTIONS, quantum_milli=50, preparation_share_milli=300)

@@ -5,20 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import Solver
 
-SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {
-        "deep-edge": Heuristic(),
-        "deep-edge-joint": Joint(),
-        "fair": Fair(),
-        "fair-kept": Fair(keeps_deadlines=True),
-    }
-)
-"""Solvers by name: the paper's, ours, and fairness without and with regard to deadlines."""
+SOLVERS: Mapping[str, Solver] = MappingProxyType({"deep-edge": Heuristic(), "deep-edge-joint": Joint()})
+"""Solvers by name: the paper's, and ours."""
 
 
 def of_measured_shares(solver: Solver, shares_milli: Collection[int]) -> Solver:

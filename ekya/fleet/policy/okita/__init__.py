@@ -1,4 +1,4 @@
 """Okita (Han et al., "Online Scheduling Unbiased Distributed Learning over Wireless Edge Networks").
 
-Includes its baselines and our variant. Everything is decided anew at the beginning of each slot.
+Includes our variant. Everything is decided anew at the beginning of each slot.
 """

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ekya.fleet.policy.assignment import Assignment, Decision
-from ekya.fleet.policy.okita.fixed import this_slot
 from ekya.fleet.policy.okita.framework import by_priority
 from ekya.fleet.policy.okita.ground import (
     ROUNDING,
@@ -36,6 +35,7 @@ from ekya.fleet.policy.okita.ground import (
     server_room,
 )
 from ekya.fleet.policy.okita.placing import Weights
+from ekya.fleet.policy.okita.transfer import this_slot
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 

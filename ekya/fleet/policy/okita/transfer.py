@@ -90,3 +90,11 @@ def _take(available: Ints, wanted: Ints) -> Ints:
     """Takes from the first entries on, until there are as many as wanted."""
     before = np.cumsum(available, axis=-1) - available
     return np.minimum(np.maximum(wanted - before, 0), available)
+
+
+def this_slot(moves: Ints, can_train: Ints) -> Ints:
+    """Limits moves to what sites have time for in one slot, their own data first; R x R."""
+    own = np.minimum(np.diag(moves), can_train)
+    others = moves - np.diag(np.diag(moves))
+    before = np.cumsum(others, axis=0) - others
+    return np.asarray(np.minimum(np.maximum(can_train - own - before, 0), others) + np.diag(own))

@@ -9,11 +9,11 @@ from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.policy.andreas.greedy import Andreas, drawn_configs, swapped
 from ekya.fleet.policy.andreas.point import point_of
 from ekya.fleet.policy.andreas.worth import Worth
-from ekya.fleet.sim.andreas_physics import AndreasPhysics
 from ekya.fleet.sim.engine import FleetEngine
 
 POLICIES = (Andreas(iterations=40), Worth(), fifo(), edf(), priority())

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optimum.deep_edge_force import Force
 
+from ekya.fleet.papers.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.force import Force
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training, max_batch
-from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.steps import Steps

@@ -16,10 +16,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from ekya.core.units import US_PER_S
+from ekya.fleet.papers.okita.workload import OkitaWorkload
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
-from ekya.fleet.sim.okita_workload import OkitaWorkload
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

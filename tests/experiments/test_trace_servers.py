@@ -4,6 +4,7 @@ from math import ceil
 
 import pytest
 import torch
+from trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
@@ -15,7 +16,6 @@ from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import Failure, ServerFleet
-from ekya.fleet.run.trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace

@@ -1,16 +1,17 @@
 """Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates
-from ekya.fleet.fitting.judged import reckoned, split
+from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
+from ekya.fleet.fitting.judged import Judged, reckoned, row, split
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
+from ekya.fleet.papers.deep_edge.fair import EDGE_SOLVERS
+from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
-from ekya.fleet.policy.deep_edge.solvers import SOLVERS, holds_back
-from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
-from ekya.fleet.sim.deep_edge.workload import DEADLINE_S, POINTS, profile_points
+from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+from ekya.fleet.policy.deep_edge.solvers import holds_back
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
 """Limits for estimates without an error."""
@@ -62,10 +63,10 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
     """Returns the policies by name; policies that need the same models share them.
 
     Args:
-        names: keys of ``SOLVERS``.
+        names: keys of ``EDGE_SOLVERS``.
         done: progress callback with the part of the fitting that is done, in [0, 1]; fitting takes seconds.
     """
-    needs = sorted({holds_back(SOLVERS[name]) for name in names})
+    needs = sorted({holds_back(EDGE_SOLVERS[name]) for name in names})
     steps, count = len(needs) * len(_KINDS) * len(QUANTITIES), 0
 
     def fitted() -> None:
@@ -76,7 +77,24 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
     models = {held_back: learned(held_back, fitted) for held_back in needs}
 
     def decider(name: str) -> EdgePolicy:
-        own = models[holds_back(SOLVERS[name])]
-        return EdgePolicy(name, SOLVERS[name], own.estimates, own.limits)
+        own = models[holds_back(EDGE_SOLVERS[name])]
+        return EdgePolicy(name, EDGE_SOLVERS[name], own.estimates, own.limits)
 
     return {name: decider(name) for name in names}
+
+
+def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
+    """Returns the parameter server's rows: its CPU and memory while workers push to it."""
+    rows = []
+    for metric in ("cpu", "mem"):
+        labels = [getattr(point.after, metric) for point in train]
+        regressor = boosted([_of_server(point) for point in train], labels, seed=seed)
+        values = [estimated(regressor, _of_server(point)) for point in test]
+        true = [getattr(point.after, metric) for point in test]
+        rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
+    return rows
+
+
+def _of_server(point: ServerPoint) -> tuple[float, ...]:
+    pushes = sum(1 / batch for batch in point.batches)
+    return (point.before.cpu, point.before.mem, len(point.batches), pushes)

@@ -3,18 +3,18 @@
 from dataclasses import replace
 
 import pytest
-from optimum.deep_edge_force import Force
 
+from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.force import Force
+from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
+from ekya.fleet.papers.deep_edge.workload import edge_experiment
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
-from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.sim.deep_edge.devices import NANO, TX2
-from ekya.fleet.sim.deep_edge.physics import EdgePhysics
-from ekya.fleet.sim.deep_edge.truth import Truth, as_it_is
-from ekya.fleet.sim.deep_edge.workload import edge_experiment
 from ekya.fleet.sim.engine import FleetEngine, Outage
 
 S = 1_000_000

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.sim.andreas_workload import (
+from ekya.fleet.papers.andreas.workload import (
     FAMILIES,
     FOUR_GPUS,
     SCENARIOS,

@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, TESTBED, OkitaSetting, of_testbed, simulation
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.places import Node, Places
@@ -12,8 +14,6 @@ from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Growing
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
-from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import CLIFF, LINEAR, TESTBED, OkitaSetting, of_testbed, simulation
 
 SLOT_US = 1_800_000_000
 SMALL = OkitaSetting(sites=6, jobs=20, slots=30)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
 from ekya.fleet.policy.waiting import Linear
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
 
 SEEDS = tuple(range(2020, 2140))
 """Seeds of the 120 experiments."""

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
+from ekya.fleet.papers.andreas.workload import TURING, V100, node, places
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
-from ekya.fleet.sim.andreas_physics import AndreasPhysics
-from ekya.fleet.sim.andreas_workload import TURING, V100, node, places
 
 S = 1_000_000
 JOB = TrainJob(

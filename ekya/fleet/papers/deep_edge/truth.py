@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import PI, SERVERS, SIFT, WORKERS
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import NodeState, Places
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import PI, SERVERS, SIFT, WORKERS
 
 
 class Truth:

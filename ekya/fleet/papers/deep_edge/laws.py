@@ -6,8 +6,8 @@ Deep-Edge §V.B lists observations; each function names the ones that it reprodu
 from collections.abc import Sequence
 from math import sqrt
 
+from ekya.fleet.papers.deep_edge.devices import LINK_S, Server, Worker
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.sim.deep_edge.devices import LINK_S, Server, Worker
 
 _KNEE = 4
 """Exponent that sets how sharply utilisation saturates near 1."""

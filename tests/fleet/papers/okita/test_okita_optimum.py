@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from optimum.okita_optimum import UnsolvedError, optimum
 
+from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
+from ekya.fleet.papers.okita.oasis import Oasis
+from ekya.fleet.papers.okita.optimum import UnsolvedError, optimum
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, OkitaWorkload, simulation
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.okita.oasis import Oasis
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.sim.engine import FleetEngine
-from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import CLIFF, GROWING, LINEAR, OkitaSetting, OkitaWorkload, simulation
 
 SLOT_US = 1_800_000_000
 GAP = 1e-3

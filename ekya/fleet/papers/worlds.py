@@ -7,29 +7,29 @@ from types import MappingProxyType
 
 from ekya.core.errors import UserError
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.andreas.first_principles import edf, fifo, priority
-from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.andreas.worth import Worth
-from ekya.fleet.policy.deep_edge.solvers import SOLVERS
-from ekya.fleet.policy.job import EpochUs, TrainJob
-from ekya.fleet.policy.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.okita.oasis import Bounds, Oasis, OasisFixed
-from ekya.fleet.policy.places import Places
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.sim.andreas_physics import AndreasPhysics
-from ekya.fleet.sim.andreas_workload import (
+from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
+from ekya.fleet.papers.andreas.workload import (
     FOUR_GPUS,
     PROFILE_NAMES,
     TWO_GPUS,
     Scenario,
     andreas_workload,
 )
-from ekya.fleet.sim.deep_edge.physics import EdgePhysics
-from ekya.fleet.sim.deep_edge.workload import edge_experiment
-from ekya.fleet.sim.okita_physics import OkitaPhysics
-from ekya.fleet.sim.okita_workload import OkitaSetting, OkitaWorkload, simulation
+from ekya.fleet.papers.deep_edge.fair import EDGE_SOLVERS
+from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.workload import edge_experiment
+from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
+from ekya.fleet.papers.okita.oasis import Bounds, Oasis, OasisFixed
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload, simulation
+from ekya.fleet.policy.andreas.greedy import Andreas
+from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.policy.job import EpochUs, TrainJob
+from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.okita.joint import OkitaJoint
+from ekya.fleet.policy.places import Places
+from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.physics import Physics
 
 
@@ -184,7 +184,7 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
             "and give more --seeds"
         )
     # This imports scikit-learn, which is slow and which no other world needs.
-    from ekya.fleet.deep_edge_testbed import deciders
+    from ekya.fleet.papers.deep_edge.testbed import deciders
 
     decide = deciders(asked.policies, done)
 
@@ -230,7 +230,7 @@ WORLDS: Mapping[str, WorldKind] = MappingProxyType(
             "Deep-Edge §V.C: an update over a TX2 and three Nanos with other work on them, and a Pi",
             EDGE_NODES,
             _deep_edge,
-            tuple(SOLVERS),
+            tuple(EDGE_SOLVERS),
             ("total_cost", "epoch_s", "late_apps", "unfinished_jobs", "migrations", "lost_s"),
         ),
     }

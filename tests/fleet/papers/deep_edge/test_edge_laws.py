@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, PI, SERVERS, TX2, WORKERS
 from ekya.fleet.policy.places import NodeState
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import MEM_LIMIT, NANO, PI, SERVERS, TX2, WORKERS
 
 SERVER = SERVERS[PI]
 CLUSTER = (TX2, NANO, NANO, NANO)

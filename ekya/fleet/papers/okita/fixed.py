@@ -28,7 +28,7 @@ from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
-from ekya.fleet.policy.okita.transfer import transfers, workloads
+from ekya.fleet.policy.okita.transfer import this_slot, transfers, workloads
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
@@ -209,11 +209,3 @@ def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
     loads = workloads(task.left, task.can_train(workers * slots)[None], order)[0]
     everything = transfers(ground, task.left, loads)
     return this_slot(everything, task.can_train(workers))
-
-
-def this_slot(moves: Ints, can_train: Ints) -> Ints:
-    """Limits moves to what sites have time for in one slot, their own data first; R x R."""
-    own = np.minimum(np.diag(moves), can_train)
-    others = moves - np.diag(np.diag(moves))
-    before = np.cumsum(others, axis=0) - others
-    return np.asarray(np.minimum(np.maximum(can_train - own - before, 0), others) + np.diag(own))

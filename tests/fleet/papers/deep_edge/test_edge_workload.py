@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ekya.fleet.policy.assignment import Assignment, Decision, Part
-from ekya.fleet.policy.protocol import ON_EVENTS
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import NANO, PI, SERVERS, TX2, WORKERS
-from ekya.fleet.sim.deep_edge.physics import EdgePhysics
-from ekya.fleet.sim.deep_edge.workload import (
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import NANO, PI, SERVERS, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.physics import EdgePhysics
+from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
     SEEDS,
     edge_experiment,
     profile_points,
     server_points,
 )
+from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
+from ekya.fleet.papers.deep_edge import laws
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, SERVERS, SIFT, WORKERS
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.sim.deep_edge import laws
-from ekya.fleet.sim.deep_edge.devices import BATCH_MAX, BATCH_MIN, SERVERS, SIFT, WORKERS
 from ekya.fleet.sim.physics import Stage
 
 

@@ -1,0 +1,1 @@
+"""ANDREAS's world: clusters of V100 and TURING nodes, with jobs that arrive in bursts."""
