@@ -8,6 +8,9 @@ from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
 
+STRIKES = 3
+"""Number of failures after which a node does not get the same job again (Deep-Edge §IV.C.3)."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobState:
@@ -26,6 +29,14 @@ class JobState:
     assignment: Assignment | None = None
     strikes: Mapping[NodeName, int] = field(default_factory=dict)
     memory: str = ""
+
+    def may_use(self, node: NodeName) -> bool:
+        """Returns whether the job is allowed on a node, which has not failed too often under it."""
+        return (not self.job.allowed or node in self.job.allowed) and not self.struck_out(node)
+
+    def struck_out(self, node: NodeName) -> bool:
+        """Returns whether a node has failed too often under the job."""
+        return self.strikes.get(node, 0) >= STRIKES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Okita, its baselines and our policy: laws for every workload, and algorithms against their listings."""
+"""Okita, its baselines and our policy: constraints in all workloads, and algorithms by their listings."""
 
 from dataclasses import replace
 from functools import partial
@@ -95,28 +95,9 @@ def test_all_constraints_are_kept_to_the_end(name, world) -> None:
         assert mine[0][0] * SLOT_US >= job.arrives_us
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=8)
-@given(worlds)
-def test_the_same_world_goes_the_same_way(name, world) -> None:
-    assert play(POLICIES[name](world), world)[1] == play(POLICIES[name](world), world)[1]
-
-
 def view_of(world, now_slots=6):
     states = tuple(JobState(job, Left.all_of(job)) for job in world.jobs)
     return FleetView(now_slots * SLOT_US, states, world.places, 3)
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=10)
-@given(worlds, st.randoms(use_true_random=False))
-def test_the_order_of_jobs_in_the_view_does_not_matter(name, world, random) -> None:
-    view = view_of(world)
-    jobs = list(view.jobs)
-    random.shuffle(jobs)
-    one, other = (POLICIES[name](world).decide(each) for each in (view, replace(view, jobs=tuple(jobs))))
-    assert {each.job: each for each in one.assignments} == {each.job: each for each in other.assignments}
-    assert one.waiting == other.waiting
 
 
 @pytest.mark.parametrize("name", ["okita-fifo", "drf"])
@@ -309,21 +290,8 @@ def test_room_is_what_every_resource_leaves() -> None:
     _, tasks = arrays(view_of(world))
     task = replace(tasks[0], worker=np.array([0.0, 1.0, 4.0, 2.0]), server=np.array([1.0, 0.0, 4.0, 0.0]))
     free = np.array([[5.0, 3.0, 16.0, 9.0], [0.0, 3.0, 16.0, 9.0], [5.0, 3.0, 6.0, 9.0]])
-    assert room(free, task.worker).tolist() == [3, 3, 1]
+    assert room(free, task).tolist() == [3, 3, 1]
     assert server_room(free, task).tolist() == [3, -1, 0]
-
-
-def test_a_site_that_fails_gets_nothing_and_its_data_is_sent_elsewhere() -> None:
-    world = simulation(OkitaSetting(sites=4, jobs=3, slots=5), 3)
-    view = view_of(world)
-    nodes = {name: node for name, node in view.places.nodes.items() if name != "site-001"}
-    for make in POLICIES.values():
-        policy = make(world)
-        policy.decide(view)  # one that remembers schedules has some with the site
-        decision = policy.decide(replace(view, places=replace(view.places, nodes=nodes)))
-        assert decision.assignments
-        for assignment in decision.assignments:
-            assert "site-001" not in {*(part.node for part in assignment.parts), assignment.server}
 
 
 def test_okita_fit_begins_with_fewer_workers_where_okita_waits() -> None:

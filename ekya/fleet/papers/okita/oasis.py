@@ -32,7 +32,7 @@ from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, server_room
-from ekya.fleet.policy.okita.placing import Weights, quality
+from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
 from ekya.fleet.policy.okita.transfer import transfers, workloads
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
@@ -102,7 +102,7 @@ class OasisFixed:
         free: list[Floats] = []
         for task in tasks:
             kept = task.state.memory
-            rest = _Kept.of(kept).rest(ground, slot) if kept else None
+            rest = _Kept.of(kept).rest(ground, task, slot) if kept else None
             if rest is not None:
                 free += [ground.capacity] * (len(rest.workers) - len(free))
                 rest.take(task, free)
@@ -131,10 +131,12 @@ class Bounds:
 
     @classmethod
     def of(cls, jobs: Iterable[TrainJob], slot_us: int) -> "Bounds":
-        """Returns the bounds over jobs, of which at least one needs something."""
+        """Returns the bounds over the jobs that have a stake."""
         lowest, highest = inf, dict[str, float]()
         for job in jobs:
             stake = job.waiting.of(slot_us / US_PER_S)
+            if not stake:
+                continue
             slots = ceil(sum(job.chunks.values()) / job.chunks_per_slot)
             needs = [*job.worker.items(), *job.server.items()]
             for name, amount in needs:
@@ -143,7 +145,7 @@ class Bounds:
             units = sum(job.worker.values()) * slots + sum(job.server.values())
             if units > 0:
                 lowest = min(lowest, stake / (4 * units))
-        return cls(lowest, highest)
+        return cls(lowest if highest else 1.0, highest)
 
     def __call__(self, ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
         """Returns the prices of a container; see ``Prices``."""
@@ -191,12 +193,12 @@ class _Kept:
         arrays = (plan.workers, plan.servers, plan.order)
         return json.dumps([self.slot, self.sites, *(one.tolist() for one in arrays)])
 
-    def rest(self, ground: Ground, slot: int) -> _Plan | None:
-        """Returns it from a slot on; None where it is over, or a site of it has failed."""
+    def rest(self, ground: Ground, task: Task, slot: int) -> _Plan | None:
+        """Returns it from a slot on; None where it is over, or a site of it cannot be used any more."""
         if slot - self.slot >= len(self.plan.workers) or ground.sites != self.sites:
             return None
         rest = self.plan.after(slot - self.slot)
-        failed = [place for place, node in enumerate(ground.nodes) if node is None]
+        failed = np.flatnonzero(task.closed)
         servers = rest.servers[rest.workers.any(axis=1)]
         return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
 
@@ -233,6 +235,8 @@ def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
 
 def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) -> _Plan | None:
     """Returns the cheapest plan over all lengths; extends ``free`` by the slots that it examines."""
+    if not most_workers(task, ground.capacity):
+        return None
     order = np.argsort(-quality(ground, task, ground.capacity, Weights()), kind="stable")
     wanted = task.workers_at_most()
     # Lower bound: all workers and one parameter server on free resources.
@@ -280,7 +284,7 @@ def _slot(
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)
     wanted = task.workers_at_most()
     unit = prices(ground, task, task.worker, taken)[order]
-    alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
+    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
     at_server = np.where(beside >= 0, prices(ground, task, task.server, taken), inf)[order]
     server = int(order[np.argmin(at_server)])
     if beside[server] < 0:

@@ -106,4 +106,4 @@ def _choices(point: Point, rooms: Bools) -> Ints:
     keys = np.where(rooms[:, None, :], point.keys, np.inf)
     best = keys.argmin(axis=2)[:, :, None]
     best = np.where(np.isfinite(np.take_along_axis(keys, best, axis=2)), best, columns)
-    return np.where(rooms[:, None, :], np.arange(columns), best)
+    return np.where(np.isfinite(keys), np.arange(columns), best)

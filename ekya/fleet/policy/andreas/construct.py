@@ -53,7 +53,8 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
         wish = wished.ravel()[rows + job]
         keys = np.where(fits, point.keys[job], np.inf)
         best = keys.argmin(axis=1)
-        wish_fits = fits.ravel()[begins + wish]
+        # A job that runs nowhere has an infinite key for every wish.
+        wish_fits = np.isfinite(keys.ravel()[begins + wish])
         chosen = np.where(wish_fits, wish, best)
         (placed,) = np.nonzero(wish_fits | np.isfinite(keys.ravel()[begins + best]))
         at, chosen = placed * jobs + job[placed], chosen[placed]

@@ -78,7 +78,9 @@ class Point:
     @cached_property
     def tardiness_s(self) -> Floats:
         """τ_j in each configuration; infinite where the job cannot run in it."""
-        return np.maximum(0.0, self.takes_s - self.due_in_s[:, None])
+        due_in_s = np.broadcast_to(self.due_in_s[:, None], self.takes_s.shape)
+        late_s = np.where(np.isinf(self.takes_s), np.inf, 0.0)
+        return np.maximum(0.0, np.subtract(self.takes_s, due_in_s, out=late_s, where=np.isfinite(due_in_s)))
 
     @cached_property
     def keys(self) -> Floats:
@@ -136,7 +138,8 @@ def point_of(view: FleetView) -> Point:
     takes_s = np.array([_takes_s(state, shelves, columns) for state in view.jobs])
     takes_s = takes_s.reshape(len(view.jobs), len(columns))
     due_in_s = np.array([_due_in_s(state, view.now_us) for state in view.jobs])
-    pressure_s = takes_s.min(axis=1, initial=np.inf) - due_in_s
+    fastest_s = takes_s.min(axis=1, initial=np.inf)
+    pressure_s = np.subtract(fastest_s, due_in_s, out=-due_in_s, where=np.isfinite(due_in_s))
     names = [state.job.name for state in view.jobs]
     rows = sorted(range(len(names)), key=lambda row: (-pressure_s[row], names[row]))
     takes_s = takes_s[rows]
@@ -158,11 +161,11 @@ def point_of(view: FleetView) -> Point:
 
 def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
     """Groups interchangeable nodes into shelves, sorted."""
-    choosy = [state.job for state in states if state.job.allowed]
+    choosy = [state for state in states if state.job.allowed or state.strikes]
     alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
     for node in places.nodes.values():
         if node.gpus:
-            banned = tuple(sorted(job.name for job in choosy if node.name not in job.allowed))
+            banned = tuple(sorted(state.job.name for state in choosy if not state.may_use(node.name)))
             alike.setdefault((node.kind, node.gpus, node.power_w, banned), []).append(node)
     return tuple(
         Shelf(

@@ -9,10 +9,7 @@ from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
-from ekya.fleet.policy.view import FleetView, JobState
-
-STRIKES = 3
-"""Number of interruptions after which a worker does not get the same task again (§IV.C.3)."""
+from ekya.fleet.policy.view import STRIKES, FleetView, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class EdgePolicy:
         """Keeps running trainings; spreads the others over free machines, in the order of arrival."""
         given = [state.assignment for state in view.jobs if state.assignment is not None]
         waiting = {}
-        for state in view.jobs:
+        for state in sorted(view.jobs, key=lambda state: (state.job.arrives_us, state.job.name)):
             if state.assignment is None:
                 found = self._spread(view, state, {part.node for one in given for part in one.parts})
                 if isinstance(found, Assignment):
@@ -50,21 +47,19 @@ class EdgePolicy:
         return Decision(tuple(given), waiting)
 
     def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> Assignment | str:
-        job, nodes = state.job, view.places.nodes.values()
-        server = next((node for node in nodes if _holds(node, job.server)), None)
+        job, nodes = state.job, [node for _, node in sorted(view.places.nodes.items())]
+        server = next((node for node in nodes if _holds(node, job.server) and state.may_use(node.name)), None)
         if server is None:
             return "no machine that could be the parameter server works"
         left_out = {
             node.name: f"it has failed {STRIKES} times under this training"
             for node in nodes
-            if state.strikes.get(node.name, 0) >= STRIKES
+            if state.struck_out(node.name)
         }
         workers = tuple(
             node
             for node in nodes
-            if _holds(node, job.worker)
-            and node.name not in taken | left_out.keys()
-            and (not job.allowed or node.name in job.allowed)
+            if _holds(node, job.worker) and node.name not in taken and state.may_use(node.name)
         )
         samples = sum(state.left.chunks.values())
         plan = self.solver(EdgeTask(workers, server.state, samples, self.estimates, self.limits))

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ekya.fleet.policy.deep_edge.policy import STRIKES
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.view import STRIKES
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Ground:
     Attributes:
         sites: names.
         nodes: node of each site; None where none works now.
-        resources: names.
+        resources: names, of all that nodes have or jobs need.
         capacity: C_r^k, R x K.
         mb_cost: q^{rr'}, R x R, from the row's site to the column's.
     """
@@ -50,7 +50,9 @@ class Ground:
         if len(at) != len(view.places.nodes):
             raise ValueError("Okita's sites have one node each")
         sites = tuple(sorted({*at, *(site for state in view.jobs for site in state.job.chunks)}))
-        resources = tuple(sorted({name for node in at.values() for name in node.capacity}))
+        needs = (need for state in view.jobs for need in (state.job.worker, state.job.server))
+        capacities = (node.capacity for node in at.values())
+        resources = tuple(sorted({name for amounts in (*capacities, *needs) for name in amounts}))
         index = {site: place for place, site in enumerate(sites)}
         mb_cost = np.zeros((len(sites), len(sites)))
         cost_of = view.places.link_cost.get
@@ -65,6 +67,11 @@ class Ground:
         ).reshape(len(sites), len(resources))
         nodes = tuple(at[site].name if site in at else None for site in sites)
         return cls(sites, nodes, resources, capacity, mb_cost)
+
+    @cached_property
+    def down(self) -> NDArray[np.bool_]:
+        """Sites where no node works; R."""
+        return np.array([node is None for node in self.nodes], dtype=np.bool_)
 
     @cached_property
     def nearest(self) -> Ints:
@@ -91,6 +98,7 @@ class Task:
         worker, server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
+        closed: sites without a node that the job may use; R.
         now_us, slot_us: beginning and length of the slot.
     """
 
@@ -99,6 +107,7 @@ class Task:
     server: Floats
     left: Ints
     chunks: Ints
+    closed: NDArray[np.bool_]
     now_us: int
     slot_us: int
 
@@ -114,7 +123,10 @@ class Task:
             np.array([by_site.get(site, 0) for site in ground.sites], dtype=np.int64)
             for by_site in (state.left.chunks, job.chunks)
         )
-        return cls(state, worker, server, left, chunks, now_us, slot_us)
+        closed = ground.down
+        if job.allowed or state.strikes:
+            closed = np.array([node is None or not state.may_use(node) for node in ground.nodes])
+        return cls(state, worker, server, left, chunks, closed, now_us, slot_us)
 
     @property
     def job(self) -> TrainJob:
@@ -165,19 +177,20 @@ def fits(free: Floats, taken: Floats) -> bool:
     return bool((taken <= free + ROUNDING).all())
 
 
-def room(free: Floats, worker: Floats) -> Ints:
+def room(free: Floats, task: Task) -> Ints:
     """Returns A_i^r, the workers that fit on each site; R, negative where a resource is overbooked."""
-    asked = worker > 0
+    asked = task.worker > 0
     if not asked.any():
-        return np.full(len(free), np.iinfo(np.int32).max, dtype=np.int64)
-    whole = np.floor(free[:, asked] / worker[asked] + ROUNDING)
-    return np.asarray(whole.min(axis=1), dtype=np.int64)
+        return np.where(task.closed, 0, np.iinfo(np.int32).max).astype(np.int64)
+    whole = np.floor(free[:, asked] / task.worker[asked] + ROUNDING)
+    return np.where(task.closed, 0, whole.min(axis=1)).astype(np.int64)
 
 
 def server_room(free: Floats, task: Task) -> Ints:
     """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
     left = free - task.server
-    return np.where((left >= -ROUNDING).all(axis=1), room(np.maximum(left, 0.0), task.worker), -1)
+    fits_there = (left >= -ROUNDING).all(axis=1) & ~task.closed
+    return np.where(fits_there, room(np.maximum(left, 0.0), task), -1)
 
 
 def as_assignment(

@@ -156,7 +156,7 @@ class OkitaJoint:
 def _rooms(task: Task, free: Floats) -> Ints:
     """Returns workers that fit, by the parameter server's site; P x R, zeros where that does not fit."""
     most = task.workers_at_most()
-    alone, beside = np.clip(room(free, task.worker), 0, most), server_room(free, task)
+    alone, beside = np.clip(room(free, task), 0, most), server_room(free, task)
     rooms = np.tile(alone, (len(alone), 1))
     np.fill_diagonal(rooms, np.minimum(beside, most))
     rooms[beside < 0] = 0
@@ -256,7 +256,7 @@ def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats
 
 def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
     """Returns workers and moves of a course's first slot on the free resources; R, and R x R."""
-    rooms = np.maximum(room(free, task.worker), 0)
+    rooms = np.maximum(room(free, task), 0)
     rooms[course.server] = max(0, int(server_room(free, task)[course.server]))
     loads = course.moves.sum(axis=0)
     worker_slots = np.ceil(loads / task.job.chunks_per_slot - ROUNDING).astype(np.int64)

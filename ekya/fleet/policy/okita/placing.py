@@ -82,7 +82,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
         weights: of Q.
     """
     order = np.argsort(-quality(ground, task, free, weights), kind="stable")
-    alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
+    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
     most = int(counts[-1])
     # No site needs more workers than are wanted in total; so sums stay small.
     alone, beside = np.minimum(alone, most), np.minimum(beside, most)
@@ -105,7 +105,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
 
 def most_workers(task: Task, free: Floats) -> int:
     """Returns A_i, the workers that fit beside their parameter server; 0 where that does not fit."""
-    alone, beside = np.maximum(room(free, task.worker), 0), server_room(free, task)
+    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
     possible = beside >= 0
     if not possible.any():
         return 0

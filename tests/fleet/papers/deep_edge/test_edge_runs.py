@@ -85,5 +85,5 @@ def test_reasons_say_who_trains_what_and_who_does_not() -> None:
     FleetEngine(reads, EdgePhysics(experiment.truth), [experiment.job], places).run()
     (assignment,) = seen[0].assignments
     assert assignment.server == "server"
-    assert assignment.reason.startswith("of 3855 samples tx2-0 ")
+    assert assignment.reason.startswith("of 3855 samples nano-1 ")
     assert "so that an epoch takes" in assignment.reason

@@ -1,0 +1,130 @@
+"""Views that every fleet policy can decide on, whatever its paper, and the policies themselves."""
+
+from dataclasses import replace
+from random import Random
+
+from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
+from ekya.fleet.policy.registry import Terms
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.policy.waiting import Growing, Linear, Tardiness
+
+S = 1_000_000
+SLOT_US = 1800 * S
+SAMPLE_S = {"fast": 0.05, "slow": 0.1}
+
+
+class Estimates:
+    """Deep-Edge's estimates for machines of both kinds, in short formulas."""
+
+    def compute_s(self, worker):
+        return SAMPLE_S[worker.kind] * (1 + worker.state.cpu) * 1000 / worker.share_milli
+
+    def update_s(self, workers, server):
+        return [0.1 * len(workers) * (1 + server.cpu)] * len(workers)
+
+    def state_after(self, worker):
+        cpu = worker.state.cpu + 0.4 * worker.share_milli / 1000
+        return NodeState(cpu, 1.0, worker.state.mem + worker.batch / 100)
+
+    def exec_s(self, kind, app, state):
+        return 0.2 * state.cpu
+
+
+def made(name, view):
+    """Returns a new policy, on the terms of a view."""
+    terms = Terms(SLOT_US, estimates=Estimates(), jobs=tuple(state.job for state in view.jobs))
+    return PLAYED[name](terms)
+
+
+def drawn(sites, jobs, seed):
+    """Draws a view with waiting jobs, some of which are picky or were struck."""
+    random = Random(seed)
+    nodes = [_node(random, place) for place in range(sites)]
+    names = [node.site for node in nodes]
+    links = {(one, other): random.uniform(0.02, 0.08) for one in names for other in names if one != other}
+    states = [_state(random, place, nodes) for place in range(jobs)]
+    states.sort(key=lambda state: (state.job.arrives_us, state.job.name))
+    places = Places({node.name: node for node in nodes}, links, kwh_cost=0.172, pue=1.33)
+    return FleetView(6 * SLOT_US, tuple(states), places, seed)
+
+
+def _node(random, place):
+    kind, gpus = random.choice(["fast", "slow"]), random.randint(1, 4)
+    each_w = {"fast": 230.0, "slow": 65.0}[kind]
+    return Node(
+        NodeName(f"node-{place:03}"),
+        SiteName(f"site-{place:03}"),
+        kind,
+        gpus,
+        (0.0, *(100.0 + each_w * used for used in range(1, gpus + 1))),
+        {"gpu": float(gpus), "cpu": float(random.randint(8, 16)), "ram": 64.0},
+        NodeState(random.uniform(0, 0.9), 0.0, random.uniform(0, 0.9)),
+        random.choice([(), (BackgroundApp("sift", 0.2),)]),
+    )
+
+
+def _state(random, place, nodes):
+    epoch_s = random.choice([20.0, 60.0, 240.0])
+    waiting = random.choice(
+        [
+            Tardiness(random.uniform(100, 9000), random.choice([1e-4, 5e-4])),
+            Growing(random.uniform(15, 80), 0.25 / 1800),
+            Linear(random.uniform(0.01, 0.05), 100.0),
+        ]
+    )
+    job = TrainJob(
+        JobName(f"job-{random.randrange(10**6):06}-{place}"),
+        random.randint(0, 5) * SLOT_US,
+        random.randint(1, 30),
+        waiting,
+        chunks={node.site: random.randint(2, 20) for node in nodes},
+        chunk_mb=random.uniform(20, 60),
+        model_mb=random.uniform(30, 575),
+        epoch_us={
+            (kind, gpus): round(epoch_s * slower / gpus**0.65 * S)
+            for kind, slower in (("fast", 1.0), ("slow", 1.8))
+            for gpus in range(1, 5)
+        },
+        worker={"gpu": float(random.randint(0, 1)), "cpu": float(random.randint(1, 3)), "ram": 2.0},
+        server={"cpu": float(random.randint(1, 3)), "ram": 4.0},
+        chunks_per_slot=float(random.randint(5, 15)),
+    )
+    if random.random() < 0.2:
+        job = replace(job, allowed=frozenset(node.name for node in random.choices(nodes, k=2)))
+    strikes = {random.choice(nodes).name: random.randint(1, 4)} if random.random() < 0.3 else {}
+    return JobState(job, Left.all_of(job), None, strikes)
+
+
+def later(name, view, seed):
+    """Returns a view after a policy's decision on the first half of the jobs, when the others have arrived.
+
+    A slot has passed, and a node may have failed, also under jobs.
+    """
+    random = Random(seed)
+    half = (len(view.jobs) + 1) // 2
+    decision = made(name, view).decide(replace(view, jobs=view.jobs[:half]))
+    gone = random.choice([None, *view.places.nodes])
+    nodes = {name: node for name, node in view.places.nodes.items() if name != gone}
+    states = []
+    for state in view.jobs[:half]:
+        assignment, strikes, left = decision.of(state.job.name), dict(state.strikes), state.left
+        if assignment is not None:
+            there = {*(part.node for part in assignment.parts), assignment.server}
+            left = Left(max(1, left.epochs - 1), _rest(left.chunks, assignment.moves))
+            if gone in there:
+                assignment, strikes[gone] = None, strikes.get(gone, 0) + 1
+        if any(left.chunks.values()):
+            memory = decision.memory.get(state.job.name, "")
+            states.append(JobState(state.job, left, assignment, strikes, memory))
+    jobs = (*states, *view.jobs[half:])
+    return replace(view, now_us=view.now_us + SLOT_US, jobs=jobs, places=replace(view.places, nodes=nodes))
+
+
+def _rest(chunks, moves):
+    rest = dict(chunks)
+    for (origin, _), sent in moves.items():
+        rest[origin] -= sent
+    return rest
