@@ -59,7 +59,8 @@ class Worth:
         if not point.states or not point.shelves:
             return decision_of(point, config, node)
         now_node, now = point.places_now
-        lost_s = self.moving_s + self.lost_epochs * point.epoch_s
+        # No job leaves a configuration in which it cannot run.
+        lost_s = self.moving_s + self.lost_epochs * np.where(np.isfinite(point.epoch_s), point.epoch_s, 0.0)
         worth = self.worth(point, now, lost_s)
         config = more_gpus(point, worth, one_gpu(point, worth))
         config, node = packed(point, worth, config, now, now_node)
