@@ -76,6 +76,8 @@ def _lacking_of_andreas(own: OwnWorkload, cluster: Path, policy: str) -> Iterato
         if there.isdisjoint(job.epoch_us):
             known = ", ".join(f"{gpus} of {kind}" for kind, gpus in sorted(there)) or "none"
             yield f"{key}.epoch_s: {cluster} has no such GPUs for it; write it for one of: {known}"
+        if policy == "worth" and not any(gpus == 1 for _, gpus in there & job.epoch_us.keys()):
+            yield f"{key}.epoch_s: {policy} needs it for 1 GPU of a kind that {cluster} has; write it"
         if policy in _PLAN_LATENESS and not isinstance(job.waiting, Tardiness):
             yield f"{key}.waiting: {policy} needs a due date; write kind: tardiness, or take fifo or priority"
 
@@ -92,6 +94,8 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
         key = f"jobs.{job.name}"
         for what, there in (
             ("chunks", any(job.chunks.values())),
+            ("chunk_mb", job.chunk_mb),
+            ("model_mb", job.model_mb),
             ("chunks_per_slot", job.chunks_per_slot),
             ("worker", any(job.worker.values())),
         ):

@@ -41,7 +41,7 @@ class TardinessSpec(_Part):
 
     kind: Literal["tardiness"]
     due_s: _Amount
-    per_s: _Amount
+    per_s: float = Field(gt=0)
 
 
 class LinearSpec(_Part):
@@ -292,7 +292,9 @@ def _read(path: Path, model: type[_Model]) -> _Model:
 
 def _places(cluster: ClusterSpec, nodes: tuple[Node, ...], sites: set[str]) -> Places:
     usual = cluster.links
-    mb_cost = {(SiteName(one), SiteName(other)): usual.mb_cost for one, other in permutations(sorted(sites), 2)}
+    mb_cost = {
+        (SiteName(one), SiteName(other)): usual.mb_cost for one, other in permutations(sorted(sites), 2)
+    }
     mb_s = dict.fromkeys(mb_cost, usual.mb_s)
     for way in usual.ways:
         pair = SiteName(way.origin), SiteName(way.target)

@@ -70,7 +70,7 @@ def test_one_job_takes_what_its_file_says(capfd, tmp_path) -> None:
 def test_links_are_paid_at_the_cluster_s_cost(capfd, tmp_path) -> None:
     """A job whose only node is at another site than its data."""
     job = {"name": "a", "epochs": 1, "waiting": {"kind": "linear", "per_s": 1}, "chunks": {"south": 4}}
-    job |= {"chunk_mb": 10, "worker": {"vcpu": 16}, "chunks_per_slot": 4}
+    job |= {"chunk_mb": 10, "model_mb": 9, "worker": {"vcpu": 16}, "chunks_per_slot": 4}
     jobs = changed(tmp_path, JOBS, jobs=[job])
     for way, mb_cost in (({"mb_s": 5}, 0.0004), ({"mb_cost": 0.3}, 0.3)):
         links = {"mb_cost": 0.0004, "ways": [{"from": "south", "to": "north"} | way]}
@@ -118,12 +118,18 @@ def test_a_cost_that_grows_beyond_numbers_is_still_one(capfd, tmp_path) -> None:
         ({"gate": {"epoch_s": {"T4": {2: 9}}}}, "fifo", "write it for one of: 1 of T4, 1 of V100, 2 of V100"),
         ({"gate": {"allowed": ["west-1"], "epoch_s": {"V100": {1: 9}}}}, "fifo", "one of: 1 of T4"),
         (
+            {"gate": {"epoch_s": {"V100": {2: 9}, "A100": {1: 9}}}},
+            "worth",
+            "worth needs it for 1 GPU of a kind",
+        ),
+        (
             {"yard": {"waiting": {"kind": "linear", "per_s": 1}}},
             "worth",
             "jobs.yard.waiting: worth needs a due",
         ),
         ({"slot_s": None}, "okita", "slot_s: okita needs it; write the seconds of a slot"),
         ({"yard": {"chunks": {"west": 0}}}, "drf", "jobs.yard.chunks: drf needs more than 0 of it"),
+        ({"yard": {"model_mb": 0}}, "drf", "jobs.yard.model_mb: drf needs more than 0 of it"),
         ({"yard": {"chunks_per_slot": None}}, "drf", "jobs.yard.chunks_per_slot: drf needs more"),
         ({"yard": {"worker": {"vcpu": 0}}}, "drf", "jobs.yard.worker: drf needs more than 0 of it"),
         (

@@ -81,7 +81,7 @@ class Worth:
         work_s = np.where(np.isfinite(work_s), work_s, 1.0)
         speed = work_s[:, None] / point.takes_s
         energy = point.shared_cost_a_s
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             # The cost of the work in the cheapest configuration has to be paid in any case.
             paid = np.where(speed > 0, energy / speed, np.inf).min(axis=1)
         paid = np.where(np.isfinite(paid), paid, 0.0)
