@@ -23,6 +23,7 @@ from recipe import RESULTS, Beside, Finding, Json, Out, channel, legend, new_fig
 from ekya.fleet.papers.andreas.first_principles import edf
 from ekya.fleet.papers.andreas.workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
@@ -45,7 +46,7 @@ class Call:
 class Kept:
     """EDF policy that records every fiftieth view."""
 
-    name, every_us = "edf", None
+    name, calls = "edf", ON_EVENTS
 
     def __init__(self) -> None:
         self.views: list[FleetView] = []

@@ -6,20 +6,21 @@ from statistics import fmean
 from time import process_time
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.andreas.workload import FOUR_GPUS, TWO_GPUS, Scenario, andreas_workload
+from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.registry import Terms
 from ekya.fleet.sim.engine import FleetEngine
 
 ANDREAS, GREEDY, WORTH = "andreas", "greedy", "worth"
 FIRST_PRINCIPLES = ("fifo", "edf", "priority")
 FREE, PAID = "moves for nothing", "moves paid for"
-WORLDS = {FREE: AndreasPhysics(snapshots=False), PAID: AndreasPhysics(starts_again_us=60_000_000)}
+RESTART_US = 60 * US_PER_S
+WORLDS = {FREE: AndreasPhysics(snapshots=False), PAID: AndreasPhysics(RESTART_US)}
 """The paper's simulator, with free moves, and one with paid moves.
 
 Where moves are paid, an interrupted job goes back to its last epoch and takes a minute to start again.
@@ -41,8 +42,10 @@ def policies(world: str) -> tuple[FleetPolicy, ...]:
     ``greedy`` is ANDREAS with a single schedule, so without randomness. ``worth`` gets the true cost of moves
     in the world where they are free; ANDREAS assumes free moves in every world.
     """
-    ours = Worth(moving_s=0.0, lost_epochs=0.0) if world == FREE else Worth()
-    return fifo(), edf(), priority(), Andreas(), Andreas(iterations=1, name=GREEDY), ours
+    terms = Terms(restart_us=None if world == FREE else RESTART_US)
+    made = {name: PLAYED[name](terms) for name in (*FIRST_PRINCIPLES, ANDREAS, WORTH)}
+    greedy = Andreas(iterations=1, name=GREEDY)
+    return *(made[name] for name in (*FIRST_PRINCIPLES, ANDREAS)), greedy, made[WORTH]
 
 
 @dataclass(frozen=True, slots=True)

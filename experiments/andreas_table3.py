@@ -8,8 +8,8 @@ Predicted is what the policy expects: profiles hold, nodes draw their measured p
 nothing. Executed is emulated, not measured: epochs take longer or shorter than their profile, nodes draw
 more or less power, an interrupted job goes back to its last epoch, and a start takes a minute. The errors of
 epochs and power are drawn from the seed, 5% each (one standard deviation). For each call, predicted is the
-cost until the next arrival or the expected end of the first job, if that is earlier; real is the cost until
-the next call. Five seeds, or twenty with --full.
+cost until the next arrival, the next period or the expected end of the first job, whichever is earliest; real
+is the cost until the next call. Five seeds, or twenty with --full.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.protocol import Calls, FleetPolicy
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
@@ -61,7 +61,7 @@ class Listening:
     """Wraps a policy and records each call: its time, the expected end, and GPUs in use by node."""
 
     policy: FleetPolicy
-    calls: list[tuple[int, int, dict[NodeName, int]]] = field(default_factory=list)
+    heard: list[tuple[int, int, dict[NodeName, int]]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -69,9 +69,9 @@ class Listening:
         return self.policy.name
 
     @property
-    def every_us(self) -> int | None:
-        """Period of the wrapped policy."""
-        return self.policy.every_us
+    def calls(self) -> Calls:
+        """Those of the wrapped policy."""
+        return self.policy.calls
 
     def decide(self, view: FleetView) -> Decision:
         """Returns the wrapped policy's decision."""
@@ -79,12 +79,14 @@ class Listening:
         used: dict[NodeName, int] = {}
         next_us = (view.now_us // EVERY_US + 1) * EVERY_US
         ends_us = [next_us] if next_us < 8 * EVERY_US else []
+        if (period_us := self.calls.every_us) is not None:
+            ends_us.append((view.now_us // period_us + 1) * period_us)
         for one in decision.assignments:
             part, state = one.parts[0], view.state(one.job)
             used[part.node] = used.get(part.node, 0) + part.gpus
             epoch_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
             ends_us.append(view.now_us + round((state.left.epochs - state.left.begun) * epoch_us))
-        self.calls.append((view.now_us, min(ends_us), used))
+        self.heard.append((view.now_us, min(ends_us), used))
         return decision
 
 
@@ -106,9 +108,9 @@ def compare(policy: FleetPolicy, seed: int) -> Compared:
         )
         return a_second * length_us / US_PER_S
 
-    ends_us = [began_us for began_us, _, _ in listening.calls[1:]] + [real.ended_us]
+    ends_us = [began_us for began_us, _, _ in listening.heard[1:]] + [real.ended_us]
     off = []
-    for (began_us, expected_us, used), ended_us in zip(listening.calls, ends_us, strict=True):
+    for (began_us, expected_us, used), ended_us in zip(listening.heard, ends_us, strict=True):
         expected = cost(used, expected_us - began_us, False)
         if expected > 0:
             off.append(abs(expected - cost(used, ended_us - began_us, True)) / expected)
@@ -118,7 +120,7 @@ def compare(policy: FleetPolicy, seed: int) -> Compared:
         predicted.energy_cost,
         sum(places.energy_cost(joules * draws[name]) for name, joules in real.energy_j.items()),
         real.missed,
-        len(listening.calls),
+        len(listening.heard),
         fmean(off),
     )
 

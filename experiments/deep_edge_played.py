@@ -1,31 +1,37 @@
 """Shared parts of the Deep-Edge recipes: compared policies, and the simulation of experiments."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ekya.core.units import us_to_seconds
-from ekya.fleet.papers.deep_edge.fair import Fair
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.testbed import Models
 from ekya.fleet.papers.deep_edge.workload import EdgeExperiment
+from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.assignment import Decision
-from ekya.fleet.policy.deep_edge.heuristic import Heuristic
-from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.places import Places
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
+from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.view import FleetView
 from ekya.fleet.sim.engine import FleetEngine
 
+COMPARED = {
+    "fair": "fair",
+    "fair, deadlines kept": "fair-kept",
+    "deep-edge": "deep-edge",
+    "whole steps": "deep-edge-joint",
+    "ours": "deep-edge-joint",
+}
+"""Names of the policies in figures, and in the registry."""
+
 
 def policies(paper: Models, ours: Models) -> list[EdgePolicy]:
-    """Returns the compared policies; all but the last use the same models."""
-    return [
-        EdgePolicy("fair", Fair(), paper.estimates, paper.limits),
-        EdgePolicy("fair, deadlines kept", Fair(keeps_deadlines=True), paper.estimates, paper.limits),
-        EdgePolicy("deep-edge", Heuristic(), paper.estimates, paper.limits),
-        EdgePolicy("whole steps", Joint(shares_milli=(1000,)), paper.estimates, paper.limits),
-        EdgePolicy("ours", Joint(), ours.estimates, ours.limits),
-    ]
+    """Returns the compared policies; all but the last use the same models and throttle no worker."""
+    plain = Terms(estimates=paper.estimates, limits=paper.limits, shares_milli=())
+    held = Terms(estimates=ours.estimates, limits=ours.limits)
+    made = {shown: PLAYED[name](held if shown == "ours" else plain) for shown, name in COMPARED.items()}
+    return [replace(policy, name=shown) for shown, policy in made.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class _Remembers:
 
     policy: EdgePolicy
     last: Decision = field(default_factory=lambda: Decision(()))
-    every_us: None = None
+    calls: Calls = ON_EVENTS
 
     @property
     def name(self) -> str:

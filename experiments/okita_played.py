@@ -11,7 +11,8 @@ from scipy.stats import t
 
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
-from ekya.fleet.papers.worlds import OKITA_POLICIES
+from ekya.fleet.papers.registry import PLAYED
+from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.sim.engine import FleetEngine
 from ekya.results.report.themes import LIGHT
@@ -63,7 +64,7 @@ def play_all(
     for seed in seeds:
         world = made(setting, seed)
         for name in names:
-            rows.append(play(world, OKITA_POLICIES[name](world), seed))
+            rows.append(play(world, PLAYED[name](okita_terms(world)), seed))
             step()
     return rows
 

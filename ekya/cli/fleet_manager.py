@@ -68,9 +68,8 @@ def manager(config: ManagerConfig, output: Output) -> None:
     """
     from ekya.fleet.fitting.measured import measured_models
     from ekya.fleet.fitting.points_file import read_points, read_tried
-    from ekya.fleet.policy.deep_edge.policy import EdgePolicy
-    from ekya.fleet.policy.deep_edge.solvers import SOLVERS, of_measured_shares
     from ekya.fleet.policy.deep_edge.stopping import StopRule
+    from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Terms
     from ekya.fleet.run.deep_edge.cluster import edge_cluster
     from ekya.fleet.run.deep_edge.folder_store import read_stores
     from ekya.fleet.run.deep_edge.launcher import Launcher
@@ -82,8 +81,8 @@ def manager(config: ManagerConfig, output: Output) -> None:
     from ekya.gpu.backends.registry import choose_backend
 
     emulated = read_emulated(config.emulate)
-    if config.solver not in SOLVERS:
-        raise UserError(f"--solver {config.solver}: there is none; choose one of {', '.join(SOLVERS)}")
+    if config.solver not in EDGE_POLICIES:
+        raise UserError(f"--solver {config.solver}: there is none; choose one of {', '.join(EDGE_POLICIES)}")
     if config.address is not None and emulated:
         raise UserError("--emulate makes nodes of its own; leave --address out")
     points = read_points(config.points)
@@ -92,8 +91,8 @@ def manager(config: ManagerConfig, output: Output) -> None:
     _require_same_work(config, works, stores.values())
     work = None if config.kind is None else _work_of(config.kind, config.points, works)
     models = measured_models(points, str(config.points))
-    solver = of_measured_shares(SOLVERS[config.solver], models.shares_milli)
-    policy = EdgePolicy(config.solver, solver, models.estimates, models.limits)
+    terms = Terms(estimates=models.estimates, limits=models.limits, shares_milli=models.shares_milli)
+    policy = POLICIES[config.solver](terms)
     _say_points(output, config.points, models)
     chosen = choose_backend(config.shares)
     kept = _PointsFile(config.points)

@@ -193,7 +193,7 @@ def _play(world: "World", policy: str, outages: Sequence[Outage], seed: int) -> 
             known = ", ".join(there) if len(there) <= _FEW else f"{there[0]} to {there[-1]}"
             raise UserError(f"--fail {outage.node}: there is no such node; they are {known}")
     return FleetEngine(
-        world.policies[policy](),
+        world.policy(policy),
         world.physics,
         world.jobs,
         world.places,

@@ -11,6 +11,7 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
@@ -29,7 +30,7 @@ LINKS = Links(usual_mb_s=12.5)
 class Cheapest:
     """Places each job where it costs least among the places that meet its deadline."""
 
-    name, every_us = "cheapest", None
+    name, calls = "cheapest", ON_EVENTS
 
     def decide(self, view):
         placed, waiting = [], {}

@@ -6,8 +6,6 @@ from functools import partial
 from types import MappingProxyType
 
 from ekya.core.errors import UserError
-from ekya.core.units import us_to_seconds
-from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.andreas.workload import (
     FOUR_GPUS,
@@ -16,20 +14,15 @@ from ekya.fleet.papers.andreas.workload import (
     Scenario,
     andreas_workload,
 )
-from ekya.fleet.papers.deep_edge.fair import EDGE_SOLVERS
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.workload import edge_experiment
-from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis, OasisFixed
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload, simulation
-from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
 from ekya.fleet.policy.job import EpochUs, TrainJob
-from ekya.fleet.policy.okita.framework import Okita
-from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.registry import Terms
 from ekya.fleet.sim.physics import Physics
 
 
@@ -39,7 +32,7 @@ class World:
 
     Attributes:
         jobs, places, physics: arguments of the engine.
-        policies: factories by name; the paper's own policy comes first.
+        policy: makes the policy of a name.
         currency: of all costs.
         until_us: latest end; None: the end of the last job.
     """
@@ -47,7 +40,7 @@ class World:
     jobs: tuple[TrainJob, ...]
     places: Places
     physics: Physics
-    policies: Mapping[str, Callable[[], FleetPolicy]]
+    policy: Callable[[str], FleetPolicy]
     currency: str
     until_us: int | None = None
 
@@ -104,37 +97,6 @@ class WorldKind:
     )
 
 
-ANDREAS_POLICIES: Mapping[str, Callable[[int | None], FleetPolicy]] = MappingProxyType(
-    {
-        "andreas": lambda _: Andreas(),
-        "worth": lambda restart_us: (
-            Worth(moving_s=0.0, lost_epochs=0.0)
-            if restart_us is None
-            else Worth(moving_s=us_to_seconds(restart_us))
-        ),
-        "fifo": lambda _: fifo(),
-        "edf": lambda _: edf(),
-        "priority": lambda _: priority(),
-    }
-)
-"""Factories of policies from the time of a restart in microseconds; None where moves cost nothing."""
-
-OKITA_POLICIES: Mapping[str, Callable[[OkitaWorkload], FleetPolicy]] = MappingProxyType(
-    {
-        "okita": lambda world: Okita(world.setting.slot_us, until_us=world.setting.until_us),
-        "okita-fit": lambda world: Okita(world.setting.slot_us, until_us=world.setting.until_us, fit=True),
-        "okita-joint": lambda world: OkitaJoint(world.setting.slot_us, until_us=world.setting.until_us),
-        "okita-fifo": lambda world: OkitaFifo(world.setting.slot_us),
-        "drf": lambda world: Drf(world.setting.slot_us),
-        "oasis": lambda world: Oasis(world.setting.slot_us),
-        "oasis-fixed": lambda world: OasisFixed(
-            world.setting.slot_us, Bounds.of(world.jobs, world.setting.slot_us)
-        ),
-    }
-)
-"""Factories of policies for a workload."""
-
-
 _ANDREAS_NODES = 10
 
 EDGE_NODES, EDGE_EPOCHS = 5, 10
@@ -148,12 +110,12 @@ def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
             raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
         paid = asked.restart_us is not None
         physics = AndreasPhysics(asked.restart_us or 0, snapshots=paid)
-        policies = {name: partial(make, asked.restart_us) for name, make in ANDREAS_POLICIES.items()}
+        terms = Terms(restart_us=asked.restart_us)
 
         def draw(seed: int) -> World:
             nodes = asked.nodes or _ANDREAS_NODES
             jobs, places = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
-            return World(jobs[: asked.jobs], places, physics, policies, "EUR")
+            return World(jobs[: asked.jobs], places, physics, partial(_made, terms), "EUR")
 
         return draw
 
@@ -167,8 +129,8 @@ def _okita(asked: Asked, _done: object) -> Draw:
 
     def draw(seed: int) -> World:
         drawn = simulation(setting, seed)
-        policies = {name: partial(make, drawn) for name, make in OKITA_POLICIES.items()}
-        return World(drawn.jobs, drawn.places, OkitaPhysics(drawn.setting.slot_us), policies, "cost units")
+        made = partial(_made, okita_terms(drawn))
+        return World(drawn.jobs, drawn.places, OkitaPhysics(setting.slot_us), made, "cost units")
 
     return draw
 
@@ -190,15 +152,21 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
 
     decide = deciders(asked.policies, done)
 
-    def always(policy: FleetPolicy) -> Callable[[], FleetPolicy]:
-        return lambda: policy
-
     def draw(seed: int) -> World:
         experiment = edge_experiment(seed, epochs=EDGE_EPOCHS)
-        policies = {name: always(policy) for name, policy in decide.items()}
-        return World((experiment.job,), experiment.places, EdgePhysics(experiment.truth), policies, "s")
+        physics = EdgePhysics(experiment.truth)
+        return World((experiment.job,), experiment.places, physics, decide.__getitem__, "s")
 
     return draw
+
+
+def okita_terms(world: OkitaWorkload) -> Terms:
+    """Returns the terms of Okita's policies for a workload."""
+    return Terms(world.setting.slot_us, world.setting.until_us, jobs=world.jobs)
+
+
+def _made(terms: Terms, name: str) -> FleetPolicy:
+    return PLAYED[name](terms)
 
 
 def _refuse_andreas_options(asked: Asked, world: str) -> None:
@@ -214,25 +182,25 @@ WORLDS: Mapping[str, WorldKind] = MappingProxyType(
             "ANDREAS §V.B: half the nodes have two V100, half one Turing; ten jobs a node",
             _ANDREAS_NODES,
             _andreas(TWO_GPUS),
-            tuple(ANDREAS_POLICIES),
+            OF_ANDREAS,
         ),
         "andreas-four-gpu": WorldKind(
             "ANDREAS §V.B: half the nodes have four V100, half two Turing; ten jobs a node",
             _ANDREAS_NODES,
             _andreas(FOUR_GPUS),
-            tuple(ANDREAS_POLICIES),
+            OF_ANDREAS,
         ),
         "okita": WorldKind(
             "Okita §V.B: sites with data of their own, a hundred jobs with a parameter server each",
             OkitaSetting().sites,
             _okita,
-            tuple(OKITA_POLICIES),
+            OF_OKITA,
         ),
         "deep-edge": WorldKind(
             "Deep-Edge §V.C: an update over a TX2 and three Nanos with other work on them, and a Pi",
             EDGE_NODES,
             _deep_edge,
-            tuple(EDGE_SOLVERS),
+            OF_DEEP_EDGE,
             ("total_cost", "epoch_s", "late_apps", "unfinished_jobs", "migrations", "lost_s"),
         ),
     }

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 
 SERVER_PART = 0.2
 """Part of a node's share that the parameter server gets beside workers; the workers split the rest evenly."""
+
+Mode = Literal["synchronous", "asynchronous"]
+"""A step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Assignment:
         parts: nodes on which it trains; never empty.
         server: node of its parameter server, where it has one.
         moves: g_i^{rr'}(t), chunks by origin and training site, local ones included.
+        mode: of its steps, where it has several workers.
         reason: one sentence for the operator.
     """
 
@@ -47,6 +52,7 @@ class Assignment:
     reason: str = field(compare=False)
     server: NodeName | None = None
     moves: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
+    mode: Mode = "synchronous"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,13 @@ class Decision:
     Attributes:
         assignments: of the jobs that run from now on.
         waiting: reasons, by job, of the jobs that wait.
+        memory: text, by job, that the policy gets back unchanged with the job's next state. It is the
+            policy's own, and can be stored. A job without any is not remembered.
     """
 
     assignments: tuple[Assignment, ...]
     waiting: Mapping[JobName, str] = field(default_factory=dict)
+    memory: Mapping[JobName, str] = field(default_factory=dict)
 
     def of(self, job: JobName) -> Assignment | None:
         """Returns the assignment of a job; None where it waits."""

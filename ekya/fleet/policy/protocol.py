@@ -1,9 +1,40 @@
 """Protocol of fleet policies."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.view import FleetView
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """When a policy is called, as long as a job is there.
+
+    Attributes:
+        on_events: at each arrival and end of a job, and when a node fails or returns. Otherwise such an event
+            waits for the next call.
+        every_us: at all multiples of this time on the fleet's clock; None: only at events.
+    """
+
+    on_events: bool
+    every_us: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks that it is called at all.
+
+        Raises:
+            ValueError: it would never be called.
+        """
+        if not self.on_events and self.every_us is None:
+            raise ValueError("a policy that is called neither on events nor periodically decides nothing")
+
+    def at(self, now_us: int, happened: bool) -> bool:
+        """Returns whether it is called now."""
+        return (self.on_events and happened) or (self.every_us is not None and now_us % self.every_us == 0)
+
+
+ON_EVENTS = Calls(on_events=True)
 
 
 class FleetPolicy(Protocol):
@@ -14,8 +45,11 @@ class FleetPolicy(Protocol):
         """Name in the registry."""
 
     @property
-    def every_us(self) -> int | None:
-        """Length of its slots: it decides at the beginning of each; None: it decides at each event."""
+    def calls(self) -> Calls:
+        """When it is called."""
 
     def decide(self, view: FleetView) -> Decision:
-        """Assigns each job of the view or lets it wait, with a reason; no resource is given out twice."""
+        """Assigns each job of the view or lets it wait, with a reason; no resource is given out twice.
+
+        Equal views get equal decisions: what is to be remembered of a job is part of the decision.
+        """

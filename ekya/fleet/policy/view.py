@@ -18,12 +18,14 @@ class JobState:
         left: remaining work at its last snapshot.
         assignment: current one; None where it waits.
         strikes: failures under this job, by node.
+        memory: what the last decision remembers of it.
     """
 
     job: TrainJob
     left: Left
     assignment: Assignment | None = None
     strikes: Mapping[NodeName, int] = field(default_factory=dict)
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Training task for a stream's retraining on another server."""
 
 from ekya.core.commands import StartRetraining
+from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.training.protocol import Mode, TrainingTask
+from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.optimizer import recipe_of
 from ekya.pipeline.retrain_setup import data_of

@@ -17,6 +17,9 @@ from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
 from ekya.fleet.sim.physics import Interrupted, Physics, Stage
 
+IDLE_CALLS = 1000
+"""Calls in a row while no job runs and nothing is to come, after which no further call will start one."""
+
 
 class BrokenConstraintError(Exception):
     """A policy's decision breaks a constraint of its world."""
@@ -49,6 +52,7 @@ class _Present:
     began_us: int = 0
     ends_us: int = 0
     resumes: bool = False
+    memory: str = ""
     strikes: dict[NodeName, int] = field(default_factory=dict)
 
     def interrupted(self, now_us: int, failed: bool = False) -> Interrupted:
@@ -64,7 +68,8 @@ class _Present:
         return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
-        return JobState(self.job, self.interrupted(now_us).left, self.assignment, dict(self.strikes))
+        left, strikes = self.interrupted(now_us).left, dict(self.strikes)
+        return JobState(self.job, left, self.assignment, strikes, self.memory)
 
 
 class FleetEngine:
@@ -100,10 +105,10 @@ class FleetEngine:
         self._records = {job.name: JobRecord(job) for job in self._to_come}
         self._energy_j = dict.fromkeys(places.nodes, 0.0)
         self._decide_s: list[float] = []
-        self._now_us = 0
+        self._now_us, self._idle_calls = 0, 0
 
     def run(self) -> FleetOutcome:
-        """Runs until every job is done, no event is left, or ``until_us`` is reached.
+        """Runs until every job is done, no event and no further start is to come, or ``until_us`` is reached.
 
         Raises:
             BrokenConstraintError: a decision breaks a constraint of its world; the message names it.
@@ -114,7 +119,7 @@ class FleetEngine:
                 break
             self._pass_to(next_us)
             matters = [self._end_stages(), self._fail_nodes(), self._let_come()]
-            if self._is_asked(any(matters)):
+            if self._present and self._policy.calls.at(next_us, any(matters)):
                 self._decide()
             self._begin_stages()
         energy_cost = self._places.energy_cost(sum(self._energy_j.values()))
@@ -132,18 +137,14 @@ class FleetEngine:
         due += [job.arrives_us for job in self._to_come[:1]]
         changes = (at for outage in self._outages for at in (outage.from_us, outage.to_us))
         due += [at for at in changes if at is not None and at > self._now_us]
-        every_us = self._policy.every_us
-        if every_us is not None:
+        calls = self._policy.calls
+        self._idle_calls = 0 if due else self._idle_calls + 1
+        if calls.every_us is not None and self._idle_calls <= IDLE_CALLS:
             if self._present:
-                due.append((self._now_us // every_us + 1) * every_us)
-            # An event within a slot takes effect at the beginning of the next slot.
-            due = [-(-at // every_us) * every_us for at in due]
+                due.append((self._now_us // calls.every_us + 1) * calls.every_us)
+            if not calls.on_events:
+                due = [-(-at // calls.every_us) * calls.every_us for at in due]
         return min(due, default=None)
-
-    def _is_asked(self, something_happened: bool) -> bool:
-        if self._policy.every_us is None:
-            return something_happened and bool(self._present)
-        return bool(self._present)
 
     def _pass_to(self, now_us: int) -> None:
         passed_s = (now_us - self._now_us) / US_PER_S
@@ -213,6 +214,7 @@ class FleetEngine:
             raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
         assigned = {assignment.job: assignment for assignment in decision.assignments}
         for present in self._present.values():
+            present.memory = decision.memory.get(present.job.name, "")
             self._assign(present, assigned.get(present.job.name))
 
     def _assign(self, present: _Present, assignment: Assignment | None) -> None:

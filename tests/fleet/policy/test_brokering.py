@@ -8,6 +8,7 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.brokering import alone, broker, worth, worth_it
 from ekya.fleet.policy.loans import LoanPart, beside, loan_cost
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.protocol import ON_EVENTS
 
 A, B = SiteName("a"), SiteName("b")
 
@@ -15,7 +16,7 @@ A, B = SiteName("a"), SiteName("b")
 class Watching:
     """Gives the first job one unit of its first allowed node, and records the view."""
 
-    name, every_us = "watching", None
+    name, calls = "watching", ON_EVENTS
 
     def decide(self, view):
         self.view = view

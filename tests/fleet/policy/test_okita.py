@@ -1,6 +1,7 @@
 """Okita, its baselines and our policy: laws for every workload, and algorithms against their listings."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,8 @@ from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
 from ekya.fleet.papers.okita.oasis import Bounds, OasisFixed
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
-from ekya.fleet.papers.worlds import OKITA_POLICIES
+from ekya.fleet.papers.registry import OF_OKITA, PLAYED
+from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita import framework
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
@@ -30,7 +32,16 @@ from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.engine import FleetEngine
 
 SLOT_US = 1_800_000_000
-POLICIES = {**OKITA_POLICIES, "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None)}
+
+
+def made(name, world):
+    return PLAYED[name](okita_terms(world))
+
+
+POLICIES = {
+    **{name: partial(made, name) for name in OF_OKITA},
+    "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None),
+}
 
 worlds = st.builds(
     lambda sites, jobs, cost, seed: simulation(OkitaSetting(sites, jobs, 5, cost=cost), seed),
@@ -318,7 +329,7 @@ def test_a_site_that_fails_gets_nothing_and_its_data_is_sent_elsewhere() -> None
 def test_okita_fit_begins_with_fewer_workers_where_okita_waits() -> None:
     world = simulation(OkitaSetting(sites=4, jobs=12, slots=1), 2)
     view = view_of(world)
-    letter, fit = (workers_of(OKITA_POLICIES[name](world), view) for name in ("okita", "okita-fit"))
+    letter, fit = (workers_of(made(name, world), view) for name in ("okita", "okita-fit"))
     more = fit.keys() - letter.keys()
     assert len(fit) >= len(letter) and more
     for job in more:
@@ -338,7 +349,7 @@ def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
     """They are those of a decision about the jobs that have arrived by then, without what comes later."""
     played = [
         (slot, job, assignment.parts, assignment.server)
-        for slot, job, assignment in play(OKITA_POLICIES["oasis-fixed"](world), world)[1]
+        for slot, job, assignment in play(made("oasis-fixed", world), world)[1]
     ]
     first = min(job.arrives_us for job in world.jobs)
     early = tuple(job for job in world.jobs if job.arrives_us == first)

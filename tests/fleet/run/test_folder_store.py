@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -19,7 +20,9 @@ from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 
 EAST, WEST = NodeName("east"), NodeName("west")
-SPREAD = Assignment(JobName("cam"), (Part(EAST, chunks=8), Part(WEST, chunks=8)), "as it is", WEST)
+SPREAD = Assignment(
+    JobName("cam"), (Part(EAST, chunks=8), Part(WEST, chunks=8)), "as it is", WEST, mode="asynchronous"
+)
 
 
 def pictures(root, **counts):
@@ -62,6 +65,7 @@ def test_pictures_train_where_they_lie_and_a_fifth_of_each_class_validates(folde
     tracks = [crops.tracks for crops in (*task.training.values(), task.validation)]
     assert len(np.unique(np.concatenate(tracks))) == 20
     assert (task.home, task.mode) == (WEST, "asynchronous")
+    assert store.task(replace(SPREAD, mode="synchronous")).mode == "synchronous"
     assert set(task.validation.classes.tolist()) == {0, 1}
 
 

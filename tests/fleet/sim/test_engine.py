@@ -10,6 +10,7 @@ from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
 from ekya.fleet.sim.physics import Interrupted, Stage
@@ -36,10 +37,10 @@ class EpochsOf:
 class InTurn:
     """Gives jobs one GPU each in the order of arrival, or in the reverse order if ``newest_first``."""
 
-    name, every_us = "in-turn", None
+    name = "in-turn"
 
-    def __init__(self, newest_first=False, every_us=None, reason="it is its turn"):
-        self.newest_first, self.every_us, self.reason = newest_first, every_us, reason
+    def __init__(self, newest_first=False, calls=ON_EVENTS, reason="it is its turn"):
+        self.newest_first, self.calls, self.reason = newest_first, calls, reason
 
     def decide(self, view):
         free = {name: node.gpus for name, node in sorted(view.places.nodes.items())}
@@ -176,10 +177,63 @@ def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
         def resume_us(self, view, state, assignment):
             return 0
 
-    policy = InTurn(every_us=20 * S)
+    policy = InTurn(calls=Calls(on_events=False, every_us=20 * S))
     outcome = FleetEngine(policy, Slots(), [job("a", 3, 2), job("b", 20, 1)], places(one=1)).run()
     assert times(outcome) == {"a": (20, 60), "b": (60, 80)}
     assert len(outcome.decide_s) == 3
+
+
+class Noting(InTurn):
+    """Also notes the time and the memories of each call, and counts the calls in the memory of each job."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = []
+
+    def decide(self, view):
+        self.seen.append((view.now_us / S, {state.job.name: state.memory for state in view.jobs}))
+        memory = {state.job.name: f"{state.memory}." for state in view.jobs if state.job.name != "forgotten"}
+        return replace(super().decide(view), memory=memory)
+
+
+def called_at(calls):
+    policy = Noting(calls=calls)
+    run([job("a", 3, 2), job("b", 15, 1)], places(one=1), policy)
+    return [at_s for at_s, _ in policy.seen]
+
+
+def test_a_policy_is_called_on_events_periodically_or_both() -> None:
+    assert called_at(Calls(on_events=True)) == [3, 15, 23]
+    # Without events a job waits for the next call, and ends are noticed there.
+    assert called_at(Calls(on_events=False, every_us=10 * S)) == [10, 20, 30]
+    assert called_at(Calls(on_events=True, every_us=10 * S)) == [3, 10, 15, 20, 23, 30]
+    with pytest.raises(ValueError, match="decides nothing"):
+        Calls(on_events=False)
+
+
+def test_a_call_without_a_change_interrupts_nobody() -> None:
+    plain, often = (
+        run([job("a", 3, 2), job("b", 5, 2)], places(one=1), InTurn(calls=calls))
+        for calls in (ON_EVENTS, Calls(on_events=True, every_us=S))
+    )
+    assert times(often) == times(plain)
+
+
+def test_periodic_calls_end_where_no_job_can_ever_start() -> None:
+    for calls in (Calls(on_events=True, every_us=10 * S), Calls(on_events=False, every_us=10 * S)):
+        outcome = run([job("a", 0, 1)], places(one=0), InTurn(calls=calls))
+        assert outcome.unfinished == ("a",)
+
+
+def test_what_is_remembered_of_a_job_comes_back_with_its_next_state() -> None:
+    policy = Noting()
+    run([job("a", 0, 3), job("forgotten", 0, 1), job("b", 5, 1)], places(one=3), policy)
+    assert [memories for _, memories in policy.seen] == [
+        {"a": "", "forgotten": ""},
+        {"a": ".", "forgotten": "", "b": ""},
+        {"a": "..", "b": "."},
+        {"a": "..."},
+    ]
 
 
 def test_a_simulation_can_end_before_its_jobs() -> None:
@@ -189,7 +243,7 @@ def test_a_simulation_can_end_before_its_jobs() -> None:
 
 
 class Says:
-    name, every_us = "says", None
+    name, calls = "says", ON_EVENTS
 
     def __init__(self, *assignments):
         self.assignments = assignments

@@ -9,6 +9,7 @@ from ekya.fleet.policy.andreas.construct import WAITS, construct
 from ekya.fleet.policy.andreas.point import Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView, JobState
 
 
@@ -23,12 +24,11 @@ class FirstPrinciple:
     Attributes:
         name: of the method.
         rank: sort key; the smallest goes first.
-        every_us: None: it decides at each event.
     """
 
     name: str
     rank: Callable[[JobState], float]
-    every_us: int | None = None
+    calls: Calls = ON_EVENTS
 
     def decide(self, view: FleetView) -> Decision:
         """Places waiting jobs on the free GPUs."""

@@ -1,13 +1,10 @@
 """Fairness-based baseline of Deep-Edge (§V.C): equal shards for all workers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.solvers import SOLVERS
-from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask, Solver, whole
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,3 @@ class Fair:
         ]
         epoch_s = max(shards[node.name] * each_s for node, each_s in zip(workers, sample_s, strict=True))
         return EdgePlan(tuple(parts), epoch_s, left_out)
-
-
-EDGE_SOLVERS: Mapping[str, Solver] = MappingProxyType(
-    {**SOLVERS, "fair": Fair(), "fair-kept": Fair(keeps_deadlines=True)}
-)
-"""Solvers by name: those that launch updates, and fairness without and with regard to deadlines."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
 from ekya.fleet.fitting.judged import Judged, reckoned, row, split
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
-from ekya.fleet.papers.deep_edge.fair import EDGE_SOLVERS
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
+from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
-from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
-from ekya.fleet.policy.deep_edge.solvers import holds_back
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.registry import THROTTLING, Terms
 
 KNOWN = EdgeLimits(BATCH_MIN, BATCH_MAX, MEM_LIMIT)
 """Limits for estimates without an error."""
@@ -59,14 +59,14 @@ def learned(held_back: bool, fitted: Callable[[], object] = lambda: None) -> Mod
     return Models(estimates, limits, tuple(train), tests)
 
 
-def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[str, EdgePolicy]:
+def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[str, FleetPolicy]:
     """Returns the policies by name; policies that need the same models share them.
 
     Args:
-        names: keys of ``EDGE_SOLVERS``.
+        names: of policies, see ``fleet.papers.registry``.
         done: progress callback with the part of the fitting that is done, in [0, 1]; fitting takes seconds.
     """
-    needs = sorted({holds_back(EDGE_SOLVERS[name]) for name in names})
+    needs = sorted({name in THROTTLING for name in names})
     steps, count = len(needs) * len(_KINDS) * len(QUANTITIES), 0
 
     def fitted() -> None:
@@ -76,11 +76,8 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
 
     models = {held_back: learned(held_back, fitted) for held_back in needs}
 
-    def decider(name: str) -> EdgePolicy:
-        own = models[holds_back(EDGE_SOLVERS[name])]
-        return EdgePolicy(name, EDGE_SOLVERS[name], own.estimates, own.limits)
-
-    return {name: decider(name) for name in names}
+    terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
+    return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
 
 
 def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:

@@ -29,6 +29,7 @@ from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
 from ekya.fleet.policy.okita.transfer import this_slot, transfers, workloads
+from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _WEIGHTS = Weights()
@@ -39,17 +40,22 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
-        every_us: length of a slot.
+        slot_us: length of a slot.
         part: of 0.5 A_i that a job takes, in [0, 1]; None: drawn at random.
     """
 
-    every_us: int
+    slot_us: int
     part: float | None = 0.5
     name: str = "okita-fifo"
 
+    @property
+    def calls(self) -> Calls:
+        """Each slot."""
+        return Calls(on_events=False, every_us=self.slot_us)
+
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in the order of arrival, up to the first that does not fit."""
-        slot = _Slot.of(view, self.every_us)
+        slot = _Slot.of(view, self.slot_us)
         reasons: dict[JobName, str] = {}
         for task in sorted(slot.waiting, key=lambda task: (task.job.arrives_us, task.job.name)):
             if reasons:
@@ -73,15 +79,20 @@ class Drf:
     """Dominant resource fairness.
 
     Attributes:
-        every_us: length of a slot.
+        slot_us: length of a slot.
     """
 
-    every_us: int
+    slot_us: int
     name: str = "drf"
+
+    @property
+    def calls(self) -> Calls:
+        """Each slot."""
+        return Calls(on_events=False, every_us=self.slot_us)
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running jobs; starts others in increasing order of their fair shares, where they fit."""
-        slot = _Slot.of(view, self.every_us)
+        slot = _Slot.of(view, self.slot_us)
         fair = fair_numbers(slot.ground, slot.tasks)
         reasons: dict[JobName, str] = {}
         in_turn = sorted(

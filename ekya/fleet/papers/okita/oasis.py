@@ -20,8 +20,9 @@ In both, ties between sites are broken by Okita's Q, as for the other baselines,
 placed where it is cheapest in each slot.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -33,6 +34,7 @@ from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, server_room
 from ekya.fleet.policy.okita.placing import Weights, quality
 from ekya.fleet.policy.okita.transfer import transfers, workloads
+from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _LONGEST = 400
@@ -48,18 +50,23 @@ class Oasis:
     """Cheapest schedules by unit resource costs of each job, again in every slot.
 
     Attributes:
-        every_us: length of a slot.
+        slot_us: length of a slot.
     """
 
-    every_us: int
+    slot_us: int
     name: str = "oasis"
+
+    @property
+    def calls(self) -> Calls:
+        """Each slot."""
+        return Calls(on_events=False, every_us=self.slot_us)
 
     def decide(self, view: FleetView) -> Decision:
         """Plans every job's schedule, and assigns its first slot."""
         ground = Ground.of(view)
         free: list[Floats] = []
         plans = []
-        for task in _in_order(ground, view, self.every_us):
+        for task in _in_order(ground, view, self.slot_us):
             plan = _cheapest(ground, task, free, _of_job)
             plans.append((task, plan))
             if plan is not None:
@@ -71,41 +78,43 @@ class Oasis:
 class OasisFixed:
     """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
 
-    It remembers the schedules, so each run needs an instance of its own.
-
     Attributes:
-        every_us: length of a slot.
+        slot_us: length of a slot.
         bounds: of prices, over all jobs.
     """
 
-    every_us: int
+    slot_us: int
     bounds: "Bounds"
     name: str = "oasis-fixed"
-    _kept: "dict[JobName, _Kept]" = field(default_factory=dict)
+
+    @property
+    def calls(self) -> Calls:
+        """Each slot."""
+        return Calls(on_events=False, every_us=self.slot_us)
 
     def decide(self, view: FleetView) -> Decision:
         """Plans the schedules of jobs that have none, and assigns the present slot of all."""
         ground = Ground.of(view)
-        slot = view.now_us // self.every_us
-        tasks = _in_order(ground, view, self.every_us)
-        for over in self._kept.keys() - {task.job.name for task in tasks}:
-            del self._kept[over]
+        slot = view.now_us // self.slot_us
+        tasks = _in_order(ground, view, self.slot_us)
         plans: dict[JobName, _Plan | None] = {}
+        memory = dict[JobName, str]()
         free: list[Floats] = []
         for task in tasks:
-            kept = self._kept.pop(task.job.name, None)
-            rest = kept.rest(ground, slot) if kept is not None else None
-            if kept is not None and rest is not None:
+            kept = task.state.memory
+            rest = _Kept.of(kept).rest(ground, slot) if kept else None
+            if rest is not None:
                 free += [ground.capacity] * (len(rest.workers) - len(free))
                 rest.take(task, free)
-                plans[task.job.name], self._kept[task.job.name] = rest, kept
+                plans[task.job.name], memory[task.job.name] = rest, kept
         for task in tasks:
             if task.job.name not in plans:
                 plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds)
                 if plan is not None:
                     plan.take(task, free)
-                    self._kept[task.job.name] = _Kept(slot, ground.sites, plan)
-        return _decided(ground, [(task, plans[task.job.name]) for task in tasks])
+                    memory[task.job.name] = _Kept(slot, ground.sites, plan).text
+        decision = _decided(ground, [(task, plans[task.job.name]) for task in tasks])
+        return replace(decision, memory=memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +177,19 @@ class _Kept:
     slot: int
     sites: tuple[SiteName, ...]
     plan: _Plan
+
+    @classmethod
+    def of(cls, text: str) -> "_Kept":
+        """Reads ``text``."""
+        slot, sites, *plan = json.loads(text)
+        return cls(slot, tuple(sites), _Plan(*(np.array(one, dtype=np.int64) for one in plan)))
+
+    @property
+    def text(self) -> str:
+        """The schedule as JSON, for ``Decision.memory``."""
+        plan = self.plan
+        arrays = (plan.workers, plan.servers, plan.order)
+        return json.dumps([self.slot, self.sites, *(one.tolist() for one in arrays)])
 
     def rest(self, ground: Ground, slot: int) -> _Plan | None:
         """Returns it from a slot on; None where it is over, or a site of it has failed."""

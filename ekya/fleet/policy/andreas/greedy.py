@@ -5,11 +5,13 @@ from functools import partial
 
 import numpy as np
 
+from ekya.core.units import US_PER_S
 from ekya.fleet.policy.andreas.beside import FEW, Beside
 from ekya.fleet.policy.andreas.construct import Schedules, construct, proxy
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 BATCH = 250
@@ -37,9 +39,8 @@ class Andreas:
     Attributes:
         iterations: MAX_IT.
         postponing: ρ.
-        period_s: longest time until the next scheduling point.
+        period_s: longest time until the next scheduling point; the paper does not state it.
         swapping: probability for the job with the smallest weight.
-        every_us: None: it decides at each event.
     """
 
     iterations: int = 1000
@@ -47,7 +48,11 @@ class Andreas:
     period_s: float = 600.0
     swapping: float = 0.5
     name: str = "andreas"
-    every_us: int | None = None
+
+    @property
+    def calls(self) -> Calls:
+        """On events, and periodically (§III)."""
+        return Calls(on_events=True, every_us=round(self.period_s * US_PER_S))
 
     def decide(self, view: FleetView) -> Decision:
         """Returns the decision of the best schedule."""

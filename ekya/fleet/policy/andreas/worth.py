@@ -24,6 +24,7 @@ from ekya.fleet.policy.andreas.pack import emptied, packed
 from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
 
 
@@ -39,7 +40,6 @@ class Worth:
         moving_s: assumed time of a restart elsewhere.
         lost_epochs: assumed loss by an interruption. Both are 0 where moving costs nothing.
         settled_s: assumed time for which a decision holds.
-        every_us: None: it decides at each event.
     """
 
     ahead: float = 1.0
@@ -49,7 +49,7 @@ class Worth:
     lost_epochs: float = 0.5
     settled_s: float = 1800.0
     name: str = "worth"
-    every_us: int | None = None
+    calls: Calls = ON_EVENTS
 
     def decide(self, view: FleetView) -> Decision:
         """Assigns GPUs to jobs; interchangeable nodes are named so that jobs stay."""

@@ -8,6 +8,7 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeL
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView, JobState
 
 STRIKES = 3
@@ -26,13 +27,14 @@ class EdgePolicy:
         solver: chooses the shards.
         estimates: of times and states.
         limits: of batches, memory and deadlines.
+        calls: on events.
     """
 
     name: str
     solver: Solver
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
-    every_us: None = None
+    calls: Calls = ON_EVENTS
 
     def decide(self, view: FleetView) -> Decision:
         """Keeps running trainings; spreads the others over free machines, in the order of arrival."""
@@ -69,7 +71,9 @@ class EdgePolicy:
         left_out |= plan.left_out
         if not plan.parts:
             return f"no worker is free for it{_told(left_out)}"
-        return Assignment(job.name, plan.parts, _reason(plan, samples, left_out), server.name)
+        return Assignment(
+            job.name, plan.parts, _reason(plan, samples, left_out), server.name, mode="asynchronous"
+        )
 
 
 def _holds(node: Node, needs: Mapping[str, float]) -> bool:

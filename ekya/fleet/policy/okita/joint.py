@@ -36,6 +36,7 @@ from ekya.fleet.policy.okita.ground import (
 )
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.okita.transfer import this_slot
+from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
 _MORE_SLOTS = (0, 1, 2, 3, 5, 8)
@@ -72,22 +73,27 @@ class OkitaJoint:
     """Okita's framework and order, with the placement above.
 
     Attributes:
-        every_us: length of a slot.
+        slot_us: length of a slot.
         weights: α of the order.
         servers: number of sites of the parameter server that are tried.
         until_us: T, as for Okita.
     """
 
-    every_us: int
+    slot_us: int
     weights: Weights = field(default_factory=Weights)
     servers: int = 6
     until_us: int | None = None
     name: str = "okita-joint"
 
+    @property
+    def calls(self) -> Calls:
+        """Each slot."""
+        return Calls(on_events=False, every_us=self.slot_us)
+
     def decide(self, view: FleetView) -> Decision:
         """Decides for one slot."""
         ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.every_us) for state in view.jobs]
+        tasks = [Task.of(ground, state, view.now_us, self.slot_us) for state in view.jobs]
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}

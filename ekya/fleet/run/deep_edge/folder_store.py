@@ -240,7 +240,7 @@ class FolderStore:
         spec = self.spec
         config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
         return TrainingTask(
-            self.name, config, to_bytes(model), self.classes, training, held_out, home, mode="asynchronous"
+            self.name, config, to_bytes(model), self.classes, training, held_out, home, mode=assignment.mode
         )
 
     def began(self) -> None:

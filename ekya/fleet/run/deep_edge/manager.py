@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment
-from ekya.fleet.policy.deep_edge.policy import EdgePolicy
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
 from ekya.fleet.policy.deep_edge.watching import Resources
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.run.deep_edge.launcher import Launched, Launcher
 from ekya.fleet.run.deep_edge.profiler import lived
@@ -78,7 +78,7 @@ class EdgeManager:
 
     def __init__(
         self,
-        policy: EdgePolicy,
+        policy: FleetPolicy,
         launcher: Launcher,
         rule: StopRule,
         silent_s: float = SILENT_S,

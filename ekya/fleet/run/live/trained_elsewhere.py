@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import Assignment, Mode, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
-from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
+from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import Assignment, Mode
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
 from ekya.models.training.exemplars import ExemplarMemory
@@ -14,9 +14,6 @@ from ekya.models.training.optimizer import Recipe
 from ekya.models.training.sgd import SgdRecipe
 from ekya.models.training.trainee import DISTILLATION_WEIGHT
 from ekya.models.training.trainer import EpochResult
-
-Mode = Literal["synchronous", "asynchronous"]
-"""A step waits for the gradients of all workers (Okita §III.A) or for none (Deep-Edge §II)."""
 
 State = Literal["starting", "training", "stranded", "done", "stopped", "failed"]
 """Stranded: all nodes of the training are excluded, and it waits for others."""

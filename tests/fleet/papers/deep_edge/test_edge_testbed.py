@@ -3,9 +3,9 @@
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import testbed
 from ekya.fleet.papers.deep_edge.devices import PI
-from ekya.fleet.papers.deep_edge.fair import EDGE_SOLVERS
 from ekya.fleet.papers.deep_edge.testbed import judged_server
 from ekya.fleet.papers.deep_edge.workload import POINTS, server_points
+from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 
 
 def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None:
@@ -14,7 +14,7 @@ def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None
     (policy,) = testbed.deciders(("deep-edge",), parts.append).values()
     assert parts == sorted(parts)
     assert (len(parts), parts[-1]) == (12, 1.0)
-    assert policy.solver is EDGE_SOLVERS["deep-edge"]
+    assert policy.solver == Heuristic()
     assert 0 < policy.limits.exec_error < 0.5
 
 

@@ -16,11 +16,12 @@ from ekya.fleet.papers.deep_edge.workload import (
     server_points,
 )
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
+from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine
 
 
 class Says:
-    name, every_us = "says", None
+    name, calls = "says", ON_EVENTS
 
     def __init__(self, *parts, server="server"):
         self.parts, self.server = parts, server

@@ -14,6 +14,7 @@ from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSettin
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
+from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.waiting import Linear
 from ekya.fleet.sim.engine import FleetEngine
 
@@ -24,7 +25,7 @@ GAP = 1e-3
 class Plays:
     """Plays a planned schedule."""
 
-    name, every_us = "plays", SLOT_US
+    name, calls = "plays", Calls(on_events=False, every_us=SLOT_US)
 
     def __init__(self, schedule):
         self.schedule = schedule

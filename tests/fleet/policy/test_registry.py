@@ -1,0 +1,43 @@
+"""Names of policies, and what they are made from."""
+
+import pytest
+
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_DEEP_EDGE, OF_OKITA, PLAYED
+from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.policy.okita.framework import Okita
+from ekya.fleet.policy.protocol import ON_EVENTS, Calls
+from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, THROTTLING, Terms
+
+S = 1_000_000
+MADE = {name: make(Terms(estimates=object())) for name, make in POLICIES.items()}
+
+
+def test_a_policy_has_the_name_under_which_it_is_found() -> None:
+    assert {name: policy.name for name, policy in MADE.items()} == {name: name for name in POLICIES}
+    assert sorted(PLAYED) == sorted((*OF_ANDREAS, *OF_OKITA, *OF_DEEP_EDGE))
+
+
+def test_when_each_paper_s_policies_are_called() -> None:
+    assert MADE["andreas"].calls == Calls(on_events=True, every_us=600 * S)
+    assert [MADE[name].calls for name in ("worth", *EDGE_POLICIES)] == [ON_EVENTS] * 3
+    slots = POLICIES["okita"](Terms(slot_us=20 * S)).calls
+    assert slots == Calls(on_events=False, every_us=20 * S)
+
+
+def test_only_ours_throttles_and_only_to_what_was_measured() -> None:
+    throttles = {
+        name for name, policy in MADE.items() if getattr(getattr(policy, "solver", 0), "shares_milli", ())
+    }
+    assert throttles == THROTTLING
+    assert MADE["deep-edge-joint"].solver == Joint()
+    measured = POLICIES["deep-edge-joint"](Terms(estimates=object(), shares_milli=(300, 600)))
+    assert measured.solver.shares_milli == (1000, 600, 300)
+
+
+def test_a_policy_gets_what_its_paper_uses() -> None:
+    assert POLICIES["okita-fit"](Terms(20 * S, 90 * S)) == Okita(20 * S, until_us=90 * S, fit=True)
+    assert POLICIES["worth"](Terms(restart_us=5 * S)).moving_s == 5
+    free = POLICIES["worth"](Terms(restart_us=None))
+    assert (free.moving_s, free.lost_epochs) == (0, 0)
+    with pytest.raises(ValueError, match="deep-edge needs estimates"):
+        POLICIES["deep-edge"](Terms())
