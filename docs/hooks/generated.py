@@ -17,6 +17,7 @@ from typer.main import get_command
 from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
 from ekya.fleet.servers_file import ServersSpec
+from ekya.fleet.workload_files import ClusterSpec, JobsSpec
 from ekya.runtime.observers import RunMetrics
 from ekya.service.alerts import ALERTS
 from ekya.service.http.routes import ROUTES
@@ -35,9 +36,16 @@ def servers_file() -> tuple[Section, ...]:
     return settings_page.sections_of(ServersSpec)
 
 
+def workload_files() -> tuple[Section, ...]:
+    """Returns the sections of the jobs file and of the cluster file."""
+    return (*settings_page.sections_of(JobsSpec), *settings_page.sections_of(ClusterSpec))
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "fleet-file": lambda: settings_page.page(fleet_file()),
     "servers-file": lambda: settings_page.page(servers_file()),
+    "jobs-file": lambda: settings_page.page(settings_page.sections_of(JobsSpec)),
+    "cluster-file": lambda: settings_page.page(settings_page.sections_of(ClusterSpec)),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),
     "api": lambda: api_page.page(ROUTES),
     "metrics": lambda: metrics_page.page(metrics_page.metrics_of(RunMetrics())),

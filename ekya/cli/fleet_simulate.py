@@ -1,4 +1,4 @@
-"""``ekya fleet simulate``: fleet policies on a paper's workload, on virtual time and without training."""
+"""``ekya fleet simulate``: fleet policies on a workload, on virtual time and without training."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ekya.fleet.policy.names import NodeName
 from ekya.fleet.sim.engine import FleetEngine, Outage
 
 if TYPE_CHECKING:
-    from ekya.fleet.papers.worlds import World
+    from ekya.fleet.papers.worlds import World, WorldKind
     from ekya.fleet.sim.outcome import FleetOutcome
 
 _FEW = 8
@@ -34,16 +34,27 @@ class FleetSimulateConfig:
     """Options of ``ekya fleet simulate``."""
 
     world: Annotated[
-        str, typer.Argument(metavar="WORLD", help="andreas-two-gpu, andreas-four-gpu, okita or deep-edge.")
-    ]
-    policy: Annotated[str, typer.Option(metavar="NAME,...", help="Policies; default: all of this world.")] = (
-        ""
-    )
+        str | None,
+        typer.Argument(
+            metavar="WORLD",
+            help="A paper's workload: andreas-two-gpu, andreas-four-gpu, okita or deep-edge. "
+            "Left out for a workload of your own, --jobs and --cluster.",
+        ),
+    ] = None
+    jobs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Jobs of your own (docs/reference/jobs-file.md).")
+    ] = None
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The nodes and links that train them.")
+    ] = None
+    policy: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Policies; default: all that can run in it.")
+    ] = ""
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes or sites; default: the world's own.")
     ] = None
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of jobs, the first ones; default: the paper's number.")
+    first: Annotated[
+        int | None, typer.Option(min=1, metavar="JOBS", help="Only the first jobs; default: all of them.")
     ] = None
     seeds: Annotated[
         str, typer.Option(metavar="SEED,...", help="Seeds of the workload and the policies.")
@@ -57,7 +68,8 @@ class FleetSimulateConfig:
         typer.Option(
             min=0.0,
             metavar="SECONDS",
-            help="In ANDREAS's worlds: what an interrupted job takes to start again, from its last epoch. "
+            help="With policies of ANDREAS: what an interrupted job takes to start again, from its last "
+            "epoch. "
             "Moves cost nothing if left out, as in the paper's simulator.",
         ),
     ] = None
@@ -79,15 +91,18 @@ class FleetSimulateConfig:
     "ekya fleet simulate andreas-two-gpu --policy andreas,worth,edf --restart 60",
     "ekya fleet simulate deep-edge --policy deep-edge,fair --seeds 2020,2021,2022",
     "ekya fleet simulate deep-edge --fail nano-1@300:600 --json -",
+    "ekya fleet simulate --jobs datasets/small_cluster/jobs.yaml "
+    "--cluster datasets/small_cluster/cluster.yaml",
 )
 def simulate(config: FleetSimulateConfig, output: Output) -> None:
-    """Simulate a paper's workload under fleet policies, in virtual time."""
-    from ekya.fleet.papers.worlds import Asked, world_kind
+    """Simulate a paper's workload, or your own, under fleet policies, in virtual time."""
+    from ekya.fleet.papers.worlds import Asked
     from ekya.fleet.run.profiles import load_profiles
 
     seeds, outages = numbers(config.seeds), read_outages(config.fail or ())
-    kind = world_kind(config.world)
-    policies = _checked(names(config.policy), config.world, kind.policies)
+    kind = _kind(config)
+    about = config.world or kind.about
+    policies = _checked(names(config.policy), about, kind.policies)
     distinct("--seeds", seeds)
     restart_us = None if config.restart is None else seconds_to_us(config.restart)
     profiles = {} if config.profiles is None else load_profiles(config.profiles)
@@ -97,7 +112,7 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
     with bars_of(output.console) as bars:
         ready = bars.add_task("Ready %", total=100)
         draw = kind.open(
-            Asked(config.nodes, config.jobs, policies, restart_us, profiles),
+            Asked(config.nodes, config.first, policies, restart_us, profiles),
             lambda part: bars.update(ready, completed=round(100 * part)),
         )
         bars.remove_task(ready)
@@ -110,12 +125,34 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
         except KeyboardInterrupt:
             stopped = True
     means = [_mean(own) for name in policies if (own := [run for run in runs if run["policy"] == name])]
-    output.report({"world": config.world, "nodes": nodes, "runs": runs, "mean": means})
+    output.report({"world": about, "nodes": nodes, "runs": runs, "mean": means})
     if means:
-        output.console.print(_table(f"{config.world}, {nodes} nodes", kind.shown, means))
+        output.console.print(_table(f"{about}, {nodes} nodes", kind.shown, means))
     if stopped:
         output.say(f"Stopped after {len(runs)} of {len(seeds) * len(policies)} runs.")
         raise KeyboardInterrupt
+
+
+def _kind(config: FleetSimulateConfig) -> "WorldKind":
+    from ekya.fleet.own_world import own_kind
+    from ekya.fleet.papers.worlds import world_kind
+
+    jobs, cluster = config.jobs, config.cluster
+    if jobs is None and cluster is None:
+        if config.world is None:
+            raise UserError("WORLD: it is missing; name a paper's workload, or give --jobs and --cluster")
+        return world_kind(config.world)
+    if config.world is not None:
+        raise UserError(
+            f"WORLD {config.world}: --jobs and --cluster are a workload too; leave one of them out"
+        )
+    if jobs is None or cluster is None:
+        missing = "--jobs" if jobs is None else "--cluster"
+        raise UserError(f"{missing}: it is missing; --jobs and --cluster need each other")
+    for option, value, file in (("--nodes", config.nodes, cluster), ("--profiles", config.profiles, jobs)):
+        if value is not None:
+            raise UserError(f"{option} {value}: {file} says it; leave {option} out")
+    return own_kind(jobs, cluster, names(config.policy))
 
 
 def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
@@ -162,7 +199,8 @@ def _play(world: "World", policy: str, outages: Sequence[Outage], seed: int) -> 
         world.places,
         outages,
         seed,
-        timer=time.perf_counter,
+        world.until_us,
+        time.perf_counter,
     ).run()
 
 

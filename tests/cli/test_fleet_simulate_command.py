@@ -30,20 +30,20 @@ def knows(monkeypatch):
     monkeypatch.setattr(testbed, "learned", lambda _held_back, _fitted: truth)
 
 
-SMALL = {"deep-edge": ("--jobs", "1")}
+SMALL = {"deep-edge": ("--first", "1")}
 """Arguments that shorten a world whose number of nodes is fixed."""
 
 
 @pytest.mark.usefixtures("knows")
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_fleet_simulate_plays_every_policy_of_every_world(capfd, world) -> None:
-    report = played(capfd, world, *SMALL.get(world, ("--nodes", "2", "--jobs", "4")))
+    report = played(capfd, world, *SMALL.get(world, ("--nodes", "2", "--first", "4")))
     assert [mean["policy"] for mean in report["mean"]] == list(WORLDS[world].policies)
     assert all(run["unfinished_jobs"] == 0 and run["total_cost"] > 0 for run in report["runs"])
 
 
 def test_fleet_simulate_with_a_failed_node_takes_longer(capfd) -> None:
-    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "6", "--policy", "fifo"]
+    words = ["andreas-two-gpu", "--nodes", "2", "--first", "6", "--policy", "fifo"]
     whole = played(capfd, *words)["runs"][0]
     halved = played(capfd, *words, "--fail", "node-001@100")["runs"][0]
     assert halved["makespan_s"] > whole["makespan_s"]
@@ -63,7 +63,7 @@ def test_fleet_simulate_with_restart_charges_moves(capfd) -> None:
 
 def test_fleet_simulate_with_profiles_takes_their_times(capfd, tmp_path) -> None:
     store = tmp_path / "profiles.json"
-    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "1", "--policy", "edf"]
+    words = ["andreas-two-gpu", "--nodes", "2", "--first", "1", "--policy", "edf"]
     (drawn,) = played(capfd, *words)["runs"]
     save_profiles(store, {name: {("V100", 1): 10 * S} for name in PROFILE_NAMES})
     (measured,) = played(capfd, *words, "--profiles", str(store))["runs"]
@@ -99,13 +99,13 @@ def test_fleet_simulate_deep_edge_with_failures_loses_work(capfd) -> None:
 
 def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:
     report = played(
-        capfd, "andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf", "--seeds", "1,2"
+        capfd, "andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf", "--seeds", "1,2"
     )
     assert [run["seed"] for run in report["runs"]] == [1, 2]
     (mean,) = report["mean"]
     assert mean["total_cost"] == pytest.approx(sum(run["total_cost"] for run in report["runs"]) / 2, abs=1e-6)
     again = played(
-        capfd, "andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf", "--seeds", "1,2"
+        capfd, "andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf", "--seeds", "1,2"
     )
     assert again["mean"] == report["mean"]
 
@@ -125,7 +125,7 @@ def test_fleet_simulate_with_two_seeds_reports_means(capfd) -> None:
         (["deep-edge", "--nodes", "7"], "--nodes 7: deep-edge's testbed has 5, a TX2, three Nanos and a Pi"),
         (["okita", "--restart", "60"], "--restart: okita says itself what an interruption costs"),
         (["deep-edge", "--restart", "60"], "--restart: deep-edge says itself what an interruption costs"),
-        (["deep-edge", "--jobs", "2"], "--jobs 2: in deep-edge each seed has one update"),
+        (["deep-edge", "--first", "2"], "--first 2: in deep-edge each seed has one update"),
     ],
 )
 def test_fleet_simulate_with_invalid_options_is_refused(capfd, words, sentence) -> None:
@@ -147,7 +147,7 @@ def test_fleet_simulate_after_ctrl_c_reports_finished_runs(capfd, tmp_path, monk
 
     monkeypatch.setattr(FleetEngine, "run", interrupted)
     report = tmp_path / "report.json"
-    words = ["andreas-two-gpu", "--nodes", "2", "--jobs", "4", "--policy", "edf,fifo", "--json", str(report)]
+    words = ["andreas-two-gpu", "--nodes", "2", "--first", "4", "--policy", "edf,fifo", "--json", str(report)]
     assert cli.main(["fleet", "simulate", *words]) == cli.STOPPED
     said = capfd.readouterr().out
     assert f"Stopped after {finished} of 2 runs." in said

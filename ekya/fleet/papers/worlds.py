@@ -34,6 +34,7 @@ class World:
         jobs, places, physics: arguments of the engine.
         policy: makes the policy of a name.
         currency: of all costs.
+        until_us: latest end; None: the end of the last job.
     """
 
     jobs: tuple[TrainJob, ...]
@@ -41,6 +42,7 @@ class World:
     physics: Physics
     policy: Callable[[str], FleetPolicy]
     currency: str
+    until_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
         )
     if asked.jobs not in (None, 1):
         raise UserError(
-            f"--jobs {asked.jobs}: in deep-edge each seed has one update; leave --jobs out, "
+            f"--first {asked.jobs}: in deep-edge each seed has one update; leave --first out, "
             "and give more --seeds"
         )
     # This imports scikit-learn, which is slow and which no other world needs.

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from math import exp
 from typing import Protocol
 
+_LARGEST_EXPONENT = 600.0
+"""Of e, so that the sum of many costs is still a number."""
+
 
 class WaitingCost(Protocol):
     """A non-decreasing function of the response time, from arrival to end (Okita §III.B)."""
@@ -51,8 +54,8 @@ class Growing:
     due_s: None = None
 
     def of(self, response_s: float) -> float:
-        """Returns the cost of a response time."""
-        return self.per_s * exp(self.rate * response_s)
+        """Returns the cost of a response time; it grows no more where numbers end."""
+        return self.per_s * exp(min(self.rate * response_s, _LARGEST_EXPONENT))
 
 
 @dataclass(frozen=True, slots=True)

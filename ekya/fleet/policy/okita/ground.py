@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,9 @@ class Ground:
         if len(at) != len(view.places.nodes):
             raise ValueError("Okita's sites have one node each")
         sites = tuple(sorted({*at, *(site for state in view.jobs for site in state.job.chunks)}))
-        needs = (need for state in view.jobs for need in (state.job.worker, state.job.server))
-        capacities = (node.capacity for node in at.values())
-        resources = tuple(sorted({name for amounts in (*capacities, *needs) for name in amounts}))
+        needs = (one for state in view.jobs for one in (state.job.worker, state.job.server))
+        # What no working node has is needed all the same: such a job has room nowhere.
+        resources = tuple(sorted({*(name for node in at.values() for name in node.capacity), *chain(*needs)}))
         index = {site: place for place, site in enumerate(sites)}
         mb_cost = np.zeros((len(sites), len(sites)))
         cost_of = view.places.link_cost.get

@@ -1,0 +1,143 @@
+"""World of a user's own files: its physics and policies follow from what the jobs have."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S
+from ekya.fleet.papers.andreas.physics import AndreasPhysics
+from ekya.fleet.papers.okita.physics import OkitaPhysics
+from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
+from ekya.fleet.papers.worlds import ANDREAS_POLICIES, OKITA_POLICIES, Asked, Draw, World, WorldKind
+from ekya.fleet.policy.job import TrainJob
+from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.waiting import Tardiness
+from ekya.fleet.workload_files import OwnWorkload, load_workload
+
+_BY_STAKE = ("oasis", "oasis-fixed")
+"""Policies whose prices are parts of what a job costs after a slot."""
+
+_PLAN_LATENESS = ("andreas", "worth", "edf")
+"""Policies that read due dates; the others of ANDREAS also do without."""
+
+
+def own_kind(jobs: Path, cluster: Path, asked: Sequence[str]) -> WorldKind:
+    """Returns the world of a jobs file and a cluster file.
+
+    Policies of ANDREAS place jobs by their times of an epoch, and those of Okita in slots by their data. If
+    no policy is asked for, times of an epoch come first.
+
+    Args:
+        jobs: the jobs file.
+        cluster: the cluster file.
+        asked: names of the policies to run; none: all for which the files have what they need.
+
+    Raises:
+        UserError: a file is wrong, or lacks what a policy needs; one sentence with file, key and remedy.
+    """
+    own = load_workload(jobs, cluster)
+    by_slots = _by_slots(own, asked)
+    lacking = partial(_lacking_of_okita if by_slots else _lacking_of_andreas, own, cluster)
+    known = tuple(OKITA_POLICIES if by_slots else ANDREAS_POLICIES)
+    lacks = {name: next(lacking(name), None) for name in known}
+    able = tuple(name for name in known if lacks[name] is None)
+    for name in asked or known[: 0 if able else 1]:
+        if problem := lacks.get(name):
+            raise UserError(f"{jobs}: {problem}")
+    opened = _open_okita if by_slots else _open_andreas
+    return WorldKind(f"{jobs.name} on {cluster.name}", len(own.places.nodes), partial(opened, own), able)
+
+
+def _by_slots(own: OwnWorkload, asked: Sequence[str]) -> bool:
+    slotted = [name for name in asked if name in OKITA_POLICIES]
+    others = [name for name in asked if name in ANDREAS_POLICIES]
+    if slotted and others:
+        raise UserError(
+            f"--policy {','.join(asked)}: {slotted[0]} trains in slots and {others[0]} by times of an epoch, "
+            "so their costs cannot be compared; run them one after the other"
+        )
+    return bool(slotted) or not (others or all(job.epoch_us for job in own.jobs))
+
+
+def _lacking_of_andreas(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[str]:
+    """Yields what a policy of ANDREAS needs, and the files lack."""
+    for job in own.jobs:
+        key = f"jobs.{job.name}"
+        if not job.epoch_us:
+            yield f"{key}.epoch_s: {policy} needs it; write seconds by kind and number of GPUs"
+        there = {
+            (node.kind, gpus)
+            for node in own.places.nodes.values()
+            if not job.allowed or node.name in job.allowed
+            for gpus in range(1, node.gpus + 1)
+        }
+        if there.isdisjoint(job.epoch_us):
+            known = ", ".join(f"{gpus} of {kind}" for kind, gpus in sorted(there)) or "none"
+            yield f"{key}.epoch_s: {cluster} has no such GPUs for it; write it for one of: {known}"
+        if policy == "worth" and not any(gpus == 1 for _, gpus in there & job.epoch_us.keys()):
+            yield f"{key}.epoch_s: {policy} needs it for 1 GPU of a kind that {cluster} has; write it"
+        if policy in _PLAN_LATENESS and not isinstance(job.waiting, Tardiness):
+            yield f"{key}.waiting: {policy} needs a due date; write kind: tardiness, or take fifo or priority"
+
+
+def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[str]:
+    """Yields what a policy of Okita needs, and the files lack."""
+    if own.slot_s is None:
+        yield f"slot_s: {policy} needs it; write the seconds of a slot, or epoch_s for every job"
+    sites = [node.site for node in own.places.nodes.values()]
+    for node in own.places.nodes.values():
+        if sites.count(node.site) > 1:
+            yield f"slot_s: {policy} has one node a site, {cluster} several at {node.site}; join them"
+    for job in own.jobs:
+        key = f"jobs.{job.name}"
+        for what, there in (
+            ("chunks", any(job.chunks.values())),
+            ("chunk_mb", job.chunk_mb),
+            ("model_mb", job.model_mb),
+            ("chunks_per_slot", job.chunks_per_slot),
+            ("worker", any(job.worker.values())),
+        ):
+            if not there:
+                yield f"{key}.{what}: {policy} needs more than 0 of it; write it, or epoch_s for all jobs"
+        if policy in _BY_STAKE and job.waiting.of(own.slot_s or 1) <= 0:
+            yield f"{key}.waiting: {policy} needs a cost from the first slot on; write kind: linear"
+        if job.allowed:
+            yield f"{key}.allowed: {policy} trains on any node; remove it"
+        if not _has_room(job, tuple(own.places.nodes.values())):
+            yield (
+                f"{key}.worker: {cluster} has no room for a worker and a parameter server, even without "
+                "other jobs; write smaller needs, or more capacity"
+            )
+
+
+def _has_room(job: TrainJob, nodes: Sequence[Node]) -> bool:
+    def fits(node: Node, *needs: Mapping[str, float]) -> bool:
+        names = {name for one in needs for name in one}
+        return all(sum(one.get(name, 0.0) for one in needs) <= node.capacity.get(name, 0.0) for name in names)
+
+    return any(
+        fits(one, job.worker, job.server)
+        if one is other
+        else fits(one, job.worker) and fits(other, job.server)
+        for one, other in product(nodes, repeat=2)
+    )
+
+
+def _open_andreas(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
+    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
+    policies = {name: partial(make, asked.restart_us) for name, make in ANDREAS_POLICIES.items()}
+    return lambda _seed: World(own.jobs[: asked.jobs], own.places, physics, policies, own.currency)
+
+
+def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
+    if asked.restart_us is not None:
+        raise UserError("--restart: in slots an interruption costs the slot; leave it out")
+    jobs, slot_s = own.jobs[: asked.jobs], own.slot_s or 1
+    last = -(-jobs[-1].arrives_us // (slot_s * US_PER_S))
+    setting = OkitaSetting(len(own.places.nodes), len(jobs), last + own.slots, slot_s)
+    world = OkitaWorkload(setting, jobs, own.places)
+    policies = {name: partial(make, world) for name, make in OKITA_POLICIES.items()}
+    physics = OkitaPhysics(setting.slot_us)
+    return lambda _seed: World(jobs, own.places, physics, policies, own.currency, setting.until_us)
