@@ -9,10 +9,11 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.andreas.physics import AndreasPhysics
 from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
-from ekya.fleet.papers.worlds import ANDREAS_POLICIES, OKITA_POLICIES, Asked, Draw, World, WorldKind
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA, PLAYED
+from ekya.fleet.papers.worlds import Asked, Draw, World, WorldKind
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.registry import Terms
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.workload_files import OwnWorkload, load_workload
 
@@ -40,7 +41,7 @@ def own_kind(jobs: Path, cluster: Path, asked: Sequence[str]) -> WorldKind:
     own = load_workload(jobs, cluster)
     by_slots = _by_slots(own, asked)
     lacking = partial(_lacking_of_okita if by_slots else _lacking_of_andreas, own, cluster)
-    known = tuple(OKITA_POLICIES if by_slots else ANDREAS_POLICIES)
+    known = OF_OKITA if by_slots else OF_ANDREAS
     lacks = {name: next(lacking(name), None) for name in known}
     able = tuple(name for name in known if lacks[name] is None)
     for name in asked or known[: 0 if able else 1]:
@@ -51,8 +52,8 @@ def own_kind(jobs: Path, cluster: Path, asked: Sequence[str]) -> WorldKind:
 
 
 def _by_slots(own: OwnWorkload, asked: Sequence[str]) -> bool:
-    slotted = [name for name in asked if name in OKITA_POLICIES]
-    others = [name for name in asked if name in ANDREAS_POLICIES]
+    slotted = [name for name in asked if name in OF_OKITA]
+    others = [name for name in asked if name in OF_ANDREAS]
     if slotted and others:
         raise UserError(
             f"--policy {','.join(asked)}: {slotted[0]} trains in slots and {others[0]} by times of an epoch, "
@@ -127,17 +128,16 @@ def _has_room(job: TrainJob, nodes: Sequence[Node]) -> bool:
 
 def _open_andreas(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
     physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
-    policies = {name: partial(make, asked.restart_us) for name, make in ANDREAS_POLICIES.items()}
-    return lambda _seed: World(own.jobs[: asked.jobs], own.places, physics, policies, own.currency)
+    jobs, terms = own.jobs[: asked.jobs], Terms(restart_us=asked.restart_us)
+    return lambda _seed: World(jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency)
 
 
 def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
     if asked.restart_us is not None:
         raise UserError("--restart: in slots an interruption costs the slot; leave it out")
-    jobs, slot_s = own.jobs[: asked.jobs], own.slot_s or 1
-    last = -(-jobs[-1].arrives_us // (slot_s * US_PER_S))
-    setting = OkitaSetting(len(own.places.nodes), len(jobs), last + own.slots, slot_s)
-    world = OkitaWorkload(setting, jobs, own.places)
-    policies = {name: partial(make, world) for name, make in OKITA_POLICIES.items()}
-    physics = OkitaPhysics(setting.slot_us)
-    return lambda _seed: World(jobs, own.places, physics, policies, own.currency, setting.until_us)
+    jobs, slot_us = own.jobs[: asked.jobs], (own.slot_s or 1) * US_PER_S
+    until_us = (-(-jobs[-1].arrives_us // slot_us) + own.slots) * slot_us
+    terms, physics = Terms(slot_us, until_us, jobs=jobs), OkitaPhysics(slot_us)
+    return lambda _seed: World(
+        jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency, until_us
+    )

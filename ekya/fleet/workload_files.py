@@ -295,7 +295,7 @@ def _places(cluster: ClusterSpec, nodes: tuple[Node, ...], sites: set[str]) -> P
     mb_cost = {
         (SiteName(one), SiteName(other)): usual.mb_cost for one, other in permutations(sorted(sites), 2)
     }
-    mb_s = dict.fromkeys(mb_cost, usual.mb_s)
+    mb_s: dict[tuple[SiteName, SiteName], float | None] = dict.fromkeys(mb_cost, usual.mb_s)
     for way in usual.ways:
         pair = SiteName(way.origin), SiteName(way.target)
         mb_cost[pair] = usual.mb_cost if way.mb_cost is None else way.mb_cost

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -55,7 +56,7 @@ class Assignment:
     mode: Mode = "synchronous"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decision:
     """Decision for all jobs.
 
@@ -72,4 +73,8 @@ class Decision:
 
     def of(self, job: JobName) -> Assignment | None:
         """Returns the assignment of a job; None where it waits."""
-        return next((found for found in self.assignments if found.job == job), None)
+        return self._assignment_of.get(job)
+
+    @cached_property
+    def _assignment_of(self) -> Mapping[JobName, Assignment]:
+        return {assignment.job: assignment for assignment in self.assignments}

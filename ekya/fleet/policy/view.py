@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import Left, TrainJob
@@ -39,7 +40,7 @@ class JobState:
         return self.strikes.get(node, 0) >= STRIKES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetView:
     """A snapshot of the fleet; equal snapshots always get the same decision.
 
@@ -57,4 +58,8 @@ class FleetView:
 
     def state(self, job: JobName) -> JobState:
         """Returns the state of a job."""
-        return next(state for state in self.jobs if state.job.name == job)
+        return self._state_of[job]
+
+    @cached_property
+    def _state_of(self) -> Mapping[JobName, JobState]:
+        return {state.job.name: state for state in self.jobs}
