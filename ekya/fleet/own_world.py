@@ -87,8 +87,9 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
     """Yields what a policy of Okita needs, and the files lack."""
     if own.slot_s is None:
         yield f"slot_s: {policy} needs it; write the seconds of a slot, or epoch_s for every job"
-    sites = [node.site for node in own.places.nodes.values()]
-    for node in own.places.nodes.values():
+    nodes = own.places.nodes.values()
+    sites = [node.site for node in nodes]
+    for node in nodes:
         if sites.count(node.site) > 1:
             yield f"slot_s: {policy} has one node a site, {cluster} several at {node.site}; join them"
     for job in own.jobs:
@@ -104,9 +105,8 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
                 yield f"{key}.{what}: {policy} needs more than 0 of it; write it, or epoch_s for all jobs"
         if policy in _BY_STAKE and job.waiting.of(own.slot_s or 1) <= 0:
             yield f"{key}.waiting: {policy} needs a cost from the first slot on; write kind: linear"
-        if job.allowed:
-            yield f"{key}.allowed: {policy} trains on any node; remove it"
-        if not _has_room(job, tuple(own.places.nodes.values())):
+        open_to_it = [node for node in nodes if not job.allowed or node.name in job.allowed]
+        if not _has_room(job, open_to_it):
             yield (
                 f"{key}.worker: {cluster} has no room for a worker and a parameter server, even without "
                 "other jobs; write smaller needs, or more capacity"

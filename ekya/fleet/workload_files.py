@@ -96,7 +96,7 @@ _COSTS: Mapping[str, type[Tardiness] | type[Linear] | type[Growing] | type[Cliff
 
 
 class JobSpec(_Part):
-    """A training. Policies of ANDREAS read ``epoch_s`` and ``allowed``, those of Okita the keys behind these.
+    """A training. Policies of ANDREAS read ``epoch_s``, those of Okita the keys from ``chunks`` on.
 
     Attributes:
         name: of the job.

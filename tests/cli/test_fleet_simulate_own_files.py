@@ -133,9 +133,9 @@ def test_a_cost_that_grows_beyond_numbers_is_still_one(capfd, tmp_path) -> None:
         ({"yard": {"chunks_per_slot": None}}, "drf", "jobs.yard.chunks_per_slot: drf needs more"),
         ({"yard": {"worker": {"vcpu": 0}}}, "drf", "jobs.yard.worker: drf needs more than 0 of it"),
         (
-            {"yard": {"allowed": ["west-1"]}},
+            {"yard": {"allowed": ["west-1"], "worker": {"vcpu": 9}}},
             "okita",
-            "jobs.yard.allowed: okita trains on any node; remove it",
+            "jobs.yard.worker: ",
         ),
         ({"yard": {"worker": {"tpu": 1}}}, "okita", "jobs.yard.worker: "),
         ({"yard": {"worker": {"vcpu": 16}, "parameter_server": {"vcpu": 9}}}, "okita", "more capacity"),
