@@ -18,7 +18,7 @@ from ekya.cli.options import Clock
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.results.report.words import NONE, percent, points
 from ekya.system.files import write_text_atomic
 
@@ -201,7 +201,8 @@ def _run_live(
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.cli.fleet_from_options import require_credentials
     from ekya.config.run_options import RunOptions
-    from ekya.fleet.run.live.live_servers import nodes_at, nodes_here, run_live_servers
+    from ekya.fleet.run.cluster import open_cluster
+    from ekya.fleet.run.live.live_servers import STORE_BYTES, run_live_servers
 
     if config.address is None:
         _require_capacity(servers, config.shares)
@@ -210,11 +211,12 @@ def _run_live(
     for server in servers.servers:
         require_credentials(server.fleet)
     options = RunOptions(seed=config.seed, runs=config.runs, name=config.name, shares=config.shares)
-    with nodes_here(servers) if config.address is None else nodes_at(config.address, servers) as nodes:
+    nodes = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
+    with open_cluster(config.address, nodes, STORE_BYTES) as cluster:
         folder = _folder(config, servers)
         with bars_of(console) as bars:
             follow = _followed(servers, bars)
-            return run_live_servers(folder, servers, tier, failures, options, nodes, follow), folder
+            return run_live_servers(folder, servers, tier, failures, options, cluster, follow), folder
 
 
 def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":
