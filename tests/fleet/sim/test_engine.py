@@ -250,7 +250,7 @@ def test_a_policy_is_told_which_nodes_have_failed_under_a_job() -> None:
 
     class Watches(InTurn):
         def decide(self, view):
-            seen.append(dict(view.jobs[0].strikes))
+            seen.append(dict(view.jobs[0].strikes.counted))
             return super().decide(view)
 
     outages = [Outage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]
