@@ -25,7 +25,7 @@ from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
     from ekya.control.loop import Observer
-    from ekya.fleet.run.servers import Failure
+    from ekya.fleet.run.servers import ServerDeath
     from ekya.fleet.run.servers_folder import ServersFolder
     from ekya.fleet.run.servers_summary import RanServers
     from ekya.fleet.servers_file import Servers
@@ -106,15 +106,15 @@ def run(config: FleetRunConfig, output: Output) -> None:
         output.say(f"Everything about this run is in {folder.path}")
 
 
-def _failures(words: Sequence[str], servers: "Servers") -> "tuple[Failure, ...]":
-    from ekya.fleet.run.servers import Failure
+def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, ...]":
+    from ekya.fleet.run.servers import ServerDeath
 
     failures = read_failing(words, "SITE", returns=False)
     for failing in failures:
         if failing.name not in servers.sites:
             known = ", ".join(servers.sites)
             raise UserError(f"--fail {failing.name}: there is no server {failing.name}; they are {known}")
-    return tuple(Failure(SiteName(failing.name), failing.from_us) for failing in failures)
+    return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
 
 
 def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
@@ -166,7 +166,7 @@ def _run_emulated(
     config: FleetRunConfig,
     servers: "Servers",
     tier: str | None,
-    failures: "Sequence[Failure]",
+    failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.fleet.policy.tiers import TIERS
@@ -189,7 +189,7 @@ def _run_live(
     config: FleetRunConfig,
     servers: "Servers",
     tier: str | None,
-    failures: "Sequence[Failure]",
+    failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.cli.fleet_from_options import require_credentials

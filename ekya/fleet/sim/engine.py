@@ -16,7 +16,7 @@ from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
-from ekya.fleet.sim.physics import Interrupted, Physics, Stage
+from ekya.fleet.sim.physics import Kept, Physics, Stage
 
 
 class BrokenConstraintError(Exception):
@@ -52,14 +52,14 @@ class _Present:
     resumes: bool = False
     strikes: Strikes = field(default_factory=Strikes)
 
-    def interrupted(self, now_us: int, failed: bool = False) -> Interrupted:
+    def interrupted(self, now_us: int, failed: bool = False) -> Kept:
         """Returns what an interruption at this time would leave of its stage."""
         if self.stage is None:
-            return Interrupted(self.left, 0)
+            return Kept(self.left, 0)
         passed_us = now_us - self.began_us
         leaves = (failed and self.stage.failed) or self.stage.kept
         if leaves is None:
-            return Interrupted(self.left, passed_us)
+            return Kept(self.left, passed_us)
         fetching_us = self.ends_us - self.stage.takes_us - self.began_us
         kept = leaves(max(0, passed_us - fetching_us))
         return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))

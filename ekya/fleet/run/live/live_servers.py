@@ -19,7 +19,7 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import Cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
-from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
 from ekya.fleet.servers_file import Servers
@@ -46,7 +46,7 @@ def run_live_servers(
     folder: ServersFolder,
     servers: Servers,
     tier: str | None,
-    failures: Sequence[Failure],
+    failures: Sequence[ServerDeath],
     options: RunOptions,
     cluster: Cluster,
     watch: Callable[[SiteName, int], None],
@@ -114,7 +114,7 @@ class _Watched:
     actors: dict[SiteName, Any]
     desk: Any | None
     cluster: Cluster
-    failures: list[Failure]
+    failures: list[ServerDeath]
     watch: Callable[[SiteName, int], None]
     ran: RanServers = field(default_factory=RanServers)
     began_s: float | None = None
