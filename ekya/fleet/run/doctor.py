@@ -16,7 +16,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.run.cluster import alive_nodes
 from ekya.fleet.run.host_facts import FleetFacts, HostFacts, Link, Pair, link_of, steps_of, token_problems
 from ekya.runtime.actor_errors import in_words
 from ekya.runtime.machine_report import as_json, examine, installed
@@ -152,12 +151,14 @@ def examine_fleet(
         within_s: time for the nodes' answers.
         watch: receives what is asked for, the number of answers, and that of questions.
     """
-    there = {NodeName(node["NodeName"]): node for node in alive_nodes()}
+    listed: Any = ray.nodes  # Untyped in Ray.
+    alive = [node for node in listed() if node["Alive"]]
+    there = {NodeName(node["NodeName"]): node for node in alive}
     wrong = [
         f"{name}: there is no such node; there, run ray start --address={address} --node-name={name}"
         for name in sorted(asked.keys() - there.keys())
     ]
-    if len(there) < len(alive_nodes()):
+    if len(there) < len(alive):
         wrong.append("several nodes have one name, and one of them was examined; start each with --node-name")
     actors = {name: _at(there[name]) for name in sorted(there)}
     questions = {name: actor.examined.remote(asked.get(name, of_others)) for name, actor in actors.items()}
