@@ -136,7 +136,7 @@ def _table(facts: "FleetFacts") -> Table:
         found = {what: finding["found"] for what, finding in its.machine["findings"].items()}
         ahead_us, error_us = facts.clocks[name]
         links = [(link.mb_s, link.round_trip_us, to) for (of, to), link in facts.links.items() if of == name]
-        slowest = (f"{mb_s:.3g} MB/s, {trip_us / 1e3:.1f} ms, to {to}" for mb_s, trip_us, to in sorted(links))
+        slowest = (f"{_rounded(mb_s):g} MB/s, {us / 1e3:.1f} ms, to {to}" for mb_s, us, to in sorted(links))
         cells = (
             name,
             ", ".join(version or NONE for version in its.versions.values()),
@@ -157,10 +157,14 @@ def _write(path: Path, servers: "Servers", facts: "FleetFacts", to: Path) -> Non
     from ekya.fleet.servers_file import links_section
 
     measured = {
-        (SiteName(origin), SiteName(target)): float(f"{link.mb_s:.3g}")
+        (SiteName(origin), SiteName(target)): _rounded(link.mb_s)
         for (origin, target), link in facts.links.items()
         if {origin, target} <= set(servers.sites)
     }
     links = Links({**servers.links.mb_s, **measured}, servers.links.usual_mb_s)
     raw = {**read_mapping(path), "links": links_section(links)}
     write_text_atomic(to, yaml.safe_dump(raw, sort_keys=False, allow_unicode=True))
+
+
+def _rounded(mb_s: float) -> float:
+    return float(f"{mb_s:.3g}")

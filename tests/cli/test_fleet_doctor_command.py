@@ -48,7 +48,7 @@ def found(monkeypatch):
     """Has the command find these facts; returns a function that sets them, and what was asked for."""
     asked = {}
 
-    def find(*wrong, mb_s=80.0):
+    def find(*wrong, mb_s=80_000.0):
         links = {
             way: Link(mb_s * factor, 400, 0)
             for way, factor in ((("north", "south"), 1), (("south", "north"), 0.5), (("north", "head"), 0.1))
@@ -102,7 +102,7 @@ def test_a_fleet_without_problems_ends_with_exit_code_0(found, tmp_path, monkeyp
         "31.5 GB",
         "99.0 GB",
         "+0.0 ± 0.2 ms",
-        "8 MB/s, 0.4 ms, to head",
+        "8000 MB/s, 0.4 ms, to head",
     ):
         assert part in north
 
