@@ -216,13 +216,7 @@ def dump_servers(servers: Servers) -> str:
     """Returns terms and links as YAML for people; each server's fleet file is in its own run folder."""
     content = {
         "name": servers.name,
-        "links": {
-            "mb_s": servers.links.usual_mb_s,
-            "ways": [
-                {"from": str(origin), "to": str(target), "mb_s": mb_s}
-                for (origin, target), mb_s in servers.links.mb_s.items()
-            ],
-        },
+        "links": links_section(servers.links),
         "servers": [
             {
                 "site": str(server.terms.site),
@@ -234,3 +228,14 @@ def dump_servers(servers: Servers) -> str:
         ],
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+
+
+def links_section(links: Links) -> dict[str, object]:
+    """Returns ``links`` of a servers file."""
+    return {
+        "mb_s": links.usual_mb_s,
+        "ways": [
+            {"from": str(origin), "to": str(target), "mb_s": mb_s}
+            for (origin, target), mb_s in links.mb_s.items()
+        ],
+    }

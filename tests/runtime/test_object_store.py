@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ekya.cli.machine_report import examine
 from ekya.gpu.nvml import GpuInventory
+from ekya.runtime.machine_report import examine
 from ekya.runtime.object_store import STORE_BYTES, fit_object_store, object_store_bytes
 
 MB = 1024**2

@@ -1,11 +1,13 @@
 """Examination of this machine: its resources, what Ekya will use of them, and why."""
 
+import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ekya import __version__
 from ekya.config.fleet_file import DEFAULT_FLEET, FleetConfig
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.shipped import shipped_path
@@ -130,7 +132,9 @@ def _limits(device: str, inventory: GpuInventory) -> Iterator[str]:
 
 def _memory() -> Finding:
     free = read_host_memory().free_bytes
-    return Finding("Memory", f"{free / 1e9:.1f} GB free", free > 4 * ACTOR_BYTES)
+    needed = 4 * ACTOR_BYTES
+    remedy = "" if free > needed else f"; a run needs {needed / 1e9:.1f} GB: end other programs"
+    return Finding("Memory", f"{free / 1e9:.1f} GB free{remedy}", free > needed)
 
 
 def _shared_memory() -> Finding:
@@ -143,7 +147,10 @@ def _disk(runs: Path) -> Finding:
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    return Finding("Disk", f"{free / 1e9:.1f} GB free for {runs.resolve()}", free >= FREE_BYTES_NEEDED)
+    remedy = (
+        "" if free >= FREE_BYTES_NEEDED else f"; a run needs {FREE_BYTES_NEEDED / 1e9:.1f} GB: delete files"
+    )
+    return Finding("Disk", f"{free / 1e9:.1f} GB free for {runs.resolve()}{remedy}", not remedy)
 
 
 def _gpus(inventory: GpuInventory) -> Iterator[Finding]:
@@ -216,6 +223,17 @@ def _default_fleet() -> Finding:
     weights = [path for path in (fleet.golden.weights, fleet.edge.weights) if path is not None]
     sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in weights)
     return Finding("Shipped fleet", f"{len(fleet.streams)} cameras with {sizes or 'no weights'}")
+
+
+def installed() -> Mapping[str, str]:
+    """Returns versions that hosts of a cluster share, without a build's label (``+cu128``); empty: none."""
+    found = {"Python": platform.python_version(), "ekya": __version__}
+    for package in ("ray", "torch"):
+        try:
+            found[package] = version(package).partition("+")[0]
+        except PackageNotFoundError:
+            found[package] = ""
+    return found
 
 
 def as_json(examination: Examination) -> Mapping[str, object]:
