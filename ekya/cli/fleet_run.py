@@ -188,8 +188,8 @@ def _run_emulated(
         def observe(site: SiteName) -> "Observer":
             return lambda batch, _: follow(site, batch.now_us)
 
-        broker = None if tier is None else TIERS[tier]
-        return emulate_servers(folder, servers, broker, failures, config.seed, observe), folder
+        decides = None if tier is None else TIERS[tier]
+        return emulate_servers(folder, servers, decides, failures, config.seed, observe), folder
 
 
 def _run_live(

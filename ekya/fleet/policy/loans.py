@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Literal
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
+
+Mode = Literal["synchronous", "asynchronous"]
 
 Way = tuple[SiteName, SiteName]
 """Origin and target site of a transfer."""
@@ -55,6 +58,7 @@ class Loan:
         reason: one sentence for the operator.
         epoch_mb: exchanged by workers and the parameter server in each epoch, by way.
         late_us: allowance until ``ends_us`` for the delay of former trainings at the hosts.
+        mode: whether workers of a split retraining wait for each other.
     """
 
     offer: Offer
@@ -67,6 +71,7 @@ class Loan:
     reason: str
     epoch_mb: Mapping[Way, float] = field(default_factory=dict)
     late_us: int = 0
+    mode: Mode = "synchronous"
 
     @property
     def hosts(self) -> tuple[SiteName, ...]:
@@ -129,6 +134,29 @@ class Loan:
         return moved
 
 
+def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
+    """Returns the loan in which one server does the whole retraining."""
+    sent_mb = offer.sent_mb(host.site)
+    begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
+    ends_us = begins_us + trains_us(offer, host, units)
+    return Loan(
+        offer=offer,
+        parts=(LoanPart(host.site, units * host.step_milli),),
+        server=host.site,
+        begins_us=begins_us,
+        ends_us=ends_us,
+        arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),
+        sent_mb={(offer.site, host.site): sent_mb},
+        reason=reason,
+        late_us=host.late_us,
+    )
+
+
+def trains_us(offer: Offer, host: Room, units: int) -> int:
+    """Returns how long a whole retraining takes on units of a server, its usual delay included."""
+    return host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
+
+
 def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, float]:
     """Returns the megabytes of crops that the hosts of a loan keep when one of them is gone."""
     return {part.host: part.crops * loan.offer.crops_mb for part in loan.parts if part.host != gone}
@@ -138,7 +166,8 @@ def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
     """Returns the loss of the hosts' own streams, in accuracy times seconds."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
     known = {room.site: room for room in rooms}
-    return held_s * sum(known[part.host].lost(part.share_milli) for part in loan.parts)
+    there = ((known[part.host], part.share_milli) for part in loan.parts if part.host in known)
+    return held_s * sum(room.lost(share_milli) for room, share_milli in there)
 
 
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:

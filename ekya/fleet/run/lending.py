@@ -67,12 +67,6 @@ class LendingExecutor:
         self._stop_us: int | None = None
         self.now_us = 0
 
-    @property
-    def lent_milli(self) -> int:
-        """Capacity lent to others, now or from an agreed later time on."""
-        with self._lock:
-            return sum(lent.share_milli for lent in self._lent.values() if lent.to_us > self.now_us)
-
     def lend(self, number: int, lent: Lent) -> None:
         """Lends a share to another server's job for a time; the loan's number is unique in the fleet."""
         with self._lock:

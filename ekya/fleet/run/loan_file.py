@@ -10,7 +10,7 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.desk import Made
+from ekya.fleet.run.coordinator import Made
 from ekya.system.files import user_errors
 
 UNDER_WAY = "under way"
