@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import floor
 
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 
@@ -64,3 +65,12 @@ class Decision:
     def of(self, job: JobName) -> Assignment | None:
         """Returns the assignment of a job; None where it waits."""
         return next((found for found in self.assignments if found.job == job), None)
+
+
+def whole(shards: Mapping[NodeName, float], samples: int) -> dict[NodeName, int]:
+    """Rounds shards to whole samples that sum to ``samples``, by the largest remainders."""
+    rounded = {name: floor(shard) for name, shard in shards.items()}
+    rests = sorted(shards, key=lambda name: (rounded[name] - shards[name], name))
+    for name in rests[: samples - sum(rounded.values())]:
+        rounded[name] += 1
+    return rounded

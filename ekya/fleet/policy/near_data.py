@@ -17,8 +17,7 @@ from math import ceil
 from statistics import fmean
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, Part
-from ekya.fleet.policy.deep_edge.task import whole
+from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, alone
 from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, key_of, settled

@@ -1,12 +1,12 @@
 """A policy's view of the fleet."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.places import Places
+from ekya.fleet.policy.strikes import Strikes
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +17,13 @@ class JobState:
         job: the job.
         left: remaining work at its last snapshot.
         assignment: current one; None where it waits.
-        strikes: failures under this job, by node.
+        strikes: failures of nodes under this job.
     """
 
     job: TrainJob
     left: Left
     assignment: Assignment | None = None
-    strikes: Mapping[NodeName, int] = field(default_factory=dict)
+    strikes: Strikes = field(default_factory=Strikes)
 
 
 @dataclass(frozen=True, slots=True)

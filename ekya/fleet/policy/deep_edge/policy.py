@@ -8,10 +8,8 @@ from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeL
 from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
+from ekya.fleet.policy.strikes import STRIKES
 from ekya.fleet.policy.view import FleetView, JobState
-
-STRIKES = 3
-"""Number of interruptions after which a worker does not get the same task again (§IV.C.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class EdgePolicy:
         left_out = {
             node.name: f"it has failed {STRIKES} times under this training"
             for node in nodes
-            if state.strikes.get(node.name, 0) >= STRIKES
+            if node.name in state.strikes.out
         }
         workers = tuple(
             node

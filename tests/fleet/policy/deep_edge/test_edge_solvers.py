@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimum.deep_edge_force import Force
 
+from ekya.fleet.policy.assignment import whole
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training, max_batch
 from ekya.fleet.policy.deep_edge.fair import Fair
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.steps import Steps
-from ekya.fleet.policy.deep_edge.task import EdgeTask, whole
+from ekya.fleet.policy.deep_edge.task import EdgeTask
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 
