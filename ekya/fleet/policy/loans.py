@@ -59,6 +59,7 @@ class Loan:
         epoch_mb: exchanged by workers and the parameter server in each epoch, by way.
         late_us: allowance until ``ends_us`` for the delay of former trainings at the hosts.
         mode: whether workers of a split retraining wait for each other.
+        number: unique in the fleet; -1 before the loan is made.
     """
 
     offer: Offer
@@ -72,6 +73,7 @@ class Loan:
     epoch_mb: Mapping[Way, float] = field(default_factory=dict)
     late_us: int = 0
     mode: Mode = "synchronous"
+    number: int = -1
 
     @property
     def hosts(self) -> tuple[SiteName, ...]:

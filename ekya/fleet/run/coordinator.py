@@ -40,6 +40,12 @@ class Peer(Protocol):
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
         """Ends that retraining; what has arrived of it counts."""
 
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+
+    def lends(self) -> Collection[int]:
+        """Returns the numbers of the loans for which it keeps a share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -118,12 +124,35 @@ class Coordinator:
         self._open: dict[Key, Made] = {}
         self._ended: dict[Key, Made] = {}
         self._decided_us = 0
+        self._next = 0
         self.loans: list[Made] = []
 
     @property
     def moved_mb(self) -> Mapping[Way, float]:
         """Traffic over each link, per direction: crops, models and snapshots, never frames."""
         return _together(*(made.moved_mb for made in self.loans))
+
+    def take_up(self, made: int, peers: Mapping[SiteName, Peer]) -> frozenset[int]:
+        """Takes up what runs, after the death of the coordinator that had made these loans.
+
+        Args:
+            made: number of loans that were ever made.
+            peers: servers that are there.
+
+        Returns:
+            The numbers of the loans that go on. Servers get back the shares that they keep for others.
+        """
+        self._next, self._peers = made, dict(peers)
+        for _, peer in sorted(peers.items()):
+            for loan in peer.borrowed():
+                taken_up = Made(loan.number, loan)
+                self.loans.append(taken_up)
+                self._open[key_of(loan.offer)] = taken_up
+        go_on = frozenset(taken_up.number for taken_up in self.loans)
+        for peer in peers.values():
+            for number in set(peer.lends()) - go_on:
+                peer.take_back(number, 0)
+        return go_on
 
     def join(self, site: SiteName, peer: Peer) -> None:
         """Registers a server."""
@@ -228,11 +257,11 @@ class Coordinator:
             if site in served or site not in self._peers:
                 continue
             served.add(site)
-            self._make(loan)
+            made = self._make(loan)
             if site == asking:
-                mine = loan
+                mine = made
             else:
-                self._peers[site].grant(loan)
+                self._peers[site].grant(made)
         return mine
 
     def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
@@ -245,14 +274,17 @@ class Coordinator:
         late = tuple(replace(room, late_us=self._late.of(room.site)) for room in rooms)
         return self._tier.decide(Market(now_us, tuple(offers), running, late, self._links, self._seed))
 
-    def _make(self, loan: Loan) -> None:
-        made = Made(len(self.loans), loan)
+    def _make(self, loan: Loan) -> Loan:
+        loan = replace(loan, number=self._next)
+        made = Made(loan.number, loan)
         self._record(made)
+        self._next += 1
         self.loans.append(made)
         self._open[key_of(loan.offer)] = made
         to_us = self._held_until(loan)
         for part in loan.parts:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
+        return loan
 
     def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
         made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
@@ -276,8 +308,7 @@ class Coordinator:
         offer = made.loan.offer
         moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
         self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", moved_mb)
-        self._make(loan)
-        self._peers[offer.site].go_on(offer.stream, loan)
+        self._peers[offer.site].go_on(offer.stream, self._make(loan))
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""
@@ -295,8 +326,7 @@ class Coordinator:
         if loan is None:
             peer.fail(offer.stream, f"{reason}, and no other server has room", at_us)
         else:
-            self._make(loan)
-            peer.go_on(offer.stream, loan)
+            peer.go_on(offer.stream, self._make(loan))
 
 
 def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:

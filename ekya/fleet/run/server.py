@@ -176,6 +176,14 @@ class LendingServer:
         """Forwards to the executor."""
         self.executor.fail(stream, reason, now_us)
 
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+        return [*self._granted.values(), *self.executor.borrowed()]
+
+    def lends(self) -> Collection[int]:
+        """Forwards to the executor."""
+        return self.executor.lends()
+
     def give_up_all(self) -> None:
         """Gives up all remote retrainings and granted loans at the end of the run."""
         self.executor.give_up_all()

@@ -14,7 +14,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.training.processes import ProcessSource
-from ekya.fleet.run.training.protocol import FleetNode, Mode, Progress, TrainingHandle
+from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
 
@@ -179,8 +179,7 @@ class TrainedElsewhere:
             task = guest_task(job, command, material.fetch(FETCHED_WITHIN_S), self._home)
             with self._lock:
                 if not away.over and not away.failed:
-                    # Several hosts do not wait for each other, as in Deep-Edge.
-                    mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
+                    mode = away.loan.mode
                     task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
                     away.handle = self._trainer.start(task, self._assignment(away))
         except (UserError, ValueError, LookupError, TimeoutError) as error:
