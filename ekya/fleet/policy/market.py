@@ -29,9 +29,11 @@ class Running:
     loan: Loan
 
     def rest(self, now_us: int) -> Offer:
-        """Returns an offer for what is not home yet, by the loan's plan; its hosts keep the crops."""
+        """Returns an offer for what is not home yet, by the loan's plan; its hosts keep crops that are there."""
         home, _ = self.loan.came_home(now_us)
-        there_mb = {part.host: part.crops * self.loan.offer.crops_mb for part in self.loan.parts}
+        there_mb = self.loan.offer.crops_there_mb
+        if now_us >= self.loan.begins_us:
+            there_mb = {part.host: part.crops * self.loan.offer.crops_mb for part in self.loan.parts}
         return rest_of(self.loan.offer, max(1, self.loan.offer.epochs - home), now_us, there_mb)
 
     def going_on(self, now_us: int) -> Loan:
@@ -110,7 +112,15 @@ def worth(loan: Loan, rooms: Iterable[Room]) -> float:
 def rest_of(offer: Offer, epochs: int, now_us: int, there_mb: Mapping[SiteName, float]) -> Offer:
     """Returns an offer for the rest of a retraining; its own server does no part of it any more."""
     gpu_s = offer.gpu_s * epochs / offer.epochs
-    return replace(offer, epochs=epochs, gpu_s=gpu_s, at_home=0.0, now_us=now_us, crops_there_mb=there_mb)
+    return replace(
+        offer,
+        epochs=epochs,
+        gpu_s=gpu_s,
+        at_home=0.0,
+        now_us=now_us,
+        opened_us=offer.arrived_us,
+        crops_there_mb=there_mb,
+    )
 
 
 def fits(loan: Loan, rooms: Iterable[Room]) -> bool:

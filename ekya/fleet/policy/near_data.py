@@ -1,17 +1,17 @@
 """Maps a market to a fleet as Okita sees one, and its decision for a slot back to loans.
 
 A site is a server, a worker a unit of its share, and a chunk the part of the crops that a unit takes through
-all epochs in a slot. Crops that hosts of a running loan hold lie there, all others at home. A slot costs what
-a stream loses by waiting for it, and a megabyte what streams lose on average while it is on its way. Okita
-ignores the cost of workers, so its capacity is limited to the shares that are worth lending at the price
-that ``splitting`` finds. Trainings are deployed anew in each slot; until then a worker keeps its part of the
-crops.
+all epochs in a slot, which is a twentieth of the longest window. Crops that hosts of a running loan hold lie
+there, all others at home. A slot costs what a stream loses by waiting for it, and a megabyte what streams
+lose on average while it is on its way. Okita ignores the cost of workers, so its capacity is limited to the
+shares that are worth lending at the price that ``splitting`` finds. Trainings are deployed anew in each slot;
+until then a worker keeps its part of the crops.
 
 Crops that may not leave their site could be trained there only: Okita lets such a job wait while its site
 has no capacity for a worker. Here such a retraining is not offered, and waits for its own server.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
@@ -31,8 +31,8 @@ from ekya.fleet.policy.spreading import Spread
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Linear
 
-SLOT_US = 2_000_000
-"""Length of a slot: the scale on which shares at edge servers change. The paper's is longer than a window."""
+_SLOTS = 20
+"""Slots of a window: as many as a job of the paper takes. The paper's slots are longer than a window here."""
 
 _UNITS, _PARAMETER_SERVERS = "units", "parameter servers"
 
@@ -42,10 +42,10 @@ class NearData:
     """A ``Decider`` in which one of Okita's policies places workers, parameter servers and data.
 
     Attributes:
-        policy: decides about all jobs for a slot of ``SLOT_US``.
+        policy: factory from the length of a slot in microseconds.
     """
 
-    policy: FleetPolicy
+    policy: Callable[[int], FleetPolicy]
 
     def __call__(self, market: Market) -> Deal:
         """Asks the policy once about all offers and all that runs."""
@@ -53,6 +53,7 @@ class NearData:
         fixed = tuple(one for one in market.running if not set(one.loan.hosts) <= rooms.keys())
         rooms = {room.site: room for room in replace(market, running=fixed).free}
         refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
+        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not rooms.keys() - {offer.site}}
         asked: dict[Key, tuple[Offer, Running | None]] = {
             key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
         }
@@ -61,19 +62,21 @@ class NearData:
             for one in market.running
             if one not in fixed
         }
-        if not rooms:
-            everything = {one.number for one in market.running}
-            return settled(market, {}, everything, refused | dict.fromkeys(asked, NO_ROOM))
+        if not asked:
+            return settled(market, {}, {one.number for one in market.running}, refused)
         offers = [offer for _, (offer, _) in sorted(asked.items())]
-        states = tuple(_state(market.now_us, *asked[key_of(offer)], rooms) for offer in offers)
+        slot_us = max(offer.until_us - offer.arrived_us for offer in offers) // _SLOTS
+        states = tuple(_state(*asked[key_of(offer)], rooms, slot_us) for offer in offers)
         places = _places(offers, rooms, market.links)
-        decision = self.policy.decide(FleetView(market.now_us, states, places, market.seed))
+        decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
         stays = {one.number for one in fixed}
         wanted: dict[Key, Loan] = {}
         for key, (offer, running) in asked.items():
             assignment = decision.of(_name(key))
             if assignment is None:
                 refused[key] = decision.waiting[_name(key)]
+            elif not _units(assignment):
+                refused[key] = f"it trains in a later slot: {assignment.reason}"
             elif running is not None and _same(running.loan, assignment, rooms):
                 stays.add(running.number)
             else:
@@ -87,16 +90,16 @@ def _name(key: Key) -> JobName:
     return JobName(f"{site}/{stream}")
 
 
-def _state(now_us: int, offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room]) -> JobState:
+def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room], slot_us: int) -> JobState:
     hosts = [room for room in rooms.values() if room.site != offer.site] or list(rooms.values())
     # The slowest unit must be able to take a chunk through all epochs in a slot.
     speed = min(room.speed.speed(room.step_milli) for room in hosts)
-    work = offer.gpu_s / speed * US_PER_S / SLOT_US
+    work = offer.gpu_s / speed * US_PER_S / slot_us
     chunks = min(max(1, ceil(work)), offer.crops)
-    steps = ceil(offer.crops / chunks / offer.config.batch_size) * offer.epochs
+    steps = offer.epochs * offer.crops / chunks / offer.config.batch_size
     job = TrainJob(
         name=_name(key_of(offer)),
-        arrives_us=now_us,
+        arrives_us=offer.arrived_us,
         epochs=offer.epochs,
         waiting=Linear(offer.gain, 0.0),
         chunks=_lying(offer, chunks, rooms),
@@ -178,7 +181,9 @@ def _worth_lending(
 def _units(assignment: Assignment) -> dict[SiteName, tuple[int, int]]:
     """Returns the units that a slot's deployment takes of each server, and the chunks trained there."""
     parts = [part for part in assignment.parts if part.chunks] or assignment.parts
-    return {SiteName(part.node): (part.workers, part.chunks or part.workers) for part in parts}
+    return {
+        SiteName(part.node): (part.workers, part.chunks or part.workers) for part in parts if part.workers
+    }
 
 
 def _same(loan: Loan, assignment: Assignment, rooms: Mapping[SiteName, Room]) -> bool:
@@ -199,7 +204,7 @@ def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
         ((site, count),) = units.items()
         reason = "there the data and what steps exchange are nearest"
         return alone(now_us, offer, spread.rooms[site], count, spread.links, reason)
-    # The parameter server takes a part of a worker's share: without a worker there, it is beside the largest.
+    # The parameter server takes a part of a worker's share: with no worker there, it is beside the largest.
     placed = None if assignment.server is None else SiteName(assignment.server)
     server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
     reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {server}"

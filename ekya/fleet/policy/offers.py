@@ -50,6 +50,7 @@ class Offer:
         trained_mb: weights that γ trains; the size of a gradient, and of the weights sent back for it.
         back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
         validation_mb: validation crops; needed at the parameter server only.
+        opened_us: when it was offered first; None where that is now.
         crops_there_mb: crops that other servers hold, with the model, of a loan of which this is the rest.
     """
 
@@ -68,7 +69,13 @@ class Offer:
     trained_mb: float
     back_mb: float
     validation_mb: float = 0.0
+    opened_us: int | None = None
     crops_there_mb: Mapping[SiteName, float] = field(default_factory=dict)
+
+    @property
+    def arrived_us(self) -> int:
+        """When it was offered first."""
+        return self.now_us if self.opened_us is None else self.opened_us
 
     def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
         """Returns the megabytes that still have to be sent to a host.

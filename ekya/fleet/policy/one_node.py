@@ -101,9 +101,9 @@ def _state(market: Market, rooms: Sequence[Room], offer: Offer, running: Running
         assignment = Assignment(name, (part,), "it runs")
     job = TrainJob(
         name=name,
-        arrives_us=now_us,
+        arrives_us=offer.arrived_us,
         epochs=1,
-        waiting=Tardiness(us_to_seconds(offer.until_us - now_us), offer.gain),
+        waiting=Tardiness(us_to_seconds(offer.until_us - offer.arrived_us), offer.gain),
         model_mb=offer.back_mb,
         epoch_us=takes_us,
         allowed=frozenset(NodeName(room.site) for room in on_the_way_us),

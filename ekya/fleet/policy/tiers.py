@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -10,7 +11,7 @@ from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.market import Decider
-from ekya.fleet.policy.near_data import SLOT_US, NearData
+from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.one_node import OneNode
@@ -18,6 +19,9 @@ from ekya.fleet.policy.splitting import InOrderOfArrival, MostWorthFirst
 
 _PERIOD_US = 10_000_000
 """Longest time until ANDREAS decides again; the paper's ten minutes, for jobs of minutes instead of hours."""
+
+_DEPLOYED_US = 2_000_000
+"""Longest time until Okita's policies deploy all trainings anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,14 @@ class Tier:
 TIERS: Mapping[str, Tier] = MappingProxyType(
     {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
-        "worth": Tier(OneNode(Worth(moving_s=2.0, settled_s=20.0)), _PERIOD_US),
+        # The times that it sees have the cost of moving in them.
+        "worth": Tier(OneNode(Worth(moving_s=0.0, lost_epochs=0.0)), _PERIOD_US),
         "deep-edge": Tier(InOrderOfArrival(Heuristic())),
         # The shares are chosen by price already, so the solver does not throttle workers.
         "deep-edge-joint": Tier(InOrderOfArrival(Joint(shares_milli=(FULL_GPU_MILLI,)))),
-        "okita": Tier(NearData(Okita(SLOT_US)), SLOT_US),
-        "okita-fit": Tier(NearData(Okita(SLOT_US, fit=True)), SLOT_US),
-        "okita-joint": Tier(NearData(OkitaJoint(SLOT_US)), SLOT_US),
+        "okita": Tier(NearData(Okita), _DEPLOYED_US),
+        "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
+        "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
         "net": Tier(MostWorthFirst()),
     }
 )

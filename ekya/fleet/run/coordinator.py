@@ -168,7 +168,10 @@ class Coordinator:
 
         Loans that other servers get by this are granted to them.
         """
-        self._offers[site] = tuple(offers)
+        before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
+        self._offers[site] = tuple(
+            replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
+        )
         mine = self._decide(now_us, site) if offers else None
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})

@@ -59,7 +59,7 @@ class Worth:
         if not point.states or not point.shelves:
             return decision_of(point, config, node)
         now_node, now = point.places_now
-        lost_s = self.moving_s + self.lost_epochs * point.epoch_s
+        lost_s = self.moving_s + self.lost_epochs * np.where(np.isfinite(point.epoch_s), point.epoch_s, 0.0)
         worth = self.worth(point, now, lost_s)
         config = more_gpus(point, worth, one_gpu(point, worth))
         config, node = packed(point, worth, config, now, now_node)
@@ -80,7 +80,7 @@ class Worth:
         work_s = np.where(np.isfinite(work_s), work_s, 1.0)
         speed = work_s[:, None] / point.takes_s
         energy = point.shared_cost_a_s
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             # The cost of the work in the cheapest configuration has to be paid in any case.
             paid = np.where(speed > 0, energy / speed, np.inf).min(axis=1)
         paid = np.where(np.isfinite(paid), paid, 0.0)

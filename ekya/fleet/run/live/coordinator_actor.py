@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,7 +53,8 @@ class CoordinatorActor:
     """
 
     def __init__(self, tier: str, links: Links, seed: int, loans: Path, sites: Sequence[SiteName]) -> None:
-        before, file = read_loans(loans), LoanFile(loans)
+        file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
+        before = read_loans(loans)
         # The real length of a training is unknown: it keeps its share until it is over, or its window is.
         self._coordinator = Coordinator(
             TIERS[tier],
@@ -220,8 +220,12 @@ def _rooms_at_once(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -
     answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=ROOMS_WITHIN_S)
     if late:
         _LOG.warning("no answer within %g s: %s", ROOMS_WITHIN_S, ", ".join(asked[one] for one in late))
-    rooms: list[Room | None] = [_or(None, partial(ray.get, one)) for one in answered]
-    return sorted((room for room in rooms if room is not None), key=lambda room: room.site)
+    return sorted((room for one in answered if (room := _room(one)) is not None), key=lambda room: room.site)
+
+
+def _room(asked: Any) -> Room | None:
+    room: Room | None = _or(None, lambda: ray.get(asked))
+    return room
 
 
 def _or(otherwise: _Answer, ask: Callable[[], _Answer]) -> _Answer:
