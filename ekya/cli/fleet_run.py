@@ -46,8 +46,8 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tiers that find loans between servers: net (ours, if left out), andreas, "
-            "deep-edge, okita, okita-joint, or none.",
+            help="Policy that decides about loans between servers: net (ours, if left out), andreas, worth, "
+            "okita, okita-fit, okita-joint, deep-edge, deep-edge-joint, or none.",
         ),
     ] = None
     fail: Annotated[

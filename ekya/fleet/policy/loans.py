@@ -25,7 +25,11 @@ class Links:
 
     def takes_us(self, origin: SiteName, target: SiteName, size_mb: float) -> int:
         """Returns the time of a transfer in microseconds."""
-        return round(size_mb / self.mb_s.get((origin, target), self.usual_mb_s) * US_PER_S)
+        return round(size_mb * self.s_per_mb(origin, target) * US_PER_S)
+
+    def s_per_mb(self, origin: SiteName, target: SiteName) -> float:
+        """Returns the time of a megabyte in seconds."""
+        return 1.0 / self.mb_s.get((origin, target), self.usual_mb_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,9 @@ def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reaso
     """Returns the loan in which one server does the whole retraining."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
-    ends_us = begins_us + trains_us(offer, host, units)
+    ends_us = (
+        begins_us + host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
+    )
     return Loan(
         offer=offer,
         parts=(LoanPart(host.site, units * host.step_milli),),
@@ -152,11 +158,6 @@ def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reaso
         reason=reason,
         late_us=host.late_us,
     )
-
-
-def trains_us(offer: Offer, host: Room, units: int) -> int:
-    """Returns how long a whole retraining takes on units of a server, its usual delay included."""
-    return host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
 
 
 def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, float]:

@@ -29,7 +29,7 @@ class Running:
     loan: Loan
 
     def rest(self, now_us: int) -> Offer:
-        """Returns an offer for what is not home yet, by the loan's plan; its hosts keep crops that are there."""
+        """Returns an offer for what is not home yet, by the loan's plan; hosts keep crops that they have."""
         home, _ = self.loan.came_home(now_us)
         there_mb = self.loan.offer.crops_there_mb
         if now_us >= self.loan.begins_us:

@@ -5,15 +5,15 @@ Open offers and running loans are jobs, due when their window ends, with the gai
 running one holds its units and may be preempted or moved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ekya.core.units import us_to_seconds
+from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.loans import Loan, alone, trains_us
+from ekya.fleet.policy.loans import Loan, alone
 from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, fits, key_of, settled
-from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -43,7 +43,8 @@ class OneNode:
             key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
         }
         asked |= {key_of(one.loan.offer): (one.rest(market.now_us), one) for one in movable}
-        states = tuple(_state(market, rooms, *one) for _, one in sorted(asked.items()))
+        speeds = _us_per_gpu_s(rooms)
+        states = tuple(_state(market, rooms, speeds, *one) for _, one in sorted(asked.items()))
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
         stays = {one.number for one in fixed}
         at = {NodeName(room.site): room for room in rooms}
@@ -82,7 +83,23 @@ def _part(running: Running, rooms: Sequence[Room]) -> Part:
     return Part(NodeName(part.host), gpus=part.share_milli // step_milli)
 
 
-def _state(market: Market, rooms: Sequence[Room], offer: Offer, running: Running | None) -> JobState:
+def _us_per_gpu_s(rooms: Sequence[Room]) -> dict[SiteName, list[float]]:
+    """Returns how long a GPU-second takes on 1, 2, ... units of each server."""
+    return {
+        room.site: [
+            US_PER_S / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
+        ]
+        for room in rooms
+    }
+
+
+def _state(
+    market: Market,
+    rooms: Sequence[Room],
+    us_per_gpu_s: Mapping[SiteName, Sequence[float]],
+    offer: Offer,
+    running: Running | None,
+) -> JobState:
     name, now_us, links = _name(key_of(offer)), market.now_us, market.links
     on_the_way_us = {
         room: links.takes_us(offer.site, room.site, offer.sent_mb(room.site))
@@ -90,9 +107,9 @@ def _state(market: Market, rooms: Sequence[Room], offer: Offer, running: Running
         for room in _others(offer, rooms)
     }
     takes_us = {
-        (str(room.site), units): way_us + trains_us(offer, room, units)
+        (str(room.site), units): way_us + room.late_us + round(offer.gpu_s * us)
         for room, way_us in on_the_way_us.items()
-        for units in range(1, len(room.loss) + 1)
+        for units, us in enumerate(us_per_gpu_s[room.site], 1)
     }
     assignment = None
     if running is not None:

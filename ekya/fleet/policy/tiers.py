@@ -11,6 +11,7 @@ from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.market import Decider
+from ekya.fleet.policy.most_per_unit import MostPerUnit
 from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
@@ -48,7 +49,8 @@ TIERS: Mapping[str, Tier] = MappingProxyType(
         "okita": Tier(NearData(Okita), _DEPLOYED_US),
         "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
         "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
-        "net": Tier(MostWorthFirst()),
+        "net": Tier(MostPerUnit()),
+        "netold": Tier(MostWorthFirst()),
     }
 )
 """Tiers by name; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""

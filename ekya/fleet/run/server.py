@@ -165,16 +165,23 @@ class LendingServer:
         self.executor.ask_again()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """Forwards to the executor."""
+        """Returns the progress of a remote retraining; a granted one has made none."""
+        granted = self._granted.get(stream)
+        if granted is not None:
+            return Interrupted(granted.offer.epochs, {})
         return self.executor.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """Continues a retraining under a new loan."""
-        self.executor.go_on(stream, loan)
+        """Continues a retraining, or begins a granted one, under a new loan."""
+        if stream in self._granted:
+            self._granted[stream] = loan
+        else:
+            self.executor.go_on(stream, loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        """Forwards to the executor."""
-        self.executor.fail(stream, reason, now_us)
+        """Fails a retraining; a granted one is forgotten."""
+        if self._granted.pop(stream, None) is None:
+            self.executor.fail(stream, reason, now_us)
 
     def borrowed(self) -> Sequence[Loan]:
         """Returns the loans under which its retrainings run, or are about to."""

@@ -3,6 +3,7 @@
 import queue
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from threads_for_actors import Actor, Ray
@@ -83,15 +84,13 @@ class Town:
     """
 
     def __init__(self, loans, tier="andreas"):
-        self.loans, self.tier = loans, tier
-        self.found = {}
+        self.loans, self.tier, self.servers = loans, tier, {}
+
+    def begin(self):
         self.coordinator = Actor(self.new_coordinator(), 1)
-        self.servers = {
-            site: Actor(Server(site, units)) for site, units in zip(SITES, (0, 5, 0), strict=True)
-        }
-        self.found = {server_name(site): server for site, server in self.servers.items()}
-        for site, server in self.servers.items():
-            self.coordinator.join.remote(site, server)
+        for site, units in zip(SITES, (0, 5, 0), strict=True):
+            self.servers[site] = Actor(Server(site, units))
+            self.coordinator.join.remote(site, self.servers[site])
 
     def __getitem__(self, site):
         return self.servers[site].kept
@@ -101,9 +100,10 @@ class Town:
 
     def get_actor(self, name):
         """As ``ray.get_actor``."""
-        if name not in self.found or self.found[name].dead:
+        there = {server_name(site): server for site, server in self.servers.items() if not server.dead}
+        if name not in there:
             raise ValueError(name)
-        return self.found[name]
+        return there[name]
 
     def starts_again(self):
         """The coordinator dies, and Ray starts it again."""
@@ -127,16 +127,14 @@ def new_town(monkeypatch, tmp_path):
     """Makes a town whose coordinator decides by a tier."""
 
     def make(tier="andreas"):
-        ray = type("NamedRay", (Ray,), {"get_actor": staticmethod(lambda name: town[0].get_actor(name))})
-        monkeypatch.setattr(coordinator_actor, "ray", ray)
+        town = Town(tmp_path / "loans.jsonl", tier)
+        named = SimpleNamespace(get=Ray.get, wait=Ray.wait, get_actor=town.get_actor)
+        monkeypatch.setattr(coordinator_actor, "ray", named)
         monkeypatch.setattr(coordinator_actor, "ANSWERS_WITHIN_S", 0.2)
         monkeypatch.setattr(coordinator_actor, "ROOMS_WITHIN_S", 0.2)
-        new = object.__new__(Town)
-        town.append(new)
-        new.__init__(tmp_path / "loans.jsonl", tier)
-        return new
+        town.begin()
+        return town
 
-    town = []
     return make
 
 
@@ -203,6 +201,7 @@ def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, mo
     assert server.ask(HOME, 0, [OFFER]) == Answer()
     monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", PATIENCE_S)
     assert server.ask(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
+    assert town.coordinator.called.count("ask") == 1
     town[EAST].answers.set()
     server.wait_heard()
     assert town[EAST].lent == {}

@@ -1,4 +1,4 @@
-"""Thread-based fakes of the Ray calls that servers and their coordinator use: actors reply, fail or stay silent."""
+"""Thread-based fakes of the Ray calls between servers and coordinator: actors reply, fail or stay silent."""
 
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
@@ -9,8 +9,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 class Actor:
     """An object whose methods have ``remote``; calls run in parallel on ``threads`` threads.
 
-    A call to a ``dead`` actor raises Ray's error; a ``silent`` actor never replies. ``called`` has the names of
-    all methods that were called.
+    A call to a ``dead`` actor raises Ray's error; a ``silent`` actor never replies. ``called`` has the
+    names of all methods that were called.
     """
 
     def __init__(self, kept, threads=16):
