@@ -79,10 +79,10 @@ def play(
     fleet: str, seed: int, scheduler: str, tier: str | None, failures: Sequence[ServerDeath] = ()
 ) -> PlayedServers:
     """Plays a seed with one tier or none."""
-    broker = None if tier is None else TIERS[tier]
+    decides = None if tier is None else TIERS[tier]
     links = Links(usual_mb_s=MB_S)
     servers = FLEETS[fleet].servers(seed)
-    return play_servers(servers, make_scheduler(scheduler), broker, links, failures, seed=seed)
+    return play_servers(servers, make_scheduler(scheduler), decides, links, failures, seed=seed)
 
 
 def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from ekya.core.plan import Plan
 from ekya.core.trace import Trace
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
-from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.run.desk import LoanDesk, Made
+from ekya.fleet.policy.tiers import Tier
+from ekya.fleet.run.coordinator import Coordinator, Made
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.planning.schedulers.scheduler import Scheduler
@@ -72,23 +72,23 @@ class PlayedServers:
 def play_servers(
     servers: Sequence[TraceServer],
     scheduler: Scheduler,
-    broker: Broker | None,
+    tier: Tier | None,
     links: Links,
     failures: Sequence[ServerDeath] = (),
     sizes: Sizes = SIZES,
     seed: int = 0,
 ) -> PlayedServers:
-    """Replays all servers side by side; with a broker they lend each other shares."""
+    """Replays all servers side by side; with a tier they lend each other shares."""
     worlds = {server.terms.site: _world(server) for server in servers}
     specs = [_spec(server, worlds[server.terms.site], scheduler, sizes) for server in servers]
-    desk = None if broker is None else LoanDesk(broker, links, seed)
-    fleet = ServerFleet(specs, desk, failures)
+    above = None if tier is None else Coordinator(tier, links, seed)
+    fleet = ServerFleet(specs, above, failures)
     fleet.run()
     accuracy = {
         server.terms.site: _accuracy(server, worlds[server.terms.site], fleet.ended_us[server.terms.site])
         for server in servers
     }
-    loans, moved_mb = ((), {}) if desk is None else (tuple(desk.loans), dict(desk.moved_mb))
+    loans, moved_mb = ((), {}) if above is None else (tuple(above.loans), dict(above.moved_mb))
     return PlayedServers(accuracy, loans, moved_mb)
 
 

@@ -46,8 +46,8 @@ class FleetRunConfig:
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Tiers that find loans between servers: net (ours, if left out), andreas, "
-            "deep-edge, okita, okita-joint, or none.",
+            help="Policy that decides about loans between servers: net (ours, if left out), andreas, worth, "
+            "okita, okita-fit, okita-joint, deep-edge, deep-edge-joint, or none.",
         ),
     ] = None
     fail: Annotated[
@@ -181,8 +181,8 @@ def _run_emulated(
         def observe(site: SiteName) -> "Observer":
             return lambda batch, _: follow(site, batch.now_us)
 
-        broker = None if tier is None else TIERS[tier]
-        return emulate_servers(folder, servers, broker, failures, config.seed, observe), folder
+        decides = None if tier is None else TIERS[tier]
+        return emulate_servers(folder, servers, decides, failures, config.seed, observe), folder
 
 
 def _run_live(

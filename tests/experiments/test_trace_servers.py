@@ -1,5 +1,6 @@
 """Servers that lend each other shares on virtual time, without training."""
 
+from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -8,33 +9,39 @@ from trace_servers import SIZES, TraceServer, _spec, _world, play_servers
 
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
-from ekya.fleet.policy.brokering import by_policy
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.protocol import ON_EVENTS
-from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.policy.tiers import TIERS, Tier
+from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
-from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.servers import ServerDeath, ServerFleet
+from ekya.fleet.run.server import LendingServer, ServerTerms
+from ekya.fleet.run.servers import AHEAD_US, ServerDeath, ServerFleet
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import GeneratorParameters
 from ekya.simulation.trace.simulate import Conditions, simulate
 
-BUSY, IDLE, THIRD = SiteName("busy"), SiteName("idle"), SiteName("third")
+BUSY, FULL, IDLE, THIRD = map(SiteName, ("busy", "full", "idle", "third"))
 WINDOWS = 3
+S = 1_000_000
 LINKS = Links(usual_mb_s=12.5)
 
 
 class Cheapest:
-    """Places each job where it costs least among the places that meet its deadline."""
+    """Places each job where it costs least among the places that meet its deadline, and leaves it there."""
 
     name, calls = "cheapest", ON_EVENTS
 
     def decide(self, view):
         placed, waiting = [], {}
-        for job in (state.job for state in view.jobs):
+        for state in view.jobs:
+            job = state.job
+            if state.assignment is not None:
+                placed.append(state.assignment)
+                continue
             found = min(self._fits(job, view), default=None)
             if found is None:
                 waiting[job.name] = "nobody is in time"
@@ -51,7 +58,7 @@ class Cheapest:
                     yield takes_s * view.places.cost_a_second(node, gpus), name, gpus
 
 
-CHEAPEST = by_policy(Cheapest())
+CHEAPEST = Tier(OneNode(Cheapest()))
 
 
 def server(site, streams, gpus=1.0, seed=0, **changes):
@@ -68,8 +75,8 @@ def servers(**changes):
     return [server(BUSY, 5, seed=200, **changes), server(IDLE, 1, gpus=2.0, seed=201)]
 
 
-def play(which, broker=None, **options):
-    return play_servers(which, make_scheduler("thief"), broker, LINKS, **options)
+def play(which, tier=None, **options):
+    return play_servers(which, make_scheduler("thief"), tier, LINKS, **options)
 
 
 @pytest.fixture(scope="module")
@@ -192,17 +199,116 @@ def test_a_run_that_is_left_early_leaves_no_loan_open_and_counts_what_was_moved(
                 raise KeyboardInterrupt
             return self.inner.plan(view)
 
-    desk = LoanDesk(CHEAPEST, LINKS)
+    coordinator = Coordinator(CHEAPEST, LINKS)
     specs = [_spec(one, _world(one), Impatient(), SIZES) for one in servers()]
-    fleet = ServerFleet(specs, desk)
+    fleet = ServerFleet(specs, coordinator)
     with pytest.raises(KeyboardInterrupt):
         fleet.run()
-    assert [made.outcome for made in desk.loans].count("") > 0
+    assert [made.outcome for made in coordinator.loans].count("") > 0
     fleet.end()
-    assert {made.outcome for made in desk.loans} <= {ARRIVED, GIVEN_UP}
-    assert desk.moved_mb[BUSY, IDLE] >= first.sent_mb[BUSY, IDLE]
+    assert {made.outcome for made in coordinator.loans} <= {ARRIVED, GIVEN_UP}
+    assert coordinator.moved_mb[BUSY, IDLE] >= first.sent_mb[BUSY, IDLE]
 
 
 def test_it_comes_to_the_same_every_time(lent) -> None:
     again = play(servers(), CHEAPEST)
     assert (again.accuracy, again.moved_mb) == (lent.accuracy, lent.moved_mb)
+
+
+def three(**changes):
+    """Two overloaded servers, which compete for a third."""
+    busy, idle = servers(**changes)
+    return [busy, server(FULL, 5, seed=203, **changes), idle]
+
+
+def held_milli(loans, at_us):
+    """Returns the shares that each host has lent at a time, and until when a loan was made or ended."""
+    held = {}
+    for made in loans:
+        if made.loan.begins_us <= at_us < min(made.loan.ends_us, made.over_us):
+            for part in made.loan.parts:
+                held[part.host] = held.get(part.host, 0) + part.share_milli
+    return held
+
+
+@pytest.fixture
+def granted(monkeypatch):
+    """Loans that the coordinator grants to servers that do not ask at that moment."""
+    loans, grant = [], LendingServer.grant
+
+    def granting(self, loan):
+        assert loan.offer.site == self.site
+        loans.append(loan)
+        grant(self, loan)
+
+    monkeypatch.setattr(LendingServer, "grant", granting)
+    return loans
+
+
+def test_a_server_that_was_refused_is_granted_a_loan_when_another_ends_and_its_weights_arrive(
+    granted,
+) -> None:
+    played = play(three(), TIERS["deep-edge"])
+    outcomes = {made.number: made.outcome for made in played.loans}
+    assert granted
+    assert {outcomes[loan.number] for loan in granted} == {ARRIVED}
+    ends_us = {made.over_us for made in played.loans}
+    assert any(min(abs(loan.offer.now_us - at_us) for at_us in ends_us) <= AHEAD_US for loan in granted)
+
+
+@pytest.mark.parametrize("tier", ["andreas", "deep-edge", "net"])
+def test_every_loan_ends_and_no_host_lends_more_than_it_has(tier) -> None:
+    played = play(three(), TIERS[tier])
+    assert ARRIVED in {made.outcome for made in played.loans}
+    for made in played.loans:
+        assert made.outcome == ARRIVED or made.outcome.startswith(("moved to ", "stopped: ")), made.outcome
+        assert made.loan.offer.site not in made.loan.hosts
+        for at_us in (made.loan.begins_us, made.loan.ends_us - 1):
+            assert max(held_milli(played.loans, at_us).values(), default=0) <= 1000
+
+
+def test_what_is_moved_goes_on_at_once_elsewhere_with_what_is_not_home_yet() -> None:
+    played = play(servers(), TIERS["andreas"])
+    moved = [made for made in played.loans if made.outcome.startswith("moved to ")]
+    assert moved
+    for made in moved:
+        stream = made.loan.offer.stream
+        rest = next(
+            one.loan
+            for one in played.loans[made.number + 1 :]
+            if one.loan.offer.stream == stream and one.loan.offer.now_us == made.over_us
+        )
+        assert made.outcome == f"moved to {' and '.join(rest.hosts)}"
+        home, _ = made.loan.came_home(made.over_us)
+        assert rest.offer.epochs == made.loan.offer.epochs - home
+        there = made.over_us >= made.loan.begins_us
+        assert rest.sent_mb[BUSY, IDLE] == pytest.approx(
+            rest.offer.validation_mb + (not there) * (rest.offer.crops_mb + SIZES.model_mb)
+        )
+
+
+def test_a_policy_that_wants_it_is_asked_again_as_time_passes() -> None:
+    """Without such a wish it is asked only when something changes."""
+
+    def asked_us(every_us):
+        at_us = []
+
+        def decide(market):
+            at_us.append(market.now_us)
+            return CHEAPEST.decide(market)
+
+        play(servers(), Tier(decide, every_us))
+        return at_us
+
+    seldom, often = asked_us(None), asked_us(2 * S)
+    loans = play(servers(), CHEAPEST).loans
+    assert len(loans) > 1
+    for made in loans:
+        begins_us, ends_us = made.loan.offer.now_us, made.loan.ends_us
+        assert longest_gap_us(seldom, begins_us, ends_us) > 3 * S
+        assert longest_gap_us(often, begins_us, ends_us) <= 2 * S + AHEAD_US
+
+
+def longest_gap_us(at_us, begins_us, ends_us):
+    during = [now_us for now_us in at_us if begins_us <= now_us <= ends_us]
+    return max(later - now for now, later in pairwise(during))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from ekya.core.units import FULL_GPU_MILLI, US_PER_S, us_to_seconds
+from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
@@ -22,7 +23,11 @@ class Links:
 
     def takes_us(self, origin: SiteName, target: SiteName, size_mb: float) -> int:
         """Returns the time of a transfer in microseconds."""
-        return round(size_mb / self.mb_s.get((origin, target), self.usual_mb_s) * US_PER_S)
+        return round(size_mb * self.s_per_mb(origin, target) * US_PER_S)
+
+    def s_per_mb(self, origin: SiteName, target: SiteName) -> float:
+        """Returns the time of a megabyte in seconds."""
+        return 1.0 / self.mb_s.get((origin, target), self.usual_mb_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Loan:
         reason: one sentence for the operator.
         epoch_mb: exchanged by workers and the parameter server in each epoch, by way.
         late_us: allowance until ``ends_us`` for the delay of former trainings at the hosts.
+        mode: whether workers of a split retraining wait for each other.
+        number: unique in the fleet; -1 before the loan is made.
     """
 
     offer: Offer
@@ -67,6 +74,8 @@ class Loan:
     reason: str
     epoch_mb: Mapping[Way, float] = field(default_factory=dict)
     late_us: int = 0
+    mode: Mode = "synchronous"
+    number: int = -1
 
     @property
     def hosts(self) -> tuple[SiteName, ...]:
@@ -129,6 +138,26 @@ class Loan:
         return moved
 
 
+def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reason: str) -> Loan:
+    """Returns the loan in which one server does the whole retraining."""
+    sent_mb = offer.sent_mb(host.site)
+    begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
+    ends_us = (
+        begins_us + host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
+    )
+    return Loan(
+        offer=offer,
+        parts=(LoanPart(host.site, units * host.step_milli),),
+        server=host.site,
+        begins_us=begins_us,
+        ends_us=ends_us,
+        arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),
+        sent_mb={(offer.site, host.site): sent_mb},
+        reason=reason,
+        late_us=host.late_us,
+    )
+
+
 def left_behind(loan: Loan, gone: SiteName) -> Mapping[SiteName, float]:
     """Returns the megabytes of crops that the hosts of a loan keep when one of them is gone."""
     return {part.host: part.crops * loan.offer.crops_mb for part in loan.parts if part.host != gone}
@@ -138,7 +167,8 @@ def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
     """Returns the loss of the hosts' own streams, in accuracy times seconds."""
     held_s = us_to_seconds(loan.ends_us - loan.begins_us)
     known = {room.site: room for room in rooms}
-    return held_s * sum(known[part.host].lost(part.share_milli) for part in loan.parts)
+    there = ((known[part.host], part.share_milli) for part in loan.parts if part.host in known)
+    return held_s * sum(room.lost(share_milli) for room, share_milli in there)
 
 
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:

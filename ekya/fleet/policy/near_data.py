@@ -1,10 +1,11 @@
-"""Retraining near its data: maps an offer to a job of Okita's, and Okita's decision to a loan.
+"""Maps a market to a fleet as Okita sees one, and its decision for a slot back to loans.
 
-A site is a server, a worker a unit of its share, and a chunk the crops of one step of γ. A slot is as long
-as a worker needs to take a chunk through all epochs. Chunks that a former loan left at a server lie there,
-all others at home. A megabyte and a slot cost what the stream loses by waiting for them. Okita ignores the
-cost of workers, so its capacity is limited to the shares that are worth lending at the price that
-``splitting`` finds.
+A site is a server, a worker a unit of its share, and a chunk the part of the crops that a unit takes through
+all epochs in a slot, which is a twentieth of the longest window. Crops that hosts of a running loan hold lie
+there, all others at home. A slot costs what a stream loses by waiting for it, and a megabyte what streams
+lose on average while it is on its way. Okita ignores the cost of workers, so its capacity is limited to the
+shares that are worth lending at the price that ``splitting`` finds. Trainings are deployed anew in each slot;
+until then a worker keeps its part of the crops.
 
 Crops that may not leave their site could be trained there only: Okita lets such a job wait while its site
 has no capacity for a worker. Here such a retraining is not offered, and waits for its own server.
@@ -13,29 +14,32 @@ has no capacity for a worker. Here such a retraining is not offered, and waits f
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from statistics import fmean
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment, whole
-from ekya.fleet.policy.brokering import alone, worth
+from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.job import Left, TrainJob
-from ekya.fleet.policy.loans import Links, Loan
+from ekya.fleet.policy.loans import Links, Loan, alone
+from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, key_of, settled
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.splitting import dealt_in_words, promising
+from ekya.fleet.policy.splitting import dealt_in_words, table_of, worth_lending
 from ekya.fleet.policy.spreading import Spread
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Linear
 
-_UNITS, _SERVERS = "units", "servers"
-_JOB = JobName("offer")
+_SLOTS = 20
+"""Slots of a window: as many as a job of the paper takes. The paper's slots are longer than a window here."""
+
+_UNITS, _PARAMETER_SERVERS = "units", "parameter servers"
 
 
 @dataclass(frozen=True, slots=True)
 class NearData:
-    """Finds the loan for an offer with one of Okita's policies.
+    """A ``Decider`` in which one of Okita's policies places workers, parameter servers and data.
 
     Attributes:
         policy: factory from the length of a slot in microseconds.
@@ -43,37 +47,82 @@ class NearData:
 
     policy: Callable[[int], FleetPolicy]
 
-    def __call__(self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
-        """Returns the loan with the highest worth over the promising spreads; None where there is none."""
-        found = (self._placed(now_us, spread) for spread in promising(now_us, offer, rooms, links))
-        return max((loan for loan in found if loan), key=lambda loan: worth(loan, rooms), default=None)
+    def __call__(self, market: Market) -> Deal:
+        """Asks the policy once about all offers and all that runs."""
+        rooms = {room.site: room for room in market.rooms}
+        fixed = tuple(one for one in market.running if not set(one.loan.hosts) <= rooms.keys())
+        rooms = {room.site: room for room in replace(market, running=fixed).free}
+        refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
+        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not rooms.keys() - {offer.site}}
+        asked: dict[Key, tuple[Offer, Running | None]] = {
+            key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
+        }
+        asked |= {
+            key_of(one.loan.offer): (one.rest(market.now_us), one)
+            for one in market.running
+            if one not in fixed
+        }
+        if not asked:
+            return settled(market, {}, {one.number for one in market.running}, refused)
+        offers = [offer for _, (offer, _) in sorted(asked.items())]
+        slot_us = max(offer.until_us - offer.arrived_us for offer in offers) // _SLOTS
+        states = tuple(_state(*asked[key_of(offer)], rooms, slot_us) for offer in offers)
+        places = _places(offers, rooms, market.links)
+        decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
+        stays = {one.number for one in fixed}
+        wanted: dict[Key, Loan] = {}
+        for key, (offer, running) in asked.items():
+            assignment = decision.of(_name(key))
+            if assignment is None:
+                refused[key] = decision.waiting[_name(key)]
+            elif not _units(assignment):
+                refused[key] = f"it trains in a later slot: {assignment.reason}"
+            elif running is not None and _same(running.loan, assignment, rooms):
+                stays.add(running.number)
+            else:
+                spread = Spread(offer, market.links, rooms, {}, offer.site)
+                wanted[key] = _loan(market.now_us, spread, assignment)
+        return settled(market, wanted, stays, refused)
 
-    def _placed(self, now_us: int, spread: Spread) -> Loan | None:
-        job, slot_us = job_of(now_us, spread)
-        view = FleetView(now_us, (JobState(job, Left.all_of(job)),), _places(spread))
-        assignment = self.policy(slot_us).decide(view).of(_JOB)
-        return None if assignment is None else _loan(now_us, spread, assignment)
+
+def _name(key: Key) -> JobName:
+    site, stream = key
+    return JobName(f"{site}/{stream}")
 
 
-def job_of(now_us: int, spread: Spread) -> tuple[TrainJob, int]:
-    """Returns an offer as a job of Okita's, and the length of a slot in microseconds."""
-    offer = spread.offer
-    chunks = ceil(offer.crops / offer.config.batch_size)
-    # A slot has to be long enough for the slowest unit.
-    slot_s = max(offer.gpu_s / chunks / room.speed.speed(room.step_milli) for room in spread.rooms.values())
+def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room], slot_us: int) -> JobState:
+    hosts = [room for room in rooms.values() if room.site != offer.site] or list(rooms.values())
+    # The slowest unit must be able to take a chunk through all epochs in a slot.
+    speed = min(room.speed.speed(room.step_milli) for room in hosts)
+    work = offer.gpu_s / speed * US_PER_S / slot_us
+    chunks = min(max(1, ceil(work)), offer.crops)
+    steps = offer.epochs * offer.crops / chunks / offer.config.batch_size
     job = TrainJob(
-        name=_JOB,
-        arrives_us=now_us,
+        name=_name(key_of(offer)),
+        arrives_us=offer.arrived_us,
         epochs=offer.epochs,
         waiting=Linear(offer.gain, 0.0),
-        chunks=_lying(offer, chunks, spread.rooms),
+        chunks=_lying(offer, chunks, rooms),
         chunk_mb=offer.crops_mb / chunks,
-        model_mb=2 * offer.epochs * offer.trained_mb,
-        worker={_UNITS: 1.0},
-        server={_SERVERS: 1.0},
-        chunks_per_slot=1.0,
+        model_mb=2 * steps * offer.trained_mb,
+        worker={_UNITS: 1.0, _guest_of(offer.site): 1.0},
+        server={_PARAMETER_SERVERS: 1.0},
+        chunks_per_slot=max(chunks / work, 1e-9),
     )
-    return job, round(slot_s * US_PER_S)
+    assignment = None
+    if running is not None:
+        loan = running.loan
+        parts = tuple(
+            Part(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
+            for part in loan.parts
+        )
+        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.server))
+    return JobState(job, Left.all_of(job), assignment)
+
+
+def _guest_of(site: SiteName) -> str:
+    """Returns the resource that a worker of a server's job needs, and which only other servers have."""
+    return f"guests of {site}"
 
 
 def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[SiteName, int]:
@@ -90,15 +139,25 @@ def _lying(offer: Offer, chunks: int, hosts: Mapping[SiteName, Room]) -> dict[Si
     return lying
 
 
-def _places(spread: Spread) -> Places:
-    """Returns the lending servers as nodes, with link costs between them and the home site."""
+def _places(offers: Sequence[Offer], rooms: Mapping[SiteName, Room], links: Links) -> Places:
+    """Returns the lending servers as nodes, and link costs between all sites."""
+    units = _worth_lending(offers, rooms, links)
+    homes = {offer.site for offer in offers}
     nodes = [
-        Node(NodeName(site), site, str(site), capacity={_UNITS: float(units), _SERVERS: 1.0})
-        for site, units in spread.units.items()
+        Node(
+            NodeName(site),
+            site,
+            str(site),
+            # Any number of parameter servers: each is a part of a worker's share.
+            capacity={_UNITS: float(count), _PARAMETER_SERVERS: float(len(offers))}
+            | {_guest_of(home): float(count) for home in homes if home != site},
+        )
+        for site, count in sorted(units.items())
     ]
-    sites = (spread.offer.site, *spread.units)
+    sites = sorted({*(offer.site for offer in offers), *rooms})
+    loss = fmean(offer.gain for offer in offers)
     costs = {
-        (origin, target): spread.offer.gain * spread.links.takes_us(origin, target, 1.0) / US_PER_S
+        (origin, target): loss * links.takes_us(origin, target, 1.0) / US_PER_S
         for origin in sites
         for target in sites
         if origin != target
@@ -106,22 +165,48 @@ def _places(spread: Spread) -> Places:
     return Places({node.name: node for node in nodes}, link_cost=costs)
 
 
-def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan | None:
-    """Converts the first slot's assignment to a loan; workers keep their parts of the crops to the end."""
-    parts = {SiteName(part.node): part for part in assignment.parts if part.chunks}
-    chunks = sum(part.chunks for part in parts.values())
-    dealt = whole(
-        {part.node: part.chunks / chunks * spread.offer.crops for part in parts.values()}, spread.offer.crops
-    )
-    crops = {site: dealt[part.node] for site, part in parts.items() if dealt[part.node]}
-    units = {site: parts[site].workers for site in crops}
+def _worth_lending(
+    offers: Sequence[Offer], rooms: Mapping[SiteName, Room], links: Links
+) -> dict[SiteName, int]:
+    """Returns the units of each server that are worth lending to the offer that gains most."""
+    most = max(offers, key=lambda offer: (offer.gain, key_of(offer)))
+    there = {site: room for site, room in rooms.items() if room.loss}
+    units: dict[SiteName, int] = {}
+    for site in there:
+        for host, count in worth_lending(most.gain, table_of(most, there, links, site), site).items():
+            units[host] = max(units.get(host, 0), count)
+    return units
+
+
+def _units(assignment: Assignment) -> dict[SiteName, tuple[int, int]]:
+    """Returns the units that a slot's deployment takes of each server, and the chunks trained there."""
+    parts = [part for part in assignment.parts if part.chunks] or assignment.parts
+    return {
+        SiteName(part.node): (part.workers, part.chunks or part.workers) for part in parts if part.workers
+    }
+
+
+def _same(loan: Loan, assignment: Assignment, rooms: Mapping[SiteName, Room]) -> bool:
+    """Returns whether a slot's deployment is what runs."""
+    then = {site: units * rooms[site].step_milli for site, (units, _) in _units(assignment).items()}
+    return then == {part.host: part.share_milli for part in loan.parts}
+
+
+def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
+    """Converts a slot's deployment to a loan."""
+    offer, taken = spread.offer, _units(assignment)
+    chunks = sum(count for _, count in taken.values())
+    shares = {NodeName(site): offer.crops * count / chunks for site, (_, count) in taken.items()}
+    dealt = whole(shares, offer.crops)
+    crops = {site: count for site in taken if (count := dealt[NodeName(site)])}
+    units = {site: taken[site][0] for site in crops}
     if len(crops) == 1:
         ((site, count),) = units.items()
         reason = "there the data and what steps exchange are nearest"
-        return alone(now_us, spread.offer, spread.rooms[site], count, spread.links, reason)
-    server = None if assignment.server is None else SiteName(assignment.server)
-    if server not in crops:
-        return None
-    placed = replace(spread, units=units, server=server)
-    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {placed.server}"
-    return placed.loan(now_us, crops, reason)
+        return alone(now_us, offer, spread.rooms[site], count, spread.links, reason)
+    # The parameter server takes a part of a worker's share: with no worker there, it is beside the largest.
+    placed = None if assignment.server is None else SiteName(assignment.server)
+    server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
+    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {server}"
+    loan = replace(spread, units=units, server=server).loan(now_us, crops, reason)
+    return replace(loan, mode="synchronous")

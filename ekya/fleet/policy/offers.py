@@ -50,7 +50,8 @@ class Offer:
         trained_mb: weights that γ trains; the size of a gradient, and of the weights sent back for it.
         back_mb: a snapshot on its way home: the weights that γ trains, and their momentum.
         validation_mb: validation crops; needed at the parameter server only.
-        crops_there_mb: crops that other servers hold, of a loan one of whose hosts has died.
+        opened_us: when it was offered first; None where that is now.
+        crops_there_mb: crops that other servers hold, with the model, of a loan of which this is the rest.
     """
 
     site: SiteName
@@ -68,7 +69,13 @@ class Offer:
     trained_mb: float
     back_mb: float
     validation_mb: float = 0.0
+    opened_us: int | None = None
     crops_there_mb: Mapping[SiteName, float] = field(default_factory=dict)
+
+    @property
+    def arrived_us(self) -> int:
+        """When it was offered first."""
+        return self.now_us if self.opened_us is None else self.opened_us
 
     def sent_mb(self, host: SiteName, part: float = 1.0, validates: bool = True) -> float:
         """Returns the megabytes that still have to be sent to a host.
@@ -79,7 +86,8 @@ class Offer:
             validates: whether the parameter server is there.
         """
         crops_mb = max(0.0, part * self.crops_mb - self.crops_there_mb.get(host, 0.0))
-        return crops_mb + validates * self.validation_mb + self.model_mb
+        model_mb = 0.0 if host in self.crops_there_mb else self.model_mb
+        return crops_mb + validates * self.validation_mb + model_mb
 
     def brings(self, arrives_us: int) -> float:
         """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""

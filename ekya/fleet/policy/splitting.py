@@ -1,4 +1,6 @@
-"""Splits a retraining over several servers: shares (ours), and parts of the crops (Deep-Edge).
+"""Finds one loan after the other: on one server, or split over several by one of Deep-Edge's solvers.
+
+A split needs shares (ours), and parts of the crops (Deep-Edge).
 
 Shares are chosen by price. The lending servers lose L accuracy a second in total and train at a total rate S,
 and a second of waiting costs the offer's gain G, so the minimum of (G + L) / S is best. Dinkelbach's method
@@ -8,25 +10,90 @@ it distributes the crops, and leaves out servers without which an epoch is short
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.brokering import alone, worth
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
-from ekya.fleet.policy.loans import Links, Loan
+from ekya.fleet.policy.loans import Links, Loan, alone, beside, loan_cost
+from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.policy.places import Node, NodeState
+from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.spreading import Spread
+from ekya.fleet.policy.spreading import Spread, inferring, late_streams
 
 Table = Mapping[SiteName, Sequence[tuple[float, float]]]
 """Loss and rate at 1, 2, ... units, by server."""
 
 _TRIED = 3
 """Number of the most promising spreads that are evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class MostWorthFirst:
+    """Our ``Decider``: makes the loan with the highest worth beside those already made, and so on.
+
+    Each retraining goes to the server and share that are worth most, or to several if that is worth more.
+    What runs stays as it is.
+    """
+
+    def __call__(self, market: Market) -> Deal:
+        """Returns loans for the open offers."""
+        left, made, splitter = market.free, list[Loan](), Splitter()
+        waiting = sorted(market.offers, key=key_of)
+        while True:
+            found = [self._find(market, offer, left, splitter) for offer in waiting]
+            best = max((loan for loan in found if loan), key=lambda loan: worth(loan, left), default=None)
+            if best is None or worth(best, left) <= 0.0:
+                why = zip(waiting, found, strict=True)
+                return Deal(tuple(made), refused={key_of(offer): _why_not(loan, left) for offer, loan in why})
+            made.append(best)
+            left = beside(best, left)
+            waiting.remove(best.offer)
+
+    def _find(self, market: Market, offer: Offer, rooms: Sequence[Room], splitter: "Splitter") -> Loan | None:
+        loan = best_alone(market.now_us, offer, rooms, market.links)
+        least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
+        return splitter(market.now_us, offer, rooms, market.links, least) or loan
+
+
+@dataclass(frozen=True, slots=True)
+class InOrderOfArrival:
+    """A ``Decider`` that spreads one retraining after the other over servers without a guest, as Deep-Edge.
+
+    A server is a worker at the share that is worth lending, and its own streams' inference is its background
+    application with a deadline. Where only one server is worth it, the retraining goes there. What runs
+    stays as it is.
+
+    Attributes:
+        solver: distributes the crops.
+    """
+
+    solver: Solver
+
+    def __call__(self, market: Market) -> Deal:
+        """Returns loans for the open offers."""
+        taken = {host for one in market.running for host in one.loan.hosts}
+        rooms = [room for room in market.free if room.site not in taken]
+        splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
+        for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
+            loan = splitter(market.now_us, offer, rooms, market.links) or best_alone(
+                market.now_us, offer, keeping_up(rooms), market.links
+            )
+            if loan is None or worth(loan, rooms) <= 0.0:
+                refused[key_of(offer)] = _why_not(loan, rooms)
+                continue
+            made.append(loan)
+            rooms = [room for room in rooms if room.site not in loan.hosts]
+        return Deal(tuple(made), refused=refused)
+
+
+def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
+    if loan is None:
+        return NO_ROOM
+    return f"{loan.where} would cost {loan_cost(loan, rooms):.3g} for the {loan.brings:.3g} that it brings"
 
 
 def best_alone(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
@@ -46,10 +113,12 @@ class Splitter:
 
     Attributes:
         solver: distributes the crops.
+        with_deadlines: whether inference of the hosts' streams has deadlines, besides its price.
     """
 
     # The shares are chosen by price already, so the solver does not throttle workers.
     solver: Solver = field(default_factory=lambda: Joint(shares_milli=(FULL_GPU_MILLI,)))
+    with_deadlines: bool = False
 
     def __call__(
         self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, least: float = 0.0
@@ -67,7 +136,7 @@ class Splitter:
     def _dealt(self, now_us: int, spread: Spread) -> Loan | None:
         """Returns the loan of a spread; None where one host is left or the parameter server has no crops."""
         batch = spread.offer.config.batch_size
-        nodes = tuple(Node(NodeName(site), site, str(site)) for site in sorted(spread.units))
+        nodes = tuple(_worker(spread.rooms[site], self.with_deadlines) for site in sorted(spread.units))
         limits = EdgeLimits(batch_min=min(2, batch), batch_max=batch)
         plan = self.solver(EdgeTask(nodes, NodeState(), spread.offer.crops, spread, limits))
         crops = {SiteName(part.node): part.chunks for part in plan.parts}
@@ -75,6 +144,25 @@ class Splitter:
             return None
         reason = f"{dealt_in_words(crops)}, so that an epoch takes {plan.epoch_s:.1f} s"
         return spread.loan(now_us, crops, reason)
+
+
+def _worker(room: Room, with_deadlines: bool) -> Node:
+    """Returns a server as Deep-Edge's worker, with the utilisation and deadlines of its own inference."""
+    if not with_deadlines:
+        return Node(NodeName(room.site), room.site, str(room.site))
+    apps = tuple(BackgroundApp(stream.stream, stream.limit_s) for stream in room.inference)
+    return Node(NodeName(room.site), room.site, str(room.site), state=inferring(room), apps=apps)
+
+
+def keeping_up(rooms: Sequence[Room]) -> list[Room]:
+    """Returns the rooms cut to the units beside which the servers' own streams meet their deadlines."""
+
+    def units(room: Room) -> int:
+        shares = range(1, len(room.loss) + 1)
+        good = (count for count in shares if not late_streams(room, count * room.step_milli))
+        return max(good, default=0)
+
+    return [replace(room, loss=room.loss[:count]) for room in rooms if (count := units(room))]
 
 
 def dealt_in_words(crops: Mapping[SiteName, int]) -> str:

@@ -6,8 +6,8 @@ transfer there and back, and queues behind other workers at the parameter server
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, inf
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import SERVER_PART
@@ -79,12 +79,16 @@ class Spread:
         return there_s
 
     def state_after(self, worker: Training) -> NodeState:
-        """Returns EstState, unchanged: the lent share is free, and the host has checked its memory itself."""
-        return worker.state
+        """Returns EstState: the lent share is in use too. The host checks its memory itself."""
+        room = self.rooms[SiteName(worker.kind)]
+        lent = self.units[room.site] * room.step_milli / room.capacity_milli
+        return replace(worker.state, gpu=worker.state.gpu + lent)
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
-        """Returns EstExecTime, always 0: the loss of hosts' streams is a price here, not a deadline."""
-        return 0.0
+        """Returns EstExecTime: age of a stream's results where its host is utilised so."""
+        room = self.rooms[SiteName(kind)]
+        stream = next(one for one in room.inference if one.stream == app)
+        return stream.age_s * _stretched(room, state.gpu - inferring(room).gpu)
 
     def loan(self, now_us: int, crops: Mapping[SiteName, int], reason: str) -> Loan:
         """Returns the loan with a given number of crops per host.
@@ -116,6 +120,7 @@ class Spread:
             epoch_mb=self._epoch_mb(crops),
             reason=reason,
             late_us=late_us,
+            mode="asynchronous",
         )
 
     def _epoch_s(self, crops: Mapping[SiteName, int]) -> float:
@@ -134,3 +139,23 @@ class Spread:
                 steps = ceil(count / self.offer.config.batch_size)
                 moved[host, self.server] = moved[self.server, host] = steps * self.offer.trained_mb
         return moved
+
+
+def inferring(room: Room) -> NodeState:
+    """Returns X of a server without guests: its streams' inference keeps up, and nothing else runs."""
+    return NodeState(gpu=sum(stream.need_milli for stream in room.inference) / room.capacity_milli)
+
+
+def late_streams(room: Room, lent_milli: int) -> list[str]:
+    """Returns the server's own streams whose results would be too old beside a lent share."""
+    stretched = _stretched(room, lent_milli / room.capacity_milli)
+    return [one.stream for one in room.inference if one.age_s * stretched > one.limit_s]
+
+
+def _stretched(room: Room, lent: float) -> float:
+    """Returns by how much inference takes longer where this part of the server is lent.
+
+    Its streams share the rest in proportion to their needs.
+    """
+    left = 1.0 - lent
+    return max(1.0, inferring(room).gpu / left) if left > 0.0 else inf

@@ -1,79 +1,56 @@
-"""Registry of brokers for loans between servers."""
+"""Registry of what decides about loans between servers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
+from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.andreas.greedy import Andreas
-from ekya.fleet.policy.brokering import Broker, Brokered, by_policy, key_of, worth
-from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
+from ekya.fleet.policy.andreas.worth import Worth
+from ekya.fleet.policy.deep_edge.heuristic import Heuristic
+from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.policy.market import Decider
+from ekya.fleet.policy.most_per_unit import MostPerUnit
 from ekya.fleet.policy.near_data import NearData
-from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.protocol import FleetPolicy
-from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.splitting import Splitter, best_alone
+from ekya.fleet.policy.one_node import OneNode
+from ekya.fleet.policy.splitting import InOrderOfArrival, MostWorthFirst
 
-Finder = Callable[[int, Offer, Sequence[Room], Links, int], Loan | None]
-"""Finds the loan for one offer, even at a negative worth; None where it finds none."""
+_PERIOD_US = 10_000_000
+"""Longest time until ANDREAS decides again; the paper's ten minutes, for jobs of minutes instead of hours."""
 
-
-def most_worth_first(find: Finder) -> Broker:
-    """Returns a broker that repeatedly makes the loan with the highest worth beside those already made."""
-
-    def ask(now_us: int, offers: Sequence[Offer], rooms: Sequence[Room], links: Links, seed: int) -> Brokered:
-        left = tuple(sorted(rooms, key=lambda room: room.site))
-        waiting, made = sorted(offers, key=key_of), list[Loan]()
-        while True:
-            found = [find(now_us, offer, left, links, seed) for offer in waiting]
-            best = max((loan for loan in found if loan), key=lambda loan: worth(loan, left), default=None)
-            if best is None or worth(best, left) <= 0.0:
-                refused = {
-                    key_of(offer): _why_not(loan, left) for offer, loan in zip(waiting, found, strict=True)
-                }
-                return Brokered(tuple(made), refused)
-            made.append(best)
-            left = beside(best, left)
-            waiting.remove(best.offer)
-
-    return ask
+_DEPLOYED_US = 2_000_000
+"""Longest time until Okita's policies deploy all trainings anew."""
 
 
-def _deep_edge(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    return Splitter()(now_us, offer, rooms, links) or best_alone(now_us, offer, rooms, links)
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A policy for loans.
+
+    Attributes:
+        decide: about all offers and all that runs.
+        every_us: longest time until it decides again; None: it decides only when something has changed.
+    """
+
+    decide: Decider
+    every_us: int | None = None
 
 
-def _near_data(policy: Callable[[int], FleetPolicy]) -> Finder:
-    def find(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-        loan = NearData(policy)(now_us, offer, rooms, links)
-        return loan if loan and worth(loan, rooms) > 0.0 else best_alone(now_us, offer, rooms, links)
-
-    return find
-
-
-def _net(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, seed: int) -> Loan | None:
-    loan = best_alone(now_us, offer, rooms, links)
-    least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
-    return Splitter()(now_us, offer, rooms, links, least) or loan
-
-
-def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
-    if loan is None:
-        return "no other server has room"
-    return f"{loan.where} would cost {loan_cost(loan, rooms):.3g} for the {loan.brings:.3g} that it brings"
-
-
-TIERS: Mapping[str, Broker] = MappingProxyType(
+TIERS: Mapping[str, Tier] = MappingProxyType(
     {
-        "andreas": by_policy(Andreas()),
-        "deep-edge": most_worth_first(_deep_edge),
-        "okita": most_worth_first(_near_data(Okita)),
-        "okita-joint": most_worth_first(_near_data(OkitaJoint)),
-        "net": most_worth_first(_net),
+        "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
+        # The times that it sees have the cost of moving in them.
+        "worth": Tier(OneNode(Worth(moving_s=0.0, lost_epochs=0.0)), _PERIOD_US),
+        "deep-edge": Tier(InOrderOfArrival(Heuristic())),
+        # The shares are chosen by price already, so the solver does not throttle workers.
+        "deep-edge-joint": Tier(InOrderOfArrival(Joint(shares_milli=(FULL_GPU_MILLI,)))),
+        "okita": Tier(NearData(Okita), _DEPLOYED_US),
+        "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
+        "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
+        "net": Tier(MostPerUnit()),
+        "netold": Tier(MostWorthFirst()),
     }
 )
-"""Brokers by name. ANDREAS places each retraining on one server, by cost and due date. Deep-Edge splits each
-retraining that can be split with profit. Okita (``okita`` to the letter, ``okita-joint`` ours) places
-workers, parameter server and data by the traffic on links. ``net`` is ours and takes the loan with the
-highest worth, over one server or several.
-"""
+"""Tiers by name; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""

@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.brokering import Broker
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.policy.tiers import Tier
+from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.loan_file import LoanFile
 from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
@@ -34,7 +34,7 @@ def _models_forgotten() -> Iterator[None]:
 def emulate_servers(
     folder: ServersFolder,
     servers: Servers,
-    broker: Broker | None,
+    tier: Tier | None,
     failures: Sequence[ServerDeath],
     seed: int,
     observe: Callable[[SiteName], Observer],
@@ -44,7 +44,7 @@ def emulate_servers(
     Args:
         folder: newly made.
         servers: of the fleet.
-        broker: finds loans; None: every server works alone.
+        tier: decides about loans; None: every server works alone.
         failures: servers that die.
         seed: of all random draws.
         observe: returns the observer of a site's control steps.
@@ -56,7 +56,7 @@ def emulate_servers(
     with ExitStack() as stack:
         loans = LoanFile(folder.loans)
         stack.callback(loans.close)
-        desk = None if broker is None else LoanDesk(broker, servers.links, seed, loans)
+        above = None if tier is None else Coordinator(tier, servers.links, seed, loans)
         specs = []
         for server in servers.servers:
             cameras = with_classes(server.fleet)
@@ -64,7 +64,7 @@ def emulate_servers(
             run = stack.enter_context(open_emulated(own, cameras, cameras.scheduler, seed))
             runs.append(run)
             specs.append(_spec(server, run, observe(server.terms.site)))
-        fleet = ServerFleet(specs, desk, failures)
+        fleet = ServerFleet(specs, above, failures)
         with suppress(KeyboardInterrupt):
             fleet.run()
         fleet.end()

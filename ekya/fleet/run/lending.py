@@ -62,16 +62,10 @@ class LendingExecutor:
         self._lent: dict[int, Lent] = {}
         self._told_milli = 0
         self._expected: dict[StreamId, _Expected] = {}
-        self._away: set[StreamId] = set()
+        self._away: dict[StreamId, Loan] = {}
         self._ask_again = False
         self._stop_us: int | None = None
         self.now_us = 0
-
-    @property
-    def lent_milli(self) -> int:
-        """Capacity lent to others, now or from an agreed later time on."""
-        with self._lock:
-            return sum(lent.share_milli for lent in self._lent.values() if lent.to_us > self.now_us)
 
     def lend(self, number: int, lent: Lent) -> None:
         """Lends a share to another server's job for a time; the loan's number is unique in the fleet."""
@@ -84,6 +78,16 @@ class LendingExecutor:
             lent = self._lent.get(number)
             if lent is not None:
                 self._lent[number] = replace(lent, to_us=min(lent.to_us, at_us))
+
+    def lends(self) -> list[int]:
+        """Returns the numbers of the loans for which it keeps a share."""
+        with self._lock:
+            return sorted(number for number, lent in self._lent.items() if lent.to_us > self.now_us)
+
+    def borrowed(self) -> list[Loan]:
+        """Returns the loans under which retrainings run, or are about to."""
+        with self._lock:
+            return [*(expected.loan for expected in self._expected.values()), *self._away.values()]
 
     def expect(self, loan: Loan) -> None:
         """Runs the retraining that the stream starts in this step under the loan."""
@@ -104,6 +108,8 @@ class LendingExecutor:
             expected = self._expected.get(stream)
             if expected is None:
                 self._awaited.go_on(stream, loan)
+                if stream in self._away:
+                    self._away[stream] = loan
             else:
                 expected.loan = loan
 
@@ -169,10 +175,11 @@ class LendingExecutor:
             self._awaited.begin(command, expected.loan)
             if expected.failed:
                 self._awaited.fail(stream, expected.failed, self.now_us)
-        self._away.add(stream)
+            self._away[stream] = expected.loan
 
     def _give_up(self, stream: StreamId) -> None:
-        self._away.remove(stream)
+        with self._lock:
+            del self._away[stream]
         self._over(stream, self.now_us, GIVEN_UP, self._awaited.stop(stream, self.now_us))
 
     def _forget_expected(self) -> None:
@@ -220,6 +227,7 @@ class LendingExecutor:
             if came.failed:
                 events.append(ev.RetrainFailed(self.now_us, stream, job, came.failed))
             if came.over:
-                self._away.remove(stream)
+                with self._lock:
+                    del self._away[stream]
                 self._over(stream, self.now_us, came.failed or ARRIVED, came.moved_mb)
         return events

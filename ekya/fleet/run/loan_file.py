@@ -10,7 +10,7 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.desk import Made
+from ekya.fleet.run.coordinator import Made
 from ekya.system.files import user_errors
 
 UNDER_WAY = "under way"
@@ -46,6 +46,7 @@ class LoanFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with user_errors(path):
+            _end_last_line(path)
             self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, made: Made) -> None:
@@ -54,7 +55,14 @@ class LoanFile:
         Raises:
             UserError: the disk is full.
         """
-        line = json.dumps(_over(made) if made.outcome else _made(made), separators=(",", ":"))
+        self._write(_over(made) if made.outcome else _made(made))
+
+    def lost(self, number: int) -> None:
+        """Records that nobody knew of a loan any more when the coordinator was started again."""
+        self._write({"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps(record, separators=(",", ":"))
         with user_errors(self._path):
             self._file.write(line + "\n")
             self._file.flush()
@@ -96,6 +104,14 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
                 break  # cut off by a crash, before any server acted on it
             raise UserError(f"{path}: line {number} is damaged ({error})") from error
     return tuple(loans.values())
+
+
+def _end_last_line(path: Path) -> None:
+    """Removes a line that a crash has cut off; nothing was done for it."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _made(made: Made) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A server of a fleet: offers retrainings to other servers and quotes the capacity that it can lend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,14 +20,14 @@ from ekya.core.state import FleetState
 from ekya.core.units import StreamId
 from ekya.core.view import WindowView
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.brokering import Agreed
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
+from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
-from ekya.fleet.run.lending import LendingExecutor, Lent
+from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor, Lent
 from ekya.planning.schedulers.scheduler import Scheduler
 
 STEP_MILLI = 100
@@ -55,30 +55,33 @@ class ServerTerms:
     takes_guests: bool = True
 
 
-class Tier(Protocol):
-    """The loan desk as a server sees it."""
+class AboveServers(Protocol):
+    """The coordinator as a server sees it."""
 
-    def agree(self, now_us: int, offered: Sequence[Offer]) -> Agreed:
-        """Returns a loan for one of the offers, or the reasons why there is none."""
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+        """Replaces the server's open offers; returns a loan for one, or the reasons why there is none."""
+
+    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
+        """Closes offers of retrainings that begin at home."""
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan whose weights are not awaited any more."""
 
-    def more_room(self, site: SiteName) -> None:
-        """Reports that the server could lend more than before."""
+    def more_room(self, now_us: int) -> None:
+        """Reports that a server could lend more than before."""
 
 
 class LendingServer:
-    """A server's connection to the loan desk. A ``Peer``: the desk may call it from another thread.
+    """A server's connection to the coordinator. A ``Peer``: it may be called from another thread.
 
     Args:
         terms: conditions of its participation.
         scheduler: of the server.
         options: constants of its control loop.
         sizes: of data sent over links.
-        tier: the loan desk; None: the server works alone.
+        above: the coordinator; None: the server works alone.
         inner: executor of its world.
         awaited: its remote retrainings.
         listens_every_us: as in ``LendingExecutor``.
@@ -90,16 +93,17 @@ class LendingServer:
         scheduler: Scheduler,
         options: LoopOptions,
         sizes: Sizes,
-        tier: Tier | None,
+        above: AboveServers | None,
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
-        self._tier, self._remembered = tier, Remembered(sizes.exemplars)
+        self._above, self._remembered = above, Remembered(sizes.exemplars)
         self._state: LoopState | None = None
-        self._wants = False
+        self._granted: dict[StreamId, Loan] = {}
+        self._priced: tuple[int, int, Room | None] | None = None
         self.executor = LendingExecutor(inner, awaited, self._over, listens_every_us)
 
     def plan(self, view: WindowView, planner: Planner) -> Plan:
@@ -114,23 +118,34 @@ class LendingServer:
         for loan in loans:
             reason = f"retrains on {loan.where}: {loan.reason}"
             away[loan.offer.stream] = RemoteRetraining(loan.offer.config, Elsewhere(loan.arrives_us), reason)
-        return _saying(plan_beside(view, planner, away), why_not)
+        plan = _saying(plan_beside(view, planner, away), why_not)
+        if self._above is not None and why_not:
+            begun = {one.stream for one in plan.phases[0].assignments if one.retrain is not None}
+            self._above.withdraw(self.site, begun)
+        return plan
 
     def follow(self, state: LoopState) -> None:
         """Takes over the state after a step of the control loop."""
         before, self._state = self._state, state
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
-        if before is not None and self._tier is not None and _has_more_room(before.fleet, state.fleet):
-            self._tier.more_room(self.site)
+        if before is not None and self._above is not None and _has_more_room(before.fleet, state.fleet):
+            self._above.more_room(self.executor.now_us)
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """Returns the capacity that it could lend between the two times; None while it still labels."""
-        state, options = self._state, self._options
+        """Returns what it could lend between the two times, as if it lent nothing; None while it labels."""
+        state = self._state
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
             return None
+        if self._priced is not None and self._priced[:2] == (state.epoch, until_us):
+            return self._priced[2]  # its own plan has not changed
+        self._priced = state.epoch, until_us, self._price(state, now_us, until_us)
+        return self._priced[2]
+
+    def _price(self, state: LoopState, now_us: int, until_us: int) -> Room | None:
+        state = replace(state, fleet=replace(state.fleet, lent_milli=0))
         view = self._view(state, now_us)
-        lendable = lendable_milli(self._with_promised(state.fleet), options, until_us)
+        lendable = lendable_milli(state.fleet, self._options, until_us)
         shares = [share for share in SHARES_MILLI if share <= lendable]
         if not shares or not view.streams:
             return None
@@ -144,36 +159,55 @@ class LendingServer:
         """Forwards to the executor."""
         self.executor.take_back(number, at_us)
 
-    def ask_again(self) -> None:
-        """Plans again if there was an offer for which no server had capacity."""
-        if self._wants:
-            self._wants = False
-            self.executor.ask_again()
+    def grant(self, loan: Loan) -> None:
+        """Plans again, with a loan for an offer that was left open."""
+        self._granted[loan.offer.stream] = loan
+        self.executor.ask_again()
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        """Forwards to the executor."""
+        """Returns the progress of a remote retraining; a granted one has made none."""
+        granted = self._granted.get(stream)
+        if granted is not None:
+            return Interrupted(granted.offer.epochs, {})
         return self.executor.interrupted(stream, now_us)
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        """Continues a retraining under a new loan."""
-        self.executor.go_on(stream, loan)
+        """Continues a retraining, or begins a granted one, under a new loan."""
+        if stream in self._granted:
+            self._granted[stream] = loan
+        else:
+            self.executor.go_on(stream, loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Fails a retraining; a granted one is forgotten."""
+        if self._granted.pop(stream, None) is None:
+            self.executor.fail(stream, reason, now_us)
+
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+        return [*self._granted.values(), *self.executor.borrowed()]
+
+    def lends(self) -> Collection[int]:
         """Forwards to the executor."""
-        self.executor.fail(stream, reason, now_us)
+        return self.executor.lends()
 
     def give_up_all(self) -> None:
-        """Forwards to the executor."""
+        """Gives up all remote retrainings and granted loans at the end of the run."""
         self.executor.give_up_all()
+        for stream in sorted(self._granted):
+            del self._granted[stream]
+            self._over(stream, self.executor.now_us, GIVEN_UP, {})
 
     def _borrow(self, view: WindowView) -> tuple[Sequence[Loan], Mapping[StreamId, str]]:
         """Returns loans for retrainings that are worth more elsewhere, and by stream why others got none.
 
         Loans are made one by one, since each changes the value of the others.
         """
-        loans: list[Loan] = []
-        if self._tier is None or self._state is None or not self._terms.crops_may_leave:
+        if self._above is None or self._state is None or not self._terms.crops_may_leave:
             return (), {}
+        loans = self._taken(view)
+        for loan in loans:
+            view = without_retraining(view, loan.offer.stream)
         crops = {
             stream.stream: CropCounts(
                 stream.labels.learnt_crops,
@@ -182,32 +216,39 @@ class LendingServer:
             )
             for stream in self._state.fleet.streams
         }
-        while offered := list(offers(self.site, view, self._scheduler.plan, crops, self._sizes)):
-            # Set before the request: a report of new spare capacity may overtake the reply.
-            self._wants = True
-            agreed = self._tier.agree(view.now_us, offered)
-            loan = agreed.loan
-            if loan is None:
-                return loans, agreed.why_not
-            self.executor.expect(loan)
-            loans.append(loan)
-            view = without_retraining(view, loan.offer.stream)
-        self._wants = False
-        return loans, {}
+        while True:
+            offered = list(offers(self.site, view, self._scheduler.plan, crops, self._sizes))
+            answer = self._above.ask(self.site, view.now_us, offered)
+            if answer.loan is None:
+                return loans, answer.why_not
+            self.executor.expect(answer.loan)
+            loans.append(answer.loan)
+            view = without_retraining(view, answer.loan.offer.stream)
+
+    def _taken(self, view: WindowView) -> list[Loan]:
+        """Returns the granted loans whose retraining can still begin, and gives up the others."""
+        streams = {stream.stream: stream for stream in view.streams}
+        taken = []
+        for stream in sorted(self._granted):
+            loan = self._granted.pop(stream)
+            options = streams[stream].retrain_options if stream in streams else ()
+            if any(option.config == loan.offer.config for option in options):
+                self.executor.expect(loan)
+                taken.append(loan)
+            else:
+                self._over(stream, view.now_us, GIVEN_UP, {})
+        return taken
 
     def _view(self, state: LoopState, now_us: int) -> WindowView:
-        """Returns the present view of the server's own streams, without the capacity that is lent."""
-        fleet = self._with_promised(state.fleet)
+        """Returns the present view of the server's own streams."""
+        fleet = state.fleet
         now_us = min(max(now_us, self.executor.now_us), fleet.window_end_us)
         view = window_view(fleet, now_us, self._options, self._scheduler.needs, state.histories, state.phases)
         return own_part(view)
 
-    def _with_promised(self, fleet: FleetState) -> FleetState:
-        return replace(fleet, lent_milli=max(self.executor.lent_milli, fleet.lent_milli))
-
     def _over(self, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
-        if self._tier is not None:
-            self._tier.over(self.site, stream, now_us, outcome, moved_mb)
+        if self._above is not None:
+            self._above.over(self.site, stream, now_us, outcome, moved_mb)
 
 
 def _saying(plan: Plan, why_not: Mapping[StreamId, str]) -> Plan:

@@ -1,7 +1,7 @@
 """Several servers with separate streams and schedulers on virtual time, which lend each other shares.
 
-Their control loops take steps in order of their clocks: the server furthest behind goes next. Loans are
-agreed between two steps, and both servers learn of them by events.
+Their control loops take steps in order of their clocks: the server furthest behind goes next. The
+coordinator decides between two steps, and servers learn of loans by events.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from ekya.core.plan import Plan
 from ekya.core.view import WindowView
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
-from ekya.fleet.run.desk import LoanDesk
+from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.elsewhere import AsForeseen, Home
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.planning.schedulers.scheduler import Scheduler
@@ -72,7 +72,7 @@ class ServerFleet:
 
     Args:
         servers: of the fleet.
-        desk: agrees on loans; None: there are none.
+        above: coordinator of all servers; None: every server works alone.
         failures: servers that die.
 
     Attributes:
@@ -83,10 +83,10 @@ class ServerFleet:
     def __init__(
         self,
         servers: Iterable[ServerRun],
-        desk: LoanDesk | None,
+        above: Coordinator | None,
         failures: Sequence[ServerDeath] = (),
     ) -> None:
-        self._desk = desk
+        self._above = above
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
         self._running = {spec.terms.site: self._begin(spec) for spec in servers}
         self.ended_us: dict[SiteName, int] = {}
@@ -98,6 +98,8 @@ class ServerFleet:
             if self._failures and self._failures[0].at_us <= behind.now_us:
                 self._fail(self._failures.pop(0))
             else:
+                if self._above is not None:
+                    self._above.tick(behind.now_us)
                 self._take_turn(behind)
 
     def end(self) -> None:
@@ -111,7 +113,7 @@ class ServerFleet:
             spec.scheduler,
             spec.options,
             spec.sizes,
-            self._desk,
+            self._above,
             spec.executor,
             AsForeseen(spec.executor),
         )
@@ -120,8 +122,8 @@ class ServerFleet:
             return server.plan(view, spec.plan)
 
         needs, options = spec.scheduler.needs, spec.options
-        if self._desk is not None:
-            self._desk.join(server.site, server)
+        if self._above is not None:
+            self._above.join(server.site, server)
         return _Running(server, steps(server.executor, spec.journal, plan, needs, options, spec.observe))
 
     def _furthest_behind(self) -> _Running | None:
@@ -135,8 +137,8 @@ class ServerFleet:
             server.follow(state)
             return
         self._ends(server.site, running.now_us)
-        if self._desk is not None:
-            self._desk.leave(server.site)
+        if self._above is not None:
+            self._above.leave(server.site)
 
     def _limit_us(self, running: _Running) -> int | None:
         """Returns how far a server may go: at most to the next failure and ``AHEAD_US`` beyond the others."""
@@ -149,8 +151,8 @@ class ServerFleet:
             return  # Its run had ended before.
         self._ends(failure.site, failure.at_us)
         self.died_us[failure.site] = failure.at_us
-        if self._desk is not None:
-            self._desk.died(failure.site, failure.at_us)
+        if self._above is not None:
+            self._above.died(failure.site, failure.at_us)
 
     def _ends(self, site: SiteName, at_us: int) -> None:
         del self._running[site]

@@ -1,4 +1,4 @@
-"""Offers, rooms and links for tests of brokering."""
+"""Offers, rooms, links and markets for tests of loans."""
 
 from hypothesis import strategies as st
 
@@ -6,6 +6,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import LINEAR, SpeedCurve
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.market import Market, Running
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
@@ -38,6 +39,12 @@ def offer(site=HOME, stream="cam", **changes):
 
 def room(site, loss, speed=LINEAR):
     return Room(SiteName(site), 100, tuple(loss), speed)
+
+
+def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
+    """A market; ``running`` are loans, which get numbers in their order."""
+    under_way = tuple(Running(number, loan) for number, loan in enumerate(running))
+    return Market(now_us, tuple(offers), under_way, tuple(rooms), ways or links(), seed)
 
 
 def links(usual_mb_s=12.5, **mb_s):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loan_cases import NOW_US, S, links, offer, room
 
-from ekya.fleet.policy.brokering import alone
 from ekya.fleet.policy.lateness import Lateness
+from ekya.fleet.policy.loans import alone
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.splitting import spreads
 

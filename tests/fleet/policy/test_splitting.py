@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loan_cases import HOME, NOW_US, QUICK_WHEN_SMALL, S, links, losses, offer, room
 
-from ekya.fleet.policy.brokering import worth
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.loans import left_behind
+from ekya.fleet.policy.market import worth
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.splitting import Splitter, best_alone, spreads, table_of, worth_lending

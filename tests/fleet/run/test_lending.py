@@ -101,14 +101,14 @@ def test_shares_of_guests_are_told_when_they_come_and_when_they_go(server) -> No
     executor, _ = server
     executor.lend(0, Lent(300, 10 * S, 30 * S))
     executor.lend(1, Lent(200, 20 * S, 30 * S))
-    assert executor.lent_milli == 500
+    assert executor.lends() == [0, 1]
     assert [executor.wait(60 * S) for _ in range(4)] == [
         Batch(10 * S, (ev.CapacityLent(10 * S, 300),)),
         Batch(20 * S, (ev.CapacityLent(20 * S, 500),)),
         Batch(30 * S, (ev.CapacityLent(30 * S, 0),)),
         Batch(60 * S, ()),
     ]
-    assert executor.lent_milli == 0
+    assert executor.lends() == []
 
 
 def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
@@ -118,6 +118,7 @@ def test_a_guest_that_leaves_early_gives_its_share_back_at_once(server) -> None:
     executor.wait(10 * S)
     executor.take_back(7, 10 * S)
     executor.take_back(8, 10 * S)  # an unknown loan
+    assert executor.lends() == []
     assert executor.wait(60 * S).events == (ev.CapacityLent(10 * S, 0),)
 
 
@@ -202,6 +203,56 @@ def test_what_is_trained_here_is_nobody_elses_matter(server) -> None:
     executor, inner = server
     executor.execute([START, STOP])
     assert inner.executed == [START, STOP]
+
+
+def test_a_share_counts_as_lent_from_the_agreement_until_the_loan_is_over(server) -> None:
+    executor, _ = server
+    executor.lend(4, Lent(300, 10 * S, 30 * S))
+    executor.lend(2, Lent(200, 10 * S, 90 * S))
+    assert executor.lends() == [2, 4], "crops are on their way, and nothing is held yet"
+    until(executor, 20 * S)
+    assert executor.lends() == [2, 4]
+    until(executor, 30 * S)
+    assert executor.lends() == [2]
+
+
+def test_a_loan_is_borrowed_from_the_agreement_until_its_weights_are_not_awaited_any_more(server) -> None:
+    executor, _ = server
+    first = loan(40 * S)
+    executor.expect(first)
+    assert executor.borrowed() == [first]
+    executor.execute([START])
+    until(executor, 20 * S)
+    assert executor.borrowed() == [first]
+    elsewhere = loan(50 * S, epochs=3)
+    executor.go_on(CAM, elsewhere)
+    assert executor.borrowed() == [elsewhere]
+    until(executor, 60 * S)
+    assert executor.borrowed() == []
+
+
+def test_what_is_stopped_fails_or_never_begins_is_not_borrowed_any_more(server) -> None:
+    executor, _ = server
+    executor.expect(loan(40 * S))
+    executor.execute([])
+    assert executor.borrowed() == []
+    executor.expect(loan(40 * S))
+    executor.execute([START])
+    executor.execute([STOP])
+    assert executor.borrowed() == []
+    executor.expect(loan(40 * S))
+    executor.execute([START])
+    executor.fail(CAM, "its server died", 1)
+    until(executor, 5 * S)
+    assert executor.borrowed() == []
+
+
+def test_a_move_of_what_is_over_borrows_nothing(awaited, server, away) -> None:
+    executor, _ = server
+    awaited.go_on = lambda stream, loan: None  # as in the live world
+    until(away, 60 * S)
+    executor.go_on(CAM, loan(80 * S))
+    assert executor.borrowed() == []
 
 
 def test_a_loop_can_be_asked_to_plan_again(server) -> None:

@@ -1,4 +1,4 @@
-"""Spare capacity of a server with several GPUs: at most that of one GPU."""
+"""A server of a fleet: spare capacity that it states, offers that it makes, and loans that it takes."""
 
 from dataclasses import replace
 
@@ -10,7 +10,10 @@ from ekya.control.loop_state import LoopState
 from ekya.control.options import StreamHome
 from ekya.control.protocols import Batch
 from ekya.control.views import window_view
+from ekya.core import commands as cmd
+from ekya.core import events as ev
 from ekya.core.configs import RetrainConfig
+from ekya.core.faults import Faults
 from ekya.core.state import (
     FleetState,
     RetrainJob,
@@ -22,13 +25,17 @@ from ekya.core.state import (
 from ekya.core.units import JobId
 from ekya.core.view import RetrainOption
 from ekya.core.weights import Elsewhere
-from ekya.fleet.policy.brokering import Agreed
+from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.elsewhere import AsForeseen
-from ekya.fleet.run.lending import Lent
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.coordinator import Answer
+from ekya.fleet.run.elsewhere import AsForeseen, Interrupted
+from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.server import LendingServer, ServerTerms
 from ekya.planning.schedulers.registry import make_scheduler
 
+HERE = SiteName("here")
+GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
 MOVING = replace(OPTIONS, quantum_milli=50, preparation_share_milli=300)
 AT_HOME = replace(MOVING, homes=(StreamHome(A, 0), StreamHome(B, 1)))
 
@@ -43,28 +50,53 @@ class Idle:
         pass
 
 
-class Tier:
-    """Counts reports of more spare capacity, and has none to lend."""
+class Above:
+    """Coordinator that records what a server tells it, and refuses offers of stream ``refuses``."""
 
-    def __init__(self):
-        self.heard = 0
+    def __init__(self, refuses=(A, B)):
+        self.refuses, self.heard, self.asked, self.withdrawn, self.ended = refuses, 0, [], [], []
 
-    def agree(self, now_us, offered):
-        return Agreed(None, {offer.stream: "no server has room" for offer in offered if offer.stream == A})
+    def ask(self, site, now_us, offers):
+        self.asked.append([offer.stream for offer in offers])
+        return Answer(
+            None, {offer.stream: "no server has room" for offer in offers if offer.stream in self.refuses}
+        )
 
-    def more_room(self, site):
+    def withdraw(self, site, streams):
+        self.withdrawn.append((site, set(streams)))
+
+    def over(self, site, stream, now_us, outcome, moved_mb):
+        self.ended.append((site, stream, now_us, outcome, dict(moved_mb)))
+
+    def more_room(self, now_us):
         self.heard += 1
 
 
-def server(options, lent_milli=0, tier=None):
+class Counting:
+    """A scheduler that counts its plans."""
+
+    def __init__(self):
+        self.inner, self.plans = make_scheduler("thief"), 0
+        self.needs = self.inner.needs
+
+    def plan(self, view):
+        self.plans += 1
+        return self.inner.plan(view)
+
+
+def server(options, lent_milli=0, above=None, scheduler=None):
     """A server with two streams that serve in window 1; ``lent_milli`` is lent by its loop's state."""
-    terms = ServerTerms(SiteName("here"), crops_may_leave=False)
-    idle = Idle()
-    made = LendingServer(terms, make_scheduler("thief"), options, SIZES, tier, idle, AsForeseen(idle))
-    streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
-    fleet = FleetState(streams, window=1, window_end_us=200 * S, lent_milli=lent_milli)
-    made.follow(LoopState(fleet, {}))
+    terms = ServerTerms(HERE, crops_may_leave=False)
+    idle, scheduler = Idle(), scheduler or make_scheduler("thief")
+    made = LendingServer(terms, scheduler, options, SIZES, above, idle, AsForeseen(idle))
+    made.follow(serving(lent_milli=lent_milli))
     return made
+
+
+def serving(epoch=0, **changes):
+    streams = tuple(StreamState(stream, LAMBDAS, accuracy=0.5) for stream in (A, B))
+    told = {"streams": streams, "window": 1, "window_end_us": 200 * S} | changes
+    return LoopState(FleetState(**told), {}, epoch=epoch)
 
 
 def units(made):
@@ -72,25 +104,59 @@ def units(made):
     return 0 if room is None else len(room.loss)
 
 
-@pytest.mark.parametrize(("options", "all_of_it"), [(MOVING, (10, 10, 2)), (AT_HOME, (8, 4, 0))])
-def test_what_is_promised_comes_off_what_it_can_lend(options, all_of_it) -> None:
+@pytest.mark.parametrize(("options", "all_of_it"), [(MOVING, 10), (AT_HOME, 8)])
+def test_it_states_all_that_it_could_lend_and_whatever_it_lends_already_is_a_part_of_it(
+    options, all_of_it
+) -> None:
+    """Of several GPUs, a server lends at most one."""
     made = server(options)
     can_lend = [units(made)]
     for number, share_milli in enumerate((500, 900)):
         made.lend(number, Lent(share_milli, 130 * S, 190 * S))
         can_lend.append(units(made))
-    assert tuple(can_lend) == all_of_it
+    for epoch, lent_milli in enumerate((500, 1400), 1):
+        made.follow(serving(epoch, lent_milli=lent_milli))
+        can_lend.append(units(made))
+    assert can_lend == [all_of_it] * 5
 
 
-def test_what_its_loop_knows_of_already_is_not_taken_off_twice() -> None:
-    made = server(AT_HOME, lent_milli=500)
-    made.lend(0, Lent(500, 110 * S, 190 * S))
-    assert units(made) == 4
+def test_what_lending_would_cost_it_is_the_same_whatever_it_lends_already() -> None:
+    dear = replace(MOVING, capacity_milli=1000)
+    rooms = [server(dear, lent_milli).room(120 * S, 200 * S) for lent_milli in (0, 200)]
+    assert rooms[0] == rooms[1]
+    assert rooms[0].loss[-1] > 0.0
+
+
+def test_its_room_is_priced_once_until_its_plan_or_the_time_limit_changes() -> None:
+    scheduler = Counting()
+    made = server(MOVING, scheduler=scheduler)
+
+    def priced(until_us=201 * S):
+        before = scheduler.plans
+        made.room(120 * S, until_us)
+        return scheduler.plans > before
+
+    assert [priced(), priced(), priced(190 * S), priced(190 * S)] == [True, False, True, False]
+    made.follow(serving(epoch=1))
+    assert [priced(190 * S), priced(190 * S)] == [True, False]
+    made.follow(serving(epoch=1, preparation=RunningPreparation(100 * S, 300)))
+    assert made.room(120 * S, 190 * S) is None, "it labels"
+
+
+@pytest.mark.parametrize(
+    ("takes_guests", "changes"), [(False, {}), (True, {"window": -1}), (True, {"streams": ()})]
+)
+def test_who_takes_no_guests_or_serves_nothing_yet_has_no_room(takes_guests, changes) -> None:
+    idle, terms = Idle(), ServerTerms(HERE, crops_may_leave=True, takes_guests=takes_guests)
+    made = LendingServer(terms, make_scheduler("thief"), MOVING, SIZES, None, idle, AsForeseen(idle))
+    assert made.room(120 * S, 200 * S) is None
+    made.follow(serving(**changes))
+    assert made.room(120 * S, 200 * S) is None
 
 
 def test_whoever_has_more_to_lend_says_so_once() -> None:
-    tier = Tier()
-    made = server(MOVING, tier=tier)
+    above = Above()
+    made = server(MOVING, above=above)
     (first, second) = FleetState(tuple(StreamState(stream, LAMBDAS) for stream in (A, B))).streams
     config = RetrainConfig(4, 16, 0, 1, 1.0)
     job = RetrainJob(JobId(1), config, 1, 300, 0.8, 0.8, 10.0)
@@ -98,9 +164,9 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
 
     def heard(**changes):
         told = {"streams": (first, second), "window": 1, "window_end_us": 200 * S} | changes
-        before = tier.heard
+        before = above.heard
         made.follow(LoopState(FleetState(**told), {}))
-        return tier.heard - before
+        return above.heard - before
 
     assert heard() == 0
     assert heard(preparation=RunningPreparation(100 * S, 300)) == 0
@@ -113,22 +179,160 @@ def test_whoever_has_more_to_lend_says_so_once() -> None:
     assert heard(preparation=RunningPreparation(100 * S, 300)) == 0
 
 
-def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
-    """A tenth of a GPU is left beside inference, so a retraining of a minute takes ten."""
-    options, scheduler, idle = replace(OPTIONS, capacity_milli=700), make_scheduler("thief"), Idle()
-    terms = ServerTerms(SiteName("here"), crops_may_leave=True)
-    made = LendingServer(terms, scheduler, options, SIZES, Tier(), idle, AsForeseen(idle))
-    long = RetrainOption(RetrainConfig(4, 16, 0, 1, 1.0), 0.9, 60.0)
-    streams = tuple(
-        StreamState(
-            one, LAMBDAS, accuracy=0.5, labels=WindowLabels(80, 20), profiles=WindowProfiles(options=(long,))
+class Wanting:
+    """A server of which both streams want a retraining of ``gpu_s`` on a whole GPU, in window 1 from 100 s.
+
+    A tenth of a GPU is left beside inference where ``capacity_milli`` is 700, so a minute takes ten there.
+    """
+
+    def __init__(self, capacity_milli=700, refuses=(A, B), crops_may_leave=True, gpu_s=60.0):
+        self.options, self.gpu_s = replace(OPTIONS, capacity_milli=capacity_milli), gpu_s
+        self.scheduler, self.above, self.idle = make_scheduler("thief"), Above(refuses), Idle()
+        terms, self.awaited = ServerTerms(HERE, crops_may_leave), AsForeseen(self.idle)
+        self.server = LendingServer(
+            terms, self.scheduler, self.options, SIZES, self.above, self.idle, self.awaited
         )
-        for one in (A, B)
-    )
-    fleet = FleetState(streams, window=1, window_open_us=100 * S, window_end_us=200 * S)
-    made.follow(LoopState(fleet, {}))
-    view = window_view(fleet, 110 * S, options, scheduler.needs, {})
-    first, second = made.plan(view, scheduler.plan).phases[0].assignments
+
+    def plan(self, **of_a):
+        """Plans at 110 s, with changes to stream ``a``; returns the assignments by stream."""
+        streams = {
+            stream: StreamState(
+                stream,
+                LAMBDAS,
+                accuracy=0.5,
+                labels=WindowLabels(80, 20),
+                profiles=WindowProfiles(options=(RetrainOption(GAMMA, 0.9, self.gpu_s),)),
+            )
+            for stream in (A, B)
+        }
+        streams[A] = replace(streams[A], **of_a)
+        fleet = FleetState(tuple(streams.values()), window=1, window_open_us=100 * S, window_end_us=200 * S)
+        self.server.follow(LoopState(fleet, {}))
+        view = window_view(fleet, 110 * S, self.options, self.scheduler.needs, {})
+        made = self.server.plan(view, self.scheduler.plan)
+        return {one.stream: one for one in made.phases[0].assignments}
+
+
+def loan_to(stream, number=5, host="there"):
+    offer = Offer(HERE, stream, GAMMA, 4, 60.0, 0.1, 0.0, 100 * S, 200 * S, 80, 1.0, 45.0, 0.1, 45.0)
+    part = LoanPart(SiteName(host), 600)
+    return Loan(offer, (part,), part.host, 120 * S, 180 * S, 184 * S, {}, "it fits", number=number)
+
+
+def test_a_plan_says_why_nobody_else_retrains_what_is_not_retrained_here() -> None:
+    first, second = Wanting(refuses=(A,)).plan().values()
     assert (first.retrain, second.retrain) == (None, None)
     assert first.reason.endswith("; not elsewhere either: no server has room")
     assert "elsewhere" not in second.reason
+
+
+def test_what_begins_at_home_is_not_offered_to_others_any_more() -> None:
+    roomy, narrow = Wanting(2000, gpu_s=10.0), Wanting()
+    assert {one.retrain for one in roomy.plan().values()} == {GAMMA}
+    assert roomy.above.withdrawn == [(HERE, {A, B})]
+    assert {one.retrain for one in narrow.plan().values()} == {None}
+    assert set().union(*(streams for _, streams in narrow.above.withdrawn)) == set()
+
+
+def test_who_could_ask_nobody_has_nothing_to_withdraw() -> None:
+    made = Wanting(2000, refuses=(), gpu_s=10.0)
+    made.plan()
+    assert (made.above.asked, made.above.withdrawn) == ([[A, B]], [])
+
+
+def test_whose_crops_may_not_leave_offers_nothing() -> None:
+    made = Wanting(crops_may_leave=False)
+    made.plan()
+    assert (made.above.asked, made.above.withdrawn) == ([], [])
+
+
+def test_the_last_word_of_a_server_closes_the_offers_that_it_has_no_more() -> None:
+    made = Wanting()
+    made.plan()
+    made.plan(labels=WindowLabels())
+    assert made.above.asked == [[A, B], [B]]
+
+
+def test_a_granted_loan_makes_its_server_plan_again_and_begins_in_that_plan() -> None:
+    made, loan = Wanting(), loan_to(A)
+    made.server.executor.wait(100 * S)
+    made.server.grant(loan)
+    assert made.server.executor.wait(300 * S) == Batch(100 * S, (ev.CapacityLent(100 * S, 0),))
+    assert list(made.server.borrowed()) == [loan], "who asks meanwhile hears of it"
+    first, second = made.plan().values()
+    assert (first.retrain, first.elsewhere) == (GAMMA, Elsewhere(184 * S))
+    assert first.reason == "retrains on 60% of a GPU of there: it fits"
+    assert (second.retrain, second.elsewhere) == (None, None)
+    assert made.above.asked == [[B]], "it is not offered again"
+    assert list(made.server.borrowed()) == [loan]
+    start = cmd.StartRetraining(A, JobId(1), 1, GAMMA, 0, 0.5, 60.0, Elsewhere(184 * S))
+    made.server.executor.execute([start])
+    assert made.awaited.next_us() == loan.next_home(0)[0]
+    assert list(made.server.borrowed()) == [loan]
+    assert made.above.ended == []
+
+
+def test_several_granted_loans_begin_in_one_plan() -> None:
+    made = Wanting()
+    for number, stream in enumerate((B, A)):
+        made.server.grant(loan_to(stream, number))
+    assert {one.elsewhere for one in made.plan().values()} == {Elsewhere(184 * S)}
+    assert made.above.asked == [[]]
+
+
+@pytest.mark.parametrize(
+    "now_is",
+    [
+        {"job": RetrainJob(JobId(1), GAMMA, 1, 300, 0.8, 0.8, 10.0)},
+        {"profiles": WindowProfiles(options=(RetrainOption(RetrainConfig(8, 16, 0, 1, 1.0), 0.9, 60.0),))},
+        {"labels": WindowLabels()},
+        {"faults": Faults(ended=True)},
+    ],
+    ids=["trains at home", "another γ is offered", "there are no crops", "its stream has ended"],
+)
+def test_a_granted_loan_that_cannot_begin_any_more_is_given_up(now_is) -> None:
+    made = Wanting()
+    made.server.grant(loan_to(A))
+    planned = made.plan(**now_is)
+    assert made.above.ended == [(HERE, A, 110 * S, GIVEN_UP, {})]
+    assert {one.elsewhere for one in planned.values()} == {None}
+    assert list(made.server.borrowed()) == []
+    made.plan()
+    assert len(made.above.ended) == 1
+
+
+def test_a_granted_loan_of_which_no_plan_has_heard_is_given_up_when_the_run_ends() -> None:
+    made = Wanting()
+    made.server.grant(loan_to(A))
+    made.server.give_up_all()
+    made.server.give_up_all()
+    assert made.above.ended == [(HERE, A, 0, GIVEN_UP, {})]
+    assert list(made.server.borrowed()) == []
+
+
+def test_a_host_that_dies_between_the_grant_and_the_plan_is_not_begun_on() -> None:
+    made, other = Wanting(), loan_to(A, 6, "west")
+    made.server.grant(loan_to(A))
+    assert made.server.interrupted(A, 110 * S) == Interrupted(4, {})
+    made.server.go_on(A, other)
+    assert list(made.server.borrowed()) == [other]
+    assert made.plan()[A].reason == "retrains on 60% of a GPU of west: it fits"
+    assert made.above.ended == []
+
+
+def test_a_granted_loan_that_fails_before_the_plan_never_begins() -> None:
+    made = Wanting()
+    made.server.grant(loan_to(A))
+    made.server.fail(A, "there died, and no other server has room", 110 * S)
+    assert list(made.server.borrowed()) == []
+    assert made.plan()[A].elsewhere is None
+    assert made.above.ended == [], "the coordinator knows"
+
+
+def test_what_it_lends_is_told_by_number_until_it_is_over() -> None:
+    made = server(MOVING)
+    made.lend(3, Lent(200, 0, 190 * S))
+    made.lend(1, Lent(200, 0, 190 * S))
+    assert list(made.lends()) == [1, 3]
+    made.take_back(3, 0)
+    assert list(made.lends()) == [1]

@@ -8,7 +8,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
-from ekya.fleet.run.desk import Made
+from ekya.fleet.run.coordinator import Made
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, LoanRecord, read_loans
 
 S = 1_000_000
@@ -75,3 +75,36 @@ def test_where_nobody_agreed_on_anything_there_are_none(tmp_path) -> None:
     assert read_loans(tmp_path / "loans.jsonl") == ()
     LoanFile(tmp_path / "loans.jsonl").close()
     assert read_loans(tmp_path / "loans.jsonl") == ()
+
+
+def test_wherever_the_last_line_is_cut_off_a_new_writer_goes_on_in_a_line_of_its_own(written) -> None:
+    whole = written.read_bytes()
+    *before, last = whole.splitlines(keepends=True)
+    for cut in range(len(last)):
+        written.write_bytes(whole[: len(whole) - cut])
+        file = LoanFile(written)
+        assert written.read_bytes() == (b"".join(before) if cut else whole), "whole lines are kept"
+        file(made(2))
+        file.close()
+        first, second, third = read_loans(written)
+        assert len(first.moved_mb) == (1 if cut else 2)
+        assert (second.outcome, third.outcome) == (UNDER_WAY, UNDER_WAY)
+
+
+def test_a_new_writer_of_a_file_that_is_one_cut_line_begins_it_anew(written) -> None:
+    first, *_ = written.read_bytes().splitlines(keepends=True)
+    written.write_bytes(first[:-1])
+    file = LoanFile(written)
+    file(made(0))
+    file.close()
+    assert written.read_bytes() == first
+
+
+def test_a_loan_of_which_nobody_knows_any_more_is_lost_and_no_other(written) -> None:
+    file = LoanFile(written)
+    file.lost(1)
+    file.close()
+    first, second = read_loans(written)
+    assert (first.outcome, first.over_us) == ("given up", 25 * S)
+    assert (second.outcome, second.over_us, second.moved_mb) == ("lost with the coordinator", 0, {})
+    assert (second.hosts, second.arrives_us) == ((EAST, WEST), 40 * S)

@@ -10,7 +10,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.link_sizes import sizes_of
-from ekya.fleet.run.live.desk_actor import RemoteTier
+from ekya.fleet.run.live.coordinator_actor import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
@@ -32,14 +32,14 @@ class AboveServer:
         server: of the run.
         run: that is about to begin.
         shares: backend for its own jobs and for guests; it stays open until this is closed.
-        desk: actor of the loan desk; None: there is none.
+        coordinator: its actor; None: the server works alone.
         ray_nodes: Ray node id of each server.
         begins: waits until all servers are ready; returns the start of the run, as ``time.monotonic_ns``, and
             the actors of all servers.
 
     Attributes:
         guests: processes for others' trainings.
-        lending: the server's connection to the loan desk; None before it runs.
+        lending: the server's connection to the coordinator; None before it runs.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class AboveServer:
         server: ServerConfig,
         run: OpenRun,
         shares: ShareBackend,
-        desk: Any | None,
+        coordinator: Any | None,
         ray_nodes: Mapping[SiteName, str],
         begins: Callable[[], tuple[int, Mapping[SiteName, Any]]],
     ) -> None:
-        self._server, self._run, self._desk, self._ray_nodes = server, run, desk, ray_nodes
+        self._server, self._run, self._coordinator, self._ray_nodes = server, run, coordinator, ray_nodes
         self._begins = begins
         self._servers: Mapping[SiteName, Any] = {}
         self._open = ExitStack()
@@ -62,7 +62,7 @@ class AboveServer:
 
     def begin_ns(self) -> int:
         """Waits for the common start and returns its time; a process for guests is ready before."""
-        if self._desk is not None and self._server.terms.takes_guests:
+        if self._coordinator is not None and self._server.terms.takes_guests:
             self.guests.warm()
         begin_ns, self._servers = self._begins()
         return begin_ns
@@ -70,23 +70,23 @@ class AboveServer:
     def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
         run, site = self._run, self._server.terms.site
-        tier = None if self._desk is None else RemoteTier(self._desk)
+        above = None if self._coordinator is None else RemoteCoordinator(self._coordinator)
         processes = HostedProcesses(site, self._servers)
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
-            if tier is not None:
-                tier.moved_since(site, stream, moved_mb)
+            if above is not None:
+                above.moved_since(site, stream, moved_mb)
 
         awaited = TrainedElsewhere(site, self._ray_nodes, processes, remote, moved_since)
-        if tier is not None:
-            self._open.callback(tier.wait_heard)
+        if above is not None:
+            self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
         self.lending = LendingServer(
             self._server.terms,
             make_scheduler(run.options.scheduler),
             run.constants,
             sizes_of(run.fleet, run.options.seed),
-            tier,
+            above,
             inner,
             awaited,
             LISTENS_EVERY_US,
@@ -107,5 +107,5 @@ class AboveServer:
             self.lending.follow(result.state)
 
     def close(self) -> None:
-        """Gives up its remote retrainings, of which the desk is notified, and ends every guest here."""
+        """Gives up its remote retrainings, of which the coordinator hears, and ends every guest here."""
         self._open.close()

@@ -1,4 +1,4 @@
-"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a loan desk, and their supervision."""
+"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a coordinator, and supervision."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import Cluster
-from ekya.fleet.run.live.desk_actor import DeskActor
+from ekya.fleet.run.live.coordinator_actor import COORDINATOR, CoordinatorActor, server_name
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
@@ -70,20 +70,20 @@ def run_live_servers(
     """
     nodes = cluster.nodes()
     ray_nodes = {site: nodes[NodeName(site)].ray_node_id for site in servers.sites}
-    desk = None
+    coordinator = None
     if tier is not None:
-        desk = _here(reporting_user_errors(DeskActor, "fleet/desk"), "fleet/desk", 1).remote(
-            tier, servers.links, options.seed, folder.loans.absolute()
+        coordinator = _coordinator().remote(
+            tier, servers.links, options.seed, folder.loans.absolute(), servers.sites
         )
-        unwrapping_user_error(lambda: ray.get(desk.ready.remote()))
+        unwrapping_user_error(lambda: ray.get(coordinator.ready.remote()))
     actors = {
         server.terms.site: _at(ray_nodes[server.terms.site], server.terms.site).remote(
-            server, folder.path, options, desk, ray_nodes
+            server, folder.path, options, coordinator, ray_nodes
         )
         for server in servers.servers
     }
     with loaded_frozen():
-        ran = _Watched(actors, desk, cluster, sorted(failures, key=lambda one: one.at_us), watch).run()
+        ran = _Watched(actors, coordinator, cluster, sorted(failures, key=lambda one: one.at_us), watch).run()
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)
         if summary is not None:
@@ -112,13 +112,14 @@ class _Watched:
     """Supervises running servers."""
 
     actors: dict[SiteName, Any]
-    desk: Any | None
+    coordinator: Any | None
     cluster: Cluster
     failures: list[ServerDeath]
     watch: Callable[[SiteName, int], None]
     ran: RanServers = field(default_factory=RanServers)
     began_s: float | None = None
     complaint: UserError | None = None
+    ticked: Any | None = None
 
     def run(self) -> RanServers:
         """Runs until the last server has ended.
@@ -158,8 +159,8 @@ class _Watched:
                 self._never_began(site, runs[site])
         there = {site: self.actors[site] for site in under_way.values()}
         for site, actor in there.items():
-            if self.desk is not None:
-                self.desk.join.remote(site, actor)
+            if self.coordinator is not None:
+                self.coordinator.join.remote(site, actor)
         at_ns = time.time_ns() + LEAD_NS
         self.began_s = time.monotonic() + LEAD_NS / 1e9
         for actor in there.values():
@@ -178,6 +179,8 @@ class _Watched:
         now_us = max(0, round(since_s * US_PER_S))
         while self.failures and self.failures[0].at_us <= now_us:
             self._let_fail(self.failures.pop(0).site, under_way.values())
+        if self.coordinator is not None and (self.ticked is None or ray.wait([self.ticked], timeout=0)[0]):
+            self.ticked = self.coordinator.tick.remote(now_us)
         done, running = ray.wait(list(under_way), timeout=_LOOK_S)
         for reference in done:
             self._ended(reference, under_way.pop(reference), now_us)
@@ -192,8 +195,8 @@ class _Watched:
     def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
         try:
             self.ran.summaries[site] = unwrapping_user_error(lambda: ray.get(reference))
-            if self.desk is not None:
-                self.desk.leave.remote(site)
+            if self.coordinator is not None:
+                self.coordinator.leave.remote(site)
         except UserError as error:
             self.complaint = error
             self._died(site, now_us, str(error))
@@ -204,8 +207,8 @@ class _Watched:
         """Handles a server whose node, process or run failed; the others go on."""
         _LOG.error("%s died: %s", site, reason)
         self.ran.died_s[site] = now_us / US_PER_S
-        if self.desk is not None:
-            self.desk.died.remote(site, now_us)
+        if self.coordinator is not None:
+            self.coordinator.died.remote(site, now_us)
         for other, actor in self.actors.items():
             if other != site:
                 actor.other_died.remote(site)
@@ -219,21 +222,22 @@ def _or_false(reference: Any) -> bool:
         return False
 
 
-def _here(kind: type[Any], name: str, threads: int) -> Any:
-    """Places an actor on the node of this process."""
-    return _options(kind, name, threads, ray.get_runtime_context().get_node_id())
+def _coordinator() -> Any:
+    """Places the coordinator on the node of this process; Ray starts it again when it dies."""
+    kind, name = reporting_user_errors(CoordinatorActor, COORDINATOR), COORDINATOR
+    return _options(kind, name, 1, ray.get_runtime_context().get_node_id(), restarts=-1)
 
 
 def _at(ray_node: str, site: SiteName) -> Any:
-    return _options(ServerActor, f"{site}/server", _SERVER_THREADS, ray_node)
+    return _options(ServerActor, server_name(site), _SERVER_THREADS, ray_node)
 
 
-def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
+def _options(kind: type[Any], name: str, threads: int, ray_node: str, restarts: int = 0) -> Any:
     remote: Any = ray.remote
     return remote(kind).options(
         name=name,
         num_cpus=0,
-        max_restarts=0,
+        max_restarts=restarts,
         max_concurrency=threads,
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
         # Without a GPU request some versions of Ray hide all GPUs from the server, which lists them itself.

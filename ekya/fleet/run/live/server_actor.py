@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ class ServerActor:
         server: to run.
         folder: of the run of all servers; the server's run folder is made there.
         options: of the run.
-        desk: actor of the loan desk; None: there is none.
+        coordinator: its actor; None: the server works alone.
         ray_nodes: Ray node id of each server.
     """
 
@@ -42,10 +42,10 @@ class ServerActor:
         server: ServerConfig,
         folder: Path,
         options: RunOptions,
-        desk: Any | None,
+        coordinator: Any | None,
         ray_nodes: Mapping[SiteName, str],
     ) -> None:
-        self._server, self._desk, self._ray_nodes = server, desk, ray_nodes
+        self._server, self._coordinator, self._ray_nodes = server, coordinator, ray_nodes
         self._options = replace(
             options, runs=folder, name=str(server.terms.site), scheduler=server.fleet.scheduler
         )
@@ -66,7 +66,9 @@ class ServerActor:
             with start_probe(fleet, self._options, chosen) as probe:
                 run = open_run(fleet, self._options, chosen, probe.result())
             with run.open_shares() as shares:
-                above = AboveServer(self._server, run, shares, self._desk, self._ray_nodes, self._begins)
+                above = AboveServer(
+                    self._server, run, shares, self._coordinator, self._ray_nodes, self._begins
+                )
                 with closing(above):
                     self._above = above
                     session = RunSession(
@@ -98,7 +100,7 @@ class ServerActor:
         self._go.set()
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        """Forwards to ``LendingServer``, as do the methods up to ``fail``; None before the run begins."""
+        """Forwards to ``LendingServer``, as do the methods up to ``lends``; None before the run begins."""
         lending = self._lending
         return None if lending is None else lending.room(now_us, until_us)
 
@@ -112,10 +114,10 @@ class ServerActor:
         if self._lending is not None:
             self._lending.take_back(number, at_us)
 
-    def ask_again(self) -> None:
-        """Makes the server plan again, because other servers have new spare capacity."""
+    def grant(self, loan: Loan) -> None:
+        """Plans again, with a loan for an offer that was left open."""
         if self._lending is not None:
-            self._lending.ask_again()
+            self._lending.grant(loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted | None:
         """Returns the progress of one of its retrainings when a host of it has died."""
@@ -130,6 +132,14 @@ class ServerActor:
         """Ends that retraining: no other server has capacity for the rest."""
         if self._lending is not None:
             self._lending.fail(stream, reason, now_us)
+
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+        return () if self._lending is None else self._lending.borrowed()
+
+    def lends(self) -> Collection[int]:
+        """Returns the numbers of the loans for which it keeps a share."""
+        return () if self._lending is None else self._lending.lends()
 
     def take_process(self, borrower: SiteName) -> Any:
         """Returns a process here for that server's training.

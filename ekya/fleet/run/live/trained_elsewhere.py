@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
-from ekya.fleet.policy.assignment import Assignment, Mode, Part
+from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
@@ -179,8 +179,7 @@ class TrainedElsewhere:
             task = guest_task(job, command, material.fetch(FETCHED_WITHIN_S), self._home)
             with self._lock:
                 if not away.over and not away.failed:
-                    # Several hosts do not wait for each other, as in Deep-Edge.
-                    mode: Mode = "asynchronous" if len(away.loan.parts) > 1 else "synchronous"
+                    mode = away.loan.mode
                     task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
                     away.handle = self._trainer.start(task, self._assignment(away))
         except (UserError, ValueError, LookupError, TimeoutError) as error:

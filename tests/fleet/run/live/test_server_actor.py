@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -75,6 +76,32 @@ def test_before_it_runs_nobody_finds_room_or_a_process(actor) -> None:
     with pytest.raises(LookupError, match="takes no guests yet"):
         actor.take_process(SOUTH)
     actor.other_died(SOUTH)
+
+
+def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(actor) -> None:
+    assert (list(actor.borrowed()), list(actor.lends())) == ([], [])
+    for tell in (actor.grant, actor.lend, actor.take_back, actor.go_on, actor.fail):
+        tell(*[None] * (len(signature(tell).parameters)))
+    assert actor.interrupted(None, 0) is None
+
+
+def test_while_it_runs_the_coordinator_reaches_its_loans_through_it(actor) -> None:
+    lending = Mock()
+    actor._above = SimpleNamespace(lending=lending)
+    lending.borrowed.return_value, lending.lends.return_value = ["a loan"], {3}
+    assert (actor.borrowed(), actor.lends()) == (["a loan"], {3})
+    told = {
+        "room": (1, 2),
+        "lend": (7, "a share"),
+        "take_back": (7, 5),
+        "grant": ("a loan",),
+        "interrupted": ("cam", 5),
+        "go_on": ("cam", "a loan"),
+        "fail": ("cam", "why", 5),
+    }
+    for name, arguments in told.items():
+        getattr(actor, name)(*arguments)
+        getattr(lending, name).assert_called_once_with(*arguments)
 
 
 class Process(Actor):

@@ -32,9 +32,11 @@ START = StartRetraining(CAM, JOB, 1, CONFIG, 0, 0.9, 5.0, Elsewhere(40 * S))
 OFFER = Offer(HOME, CAM, CONFIG, 4, 10.0, 0.1, 0.0, 0, 100 * S, 330, 1.0, 45.0, 0.1, 45.0)
 
 
-def loan(*hosts, epochs=4):
+def loan(*hosts, epochs=4, **changes):
     parts = tuple(LoanPart(host, 300, 1 / len(hosts)) for host in hosts)
-    return Loan(replace(OFFER, epochs=epochs), parts, hosts[0], 5 * S, 30 * S, 40 * S, {}, "it fits")
+    return Loan(
+        replace(OFFER, epochs=epochs), parts, hosts[0], 5 * S, 30 * S, 40 * S, {}, "it fits", **changes
+    )
 
 
 class Handle:
@@ -174,9 +176,10 @@ def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are
     assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
 
 
-def test_several_hosts_do_not_wait_for_each_other(town) -> None:
-    handle = town.begun(loan(EAST, WEST))
-    assert handle.task.mode == "asynchronous"
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_several_hosts_wait_for_each_other_where_their_loan_says_so(mode, town) -> None:
+    handle = town.begun(loan(EAST, WEST, mode=mode))
+    assert handle.task.mode == mode
     assert [part.chunks for part in handle.assignments[0].parts] == [5000, 5000]
 
 

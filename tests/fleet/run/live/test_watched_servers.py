@@ -57,9 +57,9 @@ class Server:
         self.died.append(site)
 
 
-class Desk:
+class Coordinator:
     def __init__(self):
-        self.heard = []
+        self.heard, self.ticks_us = [], []
 
     def join(self, site, server):
         self.heard.append(("join", site))
@@ -69,6 +69,9 @@ class Desk:
 
     def died(self, site, at_us):
         self.heard.append(("died", site))
+
+    def tick(self, now_us):
+        self.ticks_us.append(now_us)
 
 
 class Nodes:
@@ -90,17 +93,17 @@ class Town:
     def __init__(self, north, south, failures=(), watch=lambda site, now_us: None):
         self.servers = {NORTH: north, SOUTH: south}
         self.actors = {site: Actor(server) for site, server in self.servers.items()}
-        self.desk, self.nodes = Desk(), Nodes()
+        self.coordinator, self.nodes = Coordinator(), Nodes()
         self.watched = live_servers._Watched(
-            self.actors, Actor(self.desk, 1), self.nodes, list(failures), watch
+            self.actors, Actor(self.coordinator, 1), self.nodes, list(failures), watch
         )
 
     def heard(self, count):
         ends_s = time.monotonic() + PATIENCE_S
-        while len(self.desk.heard) < count:
-            assert time.monotonic() < ends_s, self.desk.heard
+        while len(self.coordinator.heard) < count:
+            assert time.monotonic() < ends_s, self.coordinator.heard
             time.sleep(0.002)
-        return self.desk.heard
+        return self.coordinator.heard
 
 
 def after(seconds, act):
@@ -211,10 +214,32 @@ def test_ctrl_c_before_the_beginning_lets_no_node_fail_and_no_time_pass(monkeypa
     assert (town.nodes.failed, set(seen) <= {0}) == ([], True)
 
 
-def test_without_a_desk_any_more_servers_run_to_their_end() -> None:
+def test_without_a_coordinator_any_more_servers_run_to_their_end() -> None:
     north, south = Server(), Server()
     town = Town(north, south)
-    town.watched.desk.die()
+    town.watched.coordinator.die()
     north.over.set()
     south.over.set()
     assert sorted(town.watched.run().summaries) == [NORTH, SOUTH]
+
+
+def test_the_coordinator_is_told_of_the_time_again_and_again() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    after(0.2, north.over.set)
+    after(0.2, south.over.set)
+    town.watched.run()
+    ticks_us = town.coordinator.ticks_us
+    assert len(set(ticks_us)) > 2
+    assert ticks_us == sorted(ticks_us)
+
+
+def test_a_silent_coordinator_is_not_told_of_the_time_before_it_has_heard_the_last_one() -> None:
+    north, south = Server(), Server()
+    town = Town(north, south)
+    told = town.watched.coordinator
+    told.silent = True
+    after(0.2, north.over.set)
+    after(0.2, south.over.set)
+    town.watched.run()
+    assert told.called.count("tick") == 1

@@ -1,4 +1,4 @@
-"""Thread-based fakes of the Ray calls that servers and their desk use: actors reply, fail or stay silent."""
+"""Thread-based fakes of the Ray calls between servers and coordinator: actors reply, fail or stay silent."""
 
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as NotYet
@@ -9,13 +9,14 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 class Actor:
     """An object whose methods have ``remote``; calls run in parallel on ``threads`` threads.
 
-    A call to a ``dead`` actor raises Ray's error; a ``silent`` actor never replies.
+    A call to a ``dead`` actor raises Ray's error; a ``silent`` actor never replies. ``called`` has the
+    names of all methods that were called.
     """
 
     def __init__(self, kept, threads=16):
         self.kept, self.dead, self.silent = kept, False, False
         self._pool = ThreadPoolExecutor(threads)
-        self._open = []
+        self._open, self.called = [], []
 
     def __getattr__(self, name):
         return _Method(self, name)
@@ -27,9 +28,14 @@ class Actor:
             if not answer.done():
                 answer.set_exception(RayActorError())
 
+    def begin_again(self, kept):
+        """Starts again after ``die``, as Ray does; callers keep their handle."""
+        self.kept, self.dead, self._open = kept, False, []
+
     def call(self, name, arguments):
         answer = Future()
         self._open.append(answer)
+        self.called.append(name)
         if self.dead:
             answer.set_exception(RayActorError())
         elif not self.silent:

@@ -1,13 +1,16 @@
 """Loans that a fleet policy places, and their value."""
 
+from dataclasses import replace
+
 import pytest
-from loan_cases import HOME, NOW_US, S, links, offer, room
+from loan_cases import HOME, NOW_US, S, links, market, offer, room
 
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
-from ekya.fleet.policy.brokering import alone, broker, worth, worth_it
-from ekya.fleet.policy.loans import LoanPart, beside, loan_cost
+from ekya.fleet.policy.loans import LoanPart, alone, beside, loan_cost
+from ekya.fleet.policy.market import settled, worth, worth_it
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.one_node import OneNode
 from ekya.fleet.policy.protocol import ON_EVENTS
 
 A, B = SiteName("a"), SiteName("b")
@@ -30,7 +33,7 @@ def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> No
     policy = Watching()
     rooms = [room("b", [0.01, 0.03]), room("a", [0.0])]
     offers = [offer(stream="cam-2"), offer(stream="cam-1", at_home=0.001)]
-    done = broker(NOW_US, offers, rooms, links(), policy)
+    done = OneNode(policy)(market(offers, rooms))
     nodes, (first, _) = policy.view.places.nodes, policy.view.jobs
     assert [(name, node.gpus) for name, node in nodes.items()] == [("a", 1), ("b", 2)]
     assert policy.view.places.cost_a_second(nodes[NodeName("b")], 2) == pytest.approx(0.03)
@@ -44,11 +47,49 @@ def test_a_policy_sees_servers_as_nodes_and_the_window_s_end_as_due_date() -> No
     }
 
 
+def test_a_policy_sees_what_runs_where_it_runs_and_how_long_it_still_takes() -> None:
+    policy, rooms = Watching(), [room("a", [0.0] * 4), room("b", [0.0] * 2)]
+    runs = alone(NOW_US, offer(stream="old"), rooms[0], 2, links(), "")
+    now_us = (runs.begins_us + runs.ends_us) // 2
+    waits = replace(offer(stream="new"), now_us=now_us)
+    OneNode(policy)(market([waits], rooms, running=[runs], now_us=now_us))
+    new, old = policy.view.jobs
+    assert (new.job.name, new.assignment) == ("home/new", None)
+    assert old.assignment.parts == (Part(NodeName("a"), gpus=2),)
+    assert policy.view.places.nodes[NodeName("a")].gpus == 4
+    assert old.job.epoch_us["a", 2] == runs.arrives_us - now_us
+    # The host has the crops and the model; half of the epochs are left.
+    back_us = runs.arrives_us - runs.ends_us
+    assert old.job.epoch_us["a", 4] == pytest.approx(6 * 5 * S + back_us, rel=0.01)
+    assert old.job.epoch_us["b", 2] > old.job.epoch_us["a", 2]
+
+
 def test_nobody_is_asked_to_lend_to_itself() -> None:
-    done = broker(NOW_US, [offer(site=A)], [room("a", [0.0] * 10)], links(), Andreas())
+    done = OneNode(Andreas())(market([offer(site=A)], [room("a", [0.0] * 10)]))
     assert done.refused == {(A, "cam"): "no other server has room"}
-    (loan,) = broker(NOW_US, [offer(site=A), offer()], [room("a", [0.0] * 10)], links(), Andreas()).loans
+    (loan,) = OneNode(Andreas())(market([offer(site=A), offer()], [room("a", [0.0] * 10)])).loans
     assert (loan.offer.site, loan.hosts) == (HOME, (A,))
+
+
+def test_a_split_loan_is_not_moved_by_a_policy_for_one_node_and_keeps_its_room() -> None:
+    policy, rooms = Watching(), [room("a", [0.0] * 4), room("b", [0.0] * 2)]
+    whole = alone(NOW_US, offer(stream="old"), rooms[0], 1, links(), "")
+    split = replace(whole, parts=(LoanPart(A, 300, 0.5), LoanPart(B, 200, 0.5)))
+    deal = OneNode(policy)(market([offer(stream="new")], rooms, running=[split]))
+    assert {name: node.gpus for name, node in policy.view.places.nodes.items()} == {"a": 1}
+    assert [state.job.name for state in policy.view.jobs] == ["home/new"]
+    assert (deal.moves, deal.stops) == ({}, {})
+
+
+def test_what_runs_is_left_alone_where_touching_it_brings_nothing() -> None:
+    rooms = [room("a", [0.0]), room("b", [0.0])]
+    runs = alone(NOW_US, offer(stream="old", gpu_s=5.0), rooms[0], 1, links(), "")
+    drawn = market([], rooms, running=[runs], now_us=NOW_US + 20 * S)
+    (one,) = drawn.running
+    elsewhere = alone(drawn.now_us, one.rest(drawn.now_us), rooms[1], 1, drawn.links, "a whim")
+    deal = settled(drawn, {(HOME, "old"): elsewhere}, [], {})
+    assert (deal.loans, deal.moves, deal.stops) == ((), {}, {})
+    assert settled(drawn, {}, [], {(HOME, "old"): "a whim"}).stops == {}
 
 
 def test_a_loan_takes_the_way_there_the_training_and_the_way_back() -> None:
@@ -66,15 +107,11 @@ def test_where_crops_lie_a_loan_begins_earlier() -> None:
         alone(NOW_US, offer(crops_mb=25.0, crops_there_mb=there), room("a", [0.0]), 1, links(), "")
         for there in ({}, {A: 25.0})
     )
-    assert cold.begins_us - warm.begins_us == 2_000_000
-    assert warm.sent_mb == {(HOME, A): pytest.approx(45.0)}
-    near = broker(
-        NOW_US,
-        [offer(crops_mb=45.0, model_mb=1.2, crops_there_mb={B: 45.0}, gpu_s=17.0)],
-        [room("a", [0.0]), room("b", [0.0])],
-        links(3.0),
-        Andreas(),
-    )
+    # 25 MB of crops, and the model.
+    assert cold.begins_us - warm.begins_us == 5_600_000
+    assert warm.sent_mb == {(HOME, A): 0.0}
+    asked = offer(crops_mb=45.0, model_mb=1.2, crops_there_mb={B: 45.0}, gpu_s=17.0)
+    near = OneNode(Andreas())(market([asked], [room("a", [0.0]), room("b", [0.0])], links(3.0)))
     assert [loan.hosts for loan in near.loans] == [(B,)]
 
 
@@ -85,9 +122,9 @@ def test_what_costs_more_beside_another_loan_is_not_made() -> None:
         for name, gain in (("cam-1", 0.2), ("cam-2", 0.1))
     )
     assert worth(worse, rooms) > 0
-    done = worth_it([worse, better], rooms, {})
-    assert done.loans == (better,)
-    assert list(done.refused) == [(HOME, "cam-2")]
+    loans, refused = worth_it([worse, better], rooms, {})
+    assert loans == (better,)
+    assert list(refused) == [(HOME, "cam-2")]
     left = beside(better, rooms)
     assert loan_cost(worse, left) == pytest.approx(0.2 * 100.0)
     assert beside(worse, left) == ()

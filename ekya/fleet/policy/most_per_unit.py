@@ -1,0 +1,190 @@
+"""Our tier: units of share go where they are worth most, then retrainings are split where that is worth more.
+
+All offers compete for all spare capacity. The step that adds most worth per unit is taken, again and again:
+an offer gets a server and a share, or a share grows on its server. Then the offers that gain most, whether
+they have a server or not, are split over what is left, their own share included, if that is worth more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.fleet.policy.loans import Links, Loan, alone, beside, loan_cost
+from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, key_of, worth, worth_it
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.splitting import Splitter
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_SPLIT = 16
+"""Number of offers that may be split."""
+
+_HOSTS = 8
+"""Number of servers over which an offer may be split."""
+
+
+@dataclass(frozen=True, slots=True)
+class MostPerUnit:
+    """A ``Decider``; what runs stays as it is.
+
+    Attributes:
+        splitter: splits one offer.
+    """
+
+    splitter: Splitter = field(default_factory=Splitter)
+
+    def __call__(self, market: Market) -> Deal:
+        """Returns loans for the open offers."""
+        offers, rooms = sorted(market.offers, key=key_of), list(market.free)
+        if not offers or not rooms:
+            return Deal(refused={key_of(offer): NO_ROOM for offer in offers})
+        shares = _Shares(market, offers, rooms)
+        why, loans = shares.why_not(), shares.loans()
+        for offer in sorted(offers, key=lambda offer: (-offer.gain, key_of(offer)))[:_SPLIT]:
+            self._split(market, offer, rooms, loans)
+        made, refused = worth_it(loans.values(), rooms, why)
+        return Deal(made, refused=refused)
+
+    def _split(self, market: Market, offer: Offer, rooms: Sequence[Room], loans: dict[Key, Loan]) -> None:
+        """Replaces the loan of an offer by a split one, if that is worth more."""
+        left = tuple(rooms)
+        for key, loan in loans.items():
+            if key != key_of(offer):
+                left = beside(loan, left)
+        now = loans.get(key_of(offer))
+        least = 0.0 if now is None else max(0.0, worth(now, left))
+        largest = sorted(left, key=lambda room: (-len(room.loss), room.site))[:_HOSTS]
+        found = self.splitter(market.now_us, offer, largest, market.links, least)
+        if found is not None:
+            loans[key_of(offer)] = found
+
+
+class _Shares:
+    """Tables of all offers, servers and units, and the state of the search: O x S x K arrays.
+
+    Attributes:
+        brings: accuracy times seconds, with k + 1 units; minus infinity at home.
+        held_s: time for which the share is held.
+        loss: a second, of a server that lends 0, 1, ... units; infinite where it has fewer; S x (K + 1).
+        taken: units of each server; S.
+        site, units, value: of each offer's loan; O. -1, 0 and 0 where it has none.
+        best, step: the largest gain in worth per unit and the units with which it comes; O x S.
+    """
+
+    def __init__(self, market: Market, offers: Sequence[Offer], rooms: Sequence[Room]) -> None:
+        self._market, self._offers, self._rooms = market, offers, rooms
+        most = max(len(room.loss) for room in rooms)
+        self.loss = np.full((len(rooms), most + 1), np.inf)
+        per_gpu_s = np.full((len(rooms), most), np.inf)
+        for row, room in enumerate(rooms):
+            self.loss[row, : len(room.loss) + 1] = (0.0, *room.loss)
+            per_gpu_s[row, : len(room.loss)] = [
+                1.0 / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
+            ]
+        way_s = _way_s(market.links, offers, rooms)
+        late_s = np.array([us_to_seconds(room.late_us) for room in rooms])
+        gpu_s, gain, at_home, left_s = np.array(
+            [
+                (offer.gpu_s, offer.gain, offer.at_home, (offer.until_us - market.now_us) / US_PER_S)
+                for offer in offers
+            ]
+        ).T
+        self.held_s = gpu_s[:, None, None] * per_gpu_s + late_s[:, None]
+        served_s = np.maximum(left_s[:, None, None] - way_s[:, :, None] - self.held_s, 0.0)
+        self.brings = gain[:, None, None] * served_s - (at_home * left_s)[:, None, None]
+        home = np.array([[offer.site == room.site for room in rooms] for offer in offers])
+        self.brings[home] = -np.inf
+        self.taken = np.zeros(len(rooms), dtype=np.int64)
+        self.site = np.full(len(offers), -1)
+        self.units = np.zeros(len(offers), dtype=np.int64)
+        self.value = np.zeros(len(offers))
+        self.best = np.empty((len(offers), len(rooms)))
+        self.step = np.zeros((len(offers), len(rooms)), dtype=np.int64)
+
+        for site in range(len(rooms)):
+            self._look_at(site)
+
+    def why_not(self) -> dict[Key, str]:
+        """Returns for each offer why it could get nothing, before anything is lent."""
+        with np.errstate(invalid="ignore"):
+            worth = self.brings - self.held_s * self.loss[:, 1:]
+        worth = np.where(np.isfinite(worth), worth, -np.inf).reshape(len(self._offers), -1)
+        return {
+            key_of(offer): self._refused(offer, int(row.argmax()), float(row.max()))
+            for offer, row in zip(self._offers, worth, strict=True)
+        }
+
+    def _refused(self, offer: Offer, at: int, most: float) -> str:
+        if most > 0.0:
+            return "all spare capacity is worth more to others"
+        if np.isneginf(most):
+            return NO_ROOM
+        site, units = divmod(at, self.loss.shape[1] - 1)
+        best = alone(self._market.now_us, offer, self._rooms[site], units + 1, self._market.links, "")
+        costs = loan_cost(best, [self._rooms[site]])
+        return f"{best.where} would cost {costs:.3g} for the {best.brings:.3g} that it brings"
+
+    def loans(self) -> dict[Key, Loan]:
+        """Takes steps as long as one is worth anything, and returns the loans by offer."""
+        while True:
+            offer, site = map(int, np.unravel_index(int(self.best.argmax()), self.best.shape))
+            if self.best[offer, site] <= 0.0:
+                break
+            units = int(self.step[offer, site])
+            self.value[offer] += self.best[offer, site] * (units - self.units[offer])
+            self.taken[site] += units - self.units[offer]
+            self.site[offer], self.units[offer] = site, units
+            self.best[offer, :] = -np.inf
+            self._look_at(site)
+        reason = "its share there is worth most, compared with all other uses"
+        return {
+            key_of(self._offers[row]): alone(
+                self._market.now_us,
+                self._offers[row],
+                self._rooms[self.site[row]],
+                int(self.units[row]),
+                self._market.links,
+                reason,
+            )
+            for row in map(int, np.flatnonzero(self.units))
+        }
+
+    def _look_at(self, site: int) -> None:
+        """Finds the best step of each offer at a server: a first share, or a larger one."""
+        may = (self.site < 0) | (self.site == site)
+        own = np.where(self.site == site, self.units, 0)
+        others = self.taken[site] - own
+        more = np.arange(1, self.loss.shape[1])[None, :]
+        at = others[:, None] + more
+        inside = at < self.loss.shape[1]
+        lost = self.loss[site][np.where(inside, at, 0)] - self.loss[site][others][:, None]
+        lost = np.where(inside, lost, np.inf)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            worth = self.brings[:, site] - self.held_s[:, site] * lost
+            rate = (worth - self.value[:, None]) / (more - own[:, None])
+        good = may[:, None] & (more > own[:, None]) & np.isfinite(worth)
+        rate = np.where(good, rate, -np.inf)
+        chosen = rate.argmax(axis=1)
+        self.step[:, site] = chosen + 1
+        self.best[:, site] = rate[np.arange(len(rate)), chosen]
+
+
+def _way_s(links: Links, offers: Sequence[Offer], rooms: Sequence[Room]) -> Floats:
+    """Returns the time of the transfers to a server and back; O x S."""
+    homes = sorted({offer.site for offer in offers})
+    there = {home: np.array([links.s_per_mb(home, room.site) for room in rooms]) for home in homes}
+    back = {home: np.array([links.s_per_mb(room.site, home) for room in rooms]) for home in homes}
+
+    def row(offer: Offer) -> Floats:
+        if offer.crops_there_mb:
+            sent_mb = np.array([offer.sent_mb(room.site) for room in rooms])
+        else:
+            sent_mb = np.full(len(rooms), offer.sent_mb(offer.site))
+        return np.asarray(sent_mb * there[offer.site] + offer.back_mb * back[offer.site])
+
+    return np.array([row(offer) for offer in offers])

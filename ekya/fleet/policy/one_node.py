@@ -1,0 +1,139 @@
+"""Maps a market to a fleet as ANDREAS sees one, and its decision back to loans on one server each.
+
+Servers are nodes and units of share their GPUs, priced by the accuracy that the hosts' own streams lose.
+Open offers and running loans are jobs, due when their window ends, with the gain a second as their weight; a
+running one holds its units and may be preempted or moved.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.job import Left, TrainJob
+from ekya.fleet.policy.loans import Loan, alone
+from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, fits, key_of, settled
+from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.view import FleetView, JobState
+from ekya.fleet.policy.waiting import Tardiness
+
+
+@dataclass(frozen=True, slots=True)
+class OneNode:
+    """A ``Decider`` in which a fleet policy gives each retraining to one server.
+
+    Attributes:
+        policy: decides about all jobs.
+    """
+
+    policy: FleetPolicy
+
+    def __call__(self, market: Market) -> Deal:
+        """Asks the policy once about all offers and all that runs."""
+        fixed = tuple(one for one in market.running if not _movable(one, market.rooms))
+        movable = [one for one in market.running if one not in fixed]
+        rooms = replace(market, running=fixed).free
+        refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
+        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not _others(offer, rooms)}
+        asked: dict[Key, tuple[Offer, Running | None]] = {
+            key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
+        }
+        asked |= {key_of(one.loan.offer): (one.rest(market.now_us), one) for one in movable}
+        speeds = _us_per_gpu_s(rooms)
+        states = tuple(_state(market, rooms, speeds, *one) for _, one in sorted(asked.items()))
+        decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
+        stays = {one.number for one in fixed}
+        at = {NodeName(room.site): room for room in rooms}
+        wanted: dict[Key, Loan] = {}
+        for key, (offer, running) in asked.items():
+            assignment = decision.of(_name(key))
+            if assignment is None:
+                refused[key] = decision.waiting[_name(key)]
+                continue
+            (part,) = assignment.parts
+            if running is not None and part == _part(running, rooms):
+                stays.add(running.number)
+            else:
+                host = at[part.node]
+                wanted[key] = alone(market.now_us, offer, host, part.gpus, market.links, assignment.reason)
+        return settled(market, wanted, stays, refused)
+
+
+def _movable(running: Running, rooms: Sequence[Room]) -> bool:
+    """Returns whether a loan is on one server, which could lend its share again."""
+    return len(running.loan.parts) == 1 and fits(running.loan, rooms)
+
+
+def _others(offer: Offer, rooms: Sequence[Room]) -> list[Room]:
+    return [room for room in rooms if room.site != offer.site]
+
+
+def _name(key: Key) -> JobName:
+    site, stream = key
+    return JobName(f"{site}/{stream}")
+
+
+def _part(running: Running, rooms: Sequence[Room]) -> Part:
+    (part,) = running.loan.parts
+    step_milli = next(room.step_milli for room in rooms if room.site == part.host)
+    return Part(NodeName(part.host), gpus=part.share_milli // step_milli)
+
+
+def _us_per_gpu_s(rooms: Sequence[Room]) -> dict[SiteName, list[float]]:
+    """Returns how long a GPU-second takes on 1, 2, ... units of each server."""
+    return {
+        room.site: [
+            US_PER_S / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
+        ]
+        for room in rooms
+    }
+
+
+def _state(
+    market: Market,
+    rooms: Sequence[Room],
+    us_per_gpu_s: Mapping[SiteName, Sequence[float]],
+    offer: Offer,
+    running: Running | None,
+) -> JobState:
+    name, now_us, links = _name(key_of(offer)), market.now_us, market.links
+    on_the_way_us = {
+        room: links.takes_us(offer.site, room.site, offer.sent_mb(room.site))
+        + links.takes_us(room.site, offer.site, offer.back_mb)
+        for room in _others(offer, rooms)
+    }
+    takes_us = {
+        (str(room.site), units): way_us + room.late_us + round(offer.gpu_s * us)
+        for room, way_us in on_the_way_us.items()
+        for units, us in enumerate(us_per_gpu_s[room.site], 1)
+    }
+    assignment = None
+    if running is not None:
+        part = _part(running, rooms)
+        takes_us[str(part.node), part.gpus] = max(running.loan.arrives_us - now_us, 1)
+        assignment = Assignment(name, (part,), "it runs")
+    job = TrainJob(
+        name=name,
+        arrives_us=offer.arrived_us,
+        epochs=1,
+        waiting=Tardiness(us_to_seconds(offer.until_us - offer.arrived_us), offer.gain),
+        model_mb=offer.back_mb,
+        epoch_us=takes_us,
+        allowed=frozenset(NodeName(room.site) for room in on_the_way_us),
+    )
+    return JobState(job, Left.all_of(job), assignment)
+
+
+def _places(rooms: Sequence[Room]) -> Places:
+    nodes = [
+        Node(NodeName(room.site), room.site, str(room.site), len(room.loss), (0.0, *room.loss))
+        for room in sorted(rooms, key=lambda room: room.site)
+        if room.loss
+    ]
+    # ``power_w`` holds the accuracy that the host's streams lose per second instead of power; this price
+    # cancels the conversion from joules to kWh.
+    return Places({node.name: node for node in nodes}, kwh_cost=3.6e6)

@@ -1,0 +1,340 @@
+"""Coordinator: holds all open offers and running loans, asks the policy about the whole, and acts on it."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ekya.core.units import StreamId
+from ekya.fleet.policy.lateness import Lateness
+from ekya.fleet.policy.loans import Links, Loan, Way, left_behind
+from ekya.fleet.policy.market import Deal, Key, Market, Running, key_of, rest_of
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.tiers import Tier
+from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
+
+
+class Peer(Protocol):
+    """A server as the coordinator sees it."""
+
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        """Returns what it could lend between the two times, with what it lends already; None: nothing."""
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """Records that the server lends a share under this loan number."""
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """Returns a lent share to the server before the loan's end."""
+
+    def grant(self, loan: Loan) -> None:
+        """Gives it a loan for an offer that it has left open; it plans again and starts or gives it up."""
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """Returns the progress of one of its remote retrainings."""
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """Continues the rest of that retraining under the new loan."""
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Ends that retraining; what has arrived of it counts."""
+
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+
+    def lends(self) -> Collection[int]:
+        """Returns the numbers of the loans for which it keeps a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer to a server's offers.
+
+    Attributes:
+        loan: for one of the offers; None where no loan pays.
+        why_not: reasons of the refused offers, by stream; empty where no server could be asked.
+    """
+
+    loan: Loan | None = None
+    why_not: Mapping[StreamId, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """A loan and its outcome.
+
+    Attributes:
+        number: of the loan.
+        loan: as it was agreed.
+        outcome: empty while the loan lasts; then how it ended.
+        over_us: when it ended.
+        moved_mb: traffic over each link.
+    """
+
+    number: int
+    loan: Loan
+    outcome: str = ""
+    over_us: int = 0
+    moved_mb: Mapping[Way, float] = field(default_factory=dict)
+
+
+Rooms = Callable[[Mapping[SiteName, Peer], int, int], Sequence[Room]]
+"""Asks servers for what they could lend between two times; those that lend nothing are left out."""
+
+
+def rooms_in_turn(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
+    """Asks one server after the other."""
+    rooms = (peer.room(now_us, until_us) for _, peer in sorted(peers.items()))
+    return [room for room in rooms if room is not None]
+
+
+class Coordinator:
+    """Decides about all servers' offers together. One call at a time.
+
+    An offer stays open until its server withdraws or replaces it, it gets a loan, or its window ends. A
+    server's offers change their value with each loan that it gets, so of several loans for one server only
+    the one that is worth most is made; the server offers the others again.
+
+    Args:
+        tier: decides.
+        links: between the servers.
+        seed: passed to the tier.
+        record: called with every loan when it is made and when it is over, before any server acts on it.
+        held_until: when hosts get their shares back at the latest. The default, the loan's foreseen end, is
+            right where a training takes exactly as long as foreseen.
+        rooms: asks several servers for their rooms.
+    """
+
+    def __init__(
+        self,
+        tier: Tier,
+        links: Links,
+        seed: int = 0,
+        record: Callable[["Made"], None] = lambda made: None,
+        held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
+        rooms: Rooms = rooms_in_turn,
+    ) -> None:
+        self._tier, self._links, self._seed = tier, links, seed
+        self._record, self._held_until, self._ask_rooms = record, held_until, rooms
+        self._late = Lateness()
+        self._peers: dict[SiteName, Peer] = {}
+        self._offers: dict[SiteName, tuple[Offer, ...]] = {}
+        self._refused: Mapping[Key, str] = {}
+        self._open: dict[Key, Made] = {}
+        self._ended: dict[Key, Made] = {}
+        self._decided_us = 0
+        self._next = 0
+        self.loans: list[Made] = []
+
+    @property
+    def moved_mb(self) -> Mapping[Way, float]:
+        """Traffic over each link, per direction: crops, models and snapshots, never frames."""
+        return _together(*(made.moved_mb for made in self.loans))
+
+    def take_up(self, made: int, peers: Mapping[SiteName, Peer]) -> frozenset[int]:
+        """Takes up what runs, after the death of the coordinator that had made these loans.
+
+        Args:
+            made: number of loans that were ever made.
+            peers: servers that are there.
+
+        Returns:
+            The numbers of the loans that go on. Servers get back the shares that they keep for others.
+        """
+        self._next, self._peers = made, dict(peers)
+        for _, peer in sorted(peers.items()):
+            for loan in peer.borrowed():
+                taken_up = Made(loan.number, loan)
+                self.loans.append(taken_up)
+                self._open[key_of(loan.offer)] = taken_up
+        go_on = frozenset(taken_up.number for taken_up in self.loans)
+        for peer in peers.values():
+            for number in set(peer.lends()) - go_on:
+                peer.take_back(number, 0)
+        return go_on
+
+    def join(self, site: SiteName, peer: Peer) -> None:
+        """Registers a server."""
+        self._peers[site] = peer
+
+    def leave(self, site: SiteName) -> None:
+        """Removes a server whose run has ended."""
+        self._peers.pop(site, None)
+        self._offers.pop(site, None)
+
+    def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
+        """Replaces a server's open offers, decides about all servers' offers, and answers this one.
+
+        Loans that other servers get by this are granted to them.
+        """
+        before = {(one.stream, one.until_us): one.arrived_us for one in self._offers.get(site, ())}
+        self._offers[site] = tuple(
+            replace(one, opened_us=before.get((one.stream, one.until_us), one.now_us)) for one in offers
+        )
+        mine = self._decide(now_us, site) if offers else None
+        why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
+        return Answer(mine, why_not if mine is None else {})
+
+    def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
+        """Closes offers of retrainings that their own server has begun."""
+        kept = (offer for offer in self._offers.get(site, ()) if offer.stream not in streams)
+        self._offers[site] = tuple(kept)
+
+    def more_room(self, now_us: int) -> None:
+        """Decides again, because a server could lend more than before."""
+        self._decide(now_us)
+
+    def tick(self, now_us: int) -> None:
+        """Decides again if the policy wants that after so long."""
+        every_us = self._tier.every_us
+        if (
+            every_us is not None
+            and now_us - self._decided_us >= every_us
+            and (self._open or self._waiting(now_us))
+        ):
+            self._decide(now_us)
+
+    def over(
+        self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
+    ) -> None:
+        """Ends a loan: its weights have arrived, are too late, or will never come."""
+        made = self._open.pop((site, stream), None)
+        if made is not None and outcome == ARRIVED:
+            self._late.arrived(made.loan, now_us)
+        elif made is not None and outcome == GIVEN_UP:
+            self._late.missed(made.loan, now_us)
+        if made is None:
+            # A host had died, and the others worked on until the borrower stopped the training.
+            self.moved_since(site, stream, moved_mb)
+        else:
+            self._end(made, now_us, outcome, moved_mb)
+
+    def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
+        """Adds traffic that the stream's last ended loan caused after its end, until processes stop."""
+        made = self._ended.get((site, stream))
+        if made is not None and any(moved_mb.values()):
+            made.moved_mb = _together(made.moved_mb, moved_mb)
+            self._record(made)
+
+    def died(self, site: SiteName, at_us: int) -> None:
+        """Ends the dead server's own loans; moves what it did for others elsewhere, or fails it.
+
+        The traffic of its own loans cannot be measured any more and is recorded as foreseen.
+        """
+        self.leave(site)
+        reason = f"{site} died"
+        for key in [key for key in self._open if key[0] == site]:
+            made = self._open.pop(key)
+            self._end(made, at_us, reason, made.loan.moved_mb(at_us))
+        for made in [made for made in self._open.values() if site in made.loan.hosts]:
+            self._go_on_without(made, at_us, site)
+
+    def _waiting(self, now_us: int) -> list[Offer]:
+        """Returns the open offers, as of now."""
+        return [
+            replace(offer, now_us=now_us)
+            for _, offers in sorted(self._offers.items())
+            for offer in offers
+            if key_of(offer) not in self._open and offer.until_us > now_us
+        ]
+
+    def _decide(self, now_us: int, asking: SiteName | None = None) -> Loan | None:
+        """Asks the policy about everything, and carries out the difference.
+
+        Returns:
+            The loan of the server that asks, which needs no grant; None where it gets none.
+        """
+        self._decided_us = now_us
+        offers = self._waiting(now_us)
+        deal = self._deal(now_us, offers)
+        self._refused = deal.refused
+        by_number = {made.number: made for made in self._open.values()}
+        for number, reason in sorted(deal.stops.items()):
+            self._stop(by_number[number], now_us, reason)
+        for number, loan in sorted(deal.moves.items()):
+            self._move(by_number[number], loan, now_us)
+        mine, served = None, set[SiteName]()
+        for loan in deal.loans:
+            site = loan.offer.site
+            if site in served or site not in self._peers:
+                continue
+            served.add(site)
+            made = self._make(loan)
+            if site == asking:
+                mine = made
+            else:
+                self._peers[site].grant(made)
+        return mine
+
+    def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
+        running = tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
+        if not offers and not running:
+            return Deal()
+        # The window of the rest of a loan is over when its offer's is.
+        until_us = max(offer.until_us for offer in (*offers, *(one.loan.offer for one in running)))
+        rooms = self._ask_rooms(self._peers, now_us, until_us)
+        late = tuple(replace(room, late_us=self._late.of(room.site)) for room in rooms)
+        return self._tier.decide(Market(now_us, tuple(offers), running, late, self._links, self._seed))
+
+    def _make(self, loan: Loan) -> Loan:
+        loan = replace(loan, number=self._next)
+        made = Made(loan.number, loan)
+        self._record(made)
+        self._next += 1
+        self.loans.append(made)
+        self._open[key_of(loan.offer)] = made
+        to_us = self._held_until(loan)
+        for part in loan.parts:
+            self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
+        return loan
+
+    def _end(self, made: Made, at_us: int, outcome: str, moved_mb: Mapping[Way, float]) -> None:
+        made.outcome, made.over_us, made.moved_mb = outcome, at_us, moved_mb
+        key = key_of(made.loan.offer)
+        self._open.pop(key, None)
+        self._ended[key] = made
+        self._record(made)
+        for host in made.loan.hosts:
+            if host in self._peers:
+                self._peers[host].take_back(made.number, at_us)
+
+    def _stop(self, made: Made, at_us: int, reason: str) -> None:
+        """Ends a running loan because its hosts are worth more to others."""
+        offer = made.loan.offer
+        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
+        self._end(made, at_us, f"stopped: {reason}", moved_mb)
+        self._peers[offer.site].fail(offer.stream, reason, at_us)
+
+    def _move(self, made: Made, loan: Loan, at_us: int) -> None:
+        """Lets a running retraining go on elsewhere, starting at its last snapshot."""
+        offer = made.loan.offer
+        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
+        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", moved_mb)
+        self._peers[offer.site].go_on(offer.stream, self._make(loan))
+
+    def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
+        """Lets the rest of a training go on without a dead host, or ends it."""
+        offer, reason = made.loan.offer, f"{gone} died"
+        peer = self._peers.get(offer.site)
+        if peer is None:
+            # The borrower's run has ended and does not need the weights.
+            self._end(made, at_us, reason, made.loan.moved_mb(at_us))
+            return
+        stood = peer.interrupted(offer.stream, at_us)
+        self._end(made, at_us, reason, stood.moved_mb)
+        rest = rest_of(offer, stood.epochs_left, at_us, left_behind(made.loan, gone))
+        deal = self._deal(at_us, [*self._waiting(at_us), rest])
+        loan = next((loan for loan in deal.loans if loan.offer is rest or loan.offer == rest), None)
+        if loan is None:
+            peer.fail(offer.stream, f"{reason}, and no other server has room", at_us)
+        else:
+            peer.go_on(offer.stream, self._make(loan))
+
+
+def _together(*moved_mb: Mapping[Way, float]) -> dict[Way, float]:
+    whole: dict[Way, float] = {}
+    for moved in moved_mb:
+        for way, size_mb in moved.items():
+            whole[way] = whole.get(way, 0.0) + size_mb
+    return whole

@@ -1,0 +1,368 @@
+"""Servers and their coordinator over Ray calls, when one of them is dead, silent or started again."""
+
+import queue
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from threads_for_actors import Actor, Ray
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.coordinator import Answer
+from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.live import coordinator_actor
+from ekya.fleet.run.live.coordinator_actor import CoordinatorActor, RemoteCoordinator, server_name
+from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
+
+S = 1_000_000
+PATIENCE_S = 10.0
+CAM, OTHER_CAM = StreamId("cam"), StreamId("other cam")
+HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+SITES = (HOME, EAST, WEST)
+OFFER = Offer(
+    HOME, CAM, RetrainConfig(4, 16, 0, 1, 1.0), 4, 10.0, 0.1, 0.0, 0, 100 * S, 300, 1.0, 45.0, 0.1, 45.0
+)
+OTHER = replace(OFFER, stream=OTHER_CAM)
+LOST = "lost with the coordinator"
+
+
+class Server:
+    """Fake of a server as the coordinator calls it; ``room`` replies once ``answers`` is set.
+
+    Attributes:
+        units: that it could lend in total.
+        lent: shares that it keeps, by loan.
+        runs: loans under which its retrainings run.
+        granted: loans that the coordinator has pushed.
+        heard: reasons for which its retrainings have failed.
+    """
+
+    def __init__(self, site, units):
+        self.site, self.units, self.lent, self.runs = site, units, {}, []
+        self.granted, self.heard, self.answers = queue.Queue(), [], threading.Event()
+        self.answers.set()
+
+    def room(self, now_us, until_us):
+        assert self.answers.wait(PATIENCE_S)
+        return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units else None
+
+    def lend(self, number, lent):
+        self.lent[number] = lent
+
+    def take_back(self, number, at_us):
+        del self.lent[number]
+
+    def grant(self, loan):
+        self.granted.put(loan)
+
+    def interrupted(self, stream, now_us):
+        return Interrupted(2, {(HOME, EAST): 7.0})
+
+    def fail(self, stream, reason, now_us):
+        self.heard.append(reason)
+
+    def borrowed(self):
+        return self.runs
+
+    def lends(self):
+        return set(self.lent)
+
+
+class Town:
+    """The actors of the coordinator and of three servers, of which only east can lend.
+
+    Attributes:
+        loans: the file of loans.
+        tier: name of the policy that decides.
+    """
+
+    def __init__(self, loans, tier="andreas"):
+        self.loans, self.tier, self.servers = loans, tier, {}
+
+    def begin(self):
+        self.coordinator = Actor(self.new_coordinator(), 1)
+        for site, units in zip(SITES, (0, 5, 0), strict=True):
+            self.servers[site] = Actor(Server(site, units))
+            self.coordinator.join.remote(site, self.servers[site])
+
+    def __getitem__(self, site):
+        return self.servers[site].kept
+
+    def new_coordinator(self):
+        return CoordinatorActor(self.tier, Links(), 0, self.loans, SITES)
+
+    def get_actor(self, name):
+        """As ``ray.get_actor``."""
+        there = {server_name(site): server for site, server in self.servers.items() if not server.dead}
+        if name not in there:
+            raise ValueError(name)
+        return there[name]
+
+    def starts_again(self):
+        """The coordinator dies, and Ray starts it again."""
+        self.coordinator.die()
+        self.coordinator.begin_again(self.new_coordinator())
+
+    def server(self):
+        """A server's client of the coordinator."""
+        return RemoteCoordinator(self.coordinator)
+
+    def handled(self):
+        """Returns when the coordinator has handled all that it was asked and told."""
+        self.coordinator.ready.remote().result(PATIENCE_S)
+
+    def outcomes(self):
+        return [made.outcome for made in read_loans(self.loans)]
+
+
+@pytest.fixture
+def new_town(monkeypatch, tmp_path):
+    """Makes a town whose coordinator decides by a tier."""
+
+    def make(tier="andreas"):
+        town = Town(tmp_path / "loans.jsonl", tier)
+        named = SimpleNamespace(get=Ray.get, wait=Ray.wait, get_actor=town.get_actor)
+        monkeypatch.setattr(coordinator_actor, "ray", named)
+        monkeypatch.setattr(coordinator_actor, "ANSWERS_WITHIN_S", 0.2)
+        monkeypatch.setattr(coordinator_actor, "ROOMS_WITHIN_S", 0.2)
+        town.begin()
+        return town
+
+    return make
+
+
+@pytest.fixture
+def town(new_town):
+    return new_town()
+
+
+def test_a_loan_is_agreed_ended_and_written_down(town) -> None:
+    server = town.server()
+    loan = server.ask(HOME, 0, [OFFER]).loan
+    assert (loan.hosts, loan.number) == ((EAST,), 0)
+    # The loan's duration is unknown, so the share is held until the window ends.
+    assert [lent.to_us for lent in town[EAST].lent.values()] == [100 * S]
+    server.over(HOME, CAM, 40 * S, "given up", {(HOME, EAST): 46.0})
+    server.moved_since(HOME, CAM, {(HOME, EAST): 1.0})
+    server.wait_heard()
+    assert town[EAST].lent == {}
+    (made,) = read_loans(town.loans)
+    assert (made.outcome, made.moved_mb) == ("given up", {(HOME, EAST): 47.0})
+
+
+@pytest.mark.parametrize("how", ["dead", "silent"])
+def test_a_server_that_does_not_answer_has_no_room_and_holds_up_no_other(how, town) -> None:
+    setattr(town.servers[EAST], how, True)
+    answer = town.server().ask(HOME, 0, [OFFER])
+    assert answer == Answer(None, {CAM: "no other server has room"})
+    town[WEST].units = 5
+    assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (WEST,)
+
+
+def test_all_servers_are_asked_for_their_room_at_the_same_time(town) -> None:
+    together = threading.Barrier(len(SITES), timeout=0.15)
+
+    def room(site, own):
+        def answer(now_us, until_us):
+            together.wait()
+            return own(now_us, until_us)
+
+        town[site].room = answer
+
+    for site in SITES:
+        room(site, town[site].room)
+    assert town.server().ask(HOME, 0, [OFFER]).loan.hosts == (EAST,)
+
+
+def test_without_a_coordinator_a_server_goes_on_by_itself(town) -> None:
+    server = town.server()
+    town.coordinator.die()
+    assert server.ask(HOME, 0, [OFFER]) == Answer()
+    server.withdraw(HOME, [CAM])
+    server.over(HOME, CAM, S, "arrived", {})
+    server.moved_since(HOME, CAM, {})
+    server.more_room(S)
+    server.wait_heard()
+
+
+def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, monkeypatch) -> None:
+    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", 0.05)
+    monkeypatch.setattr(coordinator_actor, "ROOMS_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordinator_actor, "ANSWERS_WITHIN_S", PATIENCE_S)
+    town[EAST].answers.clear()
+    server = town.server()
+    assert server.ask(HOME, 0, [OFFER]) == Answer()
+    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", PATIENCE_S)
+    assert server.ask(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
+    assert town.coordinator.called.count("ask") == 1
+    town[EAST].answers.set()
+    server.wait_heard()
+    assert town[EAST].lent == {}
+    assert town.outcomes() == ["given up"]
+    assert server.ask(HOME, 2 * S, [OFFER]).loan is not None
+
+
+def test_a_coordinator_that_dies_while_it_is_slow_is_asked_again_when_it_is_back(town, monkeypatch) -> None:
+    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", 0.05)
+    server = town.server()
+    town.coordinator.silent = True
+    assert server.ask(HOME, 0, [OFFER]) == Answer()
+    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", PATIENCE_S)
+    town.coordinator.silent = False
+    town.coordinator.die()
+    assert server.ask(HOME, S, [OFFER]) == Answer(), "it is not there yet"
+    town.starts_again()
+    assert server.ask(HOME, 2 * S, [OFFER]).loan.hosts == (EAST,)
+
+
+def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
+    assert town.server().ask(HOME, 0, [OFFER]).loan is not None
+    assert town.outcomes() == [UNDER_WAY]
+    town.servers[HOME].die()
+    town.servers[EAST].die()
+    town.coordinator.died.remote(EAST, 10 * S).result(PATIENCE_S)
+    town.coordinator.died.remote(HOME, 11 * S).result(PATIENCE_S)
+    assert town.outcomes() == ["east died"]
+
+
+def refused(town, *offers):
+    """A server whose offers were refused, because nobody had room; now east has."""
+    server = town.server()
+    town[EAST].units = 0
+    assert server.ask(HOME, 0, offers).loan is None
+    town[EAST].units = 5
+    return server
+
+
+def test_an_offer_stays_open_and_its_server_is_granted_a_loan_when_there_is_room(town) -> None:
+    server = refused(town, OFFER)
+    server.more_room(20 * S)
+    granted = town[HOME].granted.get(timeout=PATIENCE_S)
+    assert (granted.hosts, granted.offer.stream, granted.offer.now_us) == ((EAST,), CAM, 20 * S)
+    assert (list(town[EAST].lent), town.outcomes()) == ([granted.number], [UNDER_WAY])
+    server.more_room(21 * S)
+    server.wait_heard()
+    assert town[HOME].granted.empty(), "it is granted once"
+
+
+def test_what_begins_at_home_meanwhile_is_granted_no_loan(town) -> None:
+    server = refused(town, OFFER, OTHER)
+    server.withdraw(HOME, [CAM])
+    server.more_room(20 * S)
+    server.wait_heard()
+    assert town[HOME].granted.get(timeout=PATIENCE_S).offer.stream == OTHER_CAM
+    assert town.outcomes() == [UNDER_WAY]
+
+
+def test_who_has_died_or_left_is_granted_no_loan(town) -> None:
+    server = refused(town, OFFER)
+    town.coordinator.leave.remote(HOME)
+    server.more_room(20 * S)
+    town.handled()
+    assert town.outcomes() == []
+    assert town[HOME].granted.empty()
+
+
+def test_a_grant_to_a_server_that_does_not_answer_holds_nobody_up(town) -> None:
+    server = refused(town, OFFER)
+    town.servers[HOME].silent = True
+    town.coordinator.more_room.remote(20 * S).result(PATIENCE_S)
+    assert town.outcomes() == [UNDER_WAY]
+    town.servers[HOME].die()
+    town.coordinator.died.remote(HOME, 30 * S).result(PATIENCE_S)
+    assert (town[EAST].lent, town.outcomes()) == ({}, ["home died"])
+    server.wait_heard()
+
+
+@pytest.mark.parametrize(("tier", "decides_us"), [("andreas", 10 * S), ("net", None)])
+def test_as_time_passes_it_decides_again_if_its_policy_wants_that(tier, decides_us, new_town) -> None:
+    town = new_town(tier)
+    refused(town, OFFER)
+    for now_us in (9 * S, 10 * S):
+        town.coordinator.tick.remote(now_us)
+        town.handled()
+        assert town.outcomes() == ([UNDER_WAY] if decides_us == now_us else [])
+
+
+def test_started_again_it_goes_on_with_what_still_runs(town) -> None:
+    server = town.server()
+    first = server.ask(HOME, 0, [OFFER]).loan
+    town[HOME].runs = [first]
+    town.starts_again()
+    assert (list(town[EAST].lent), town.outcomes()) == ([0], [UNDER_WAY])
+    assert server.ask(HOME, S, [OFFER]) == Answer(), "it has its loan"
+    second = server.ask(HOME, 2 * S, [OTHER]).loan
+    assert second.number == 1
+    assert sum(lent.share_milli for lent in town[EAST].lent.values()) <= 500
+    server.over(HOME, CAM, 40 * S, "arrived", {(HOME, EAST): 46.0})
+    server.wait_heard()
+    assert list(town[EAST].lent) == [1]
+    assert town.outcomes() == ["arrived", UNDER_WAY]
+    assert read_loans(town.loans)[0].moved_mb == {(HOME, EAST): 46.0}
+
+
+def test_what_it_had_agreed_and_nobody_heard_of_is_lost_and_its_share_is_given_back(town) -> None:
+    town.server().ask(HOME, 0, [OFFER])
+    town.starts_again()
+    assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])
+    loan = town.server().ask(HOME, S, [OFFER]).loan
+    assert (loan.number, loan.hosts) == (1, (EAST,)), "no number is given twice"
+
+
+def test_started_again_it_leaves_what_was_over_as_it_was(town) -> None:
+    server = town.server()
+    server.ask(HOME, 0, [OFFER])
+    server.over(HOME, CAM, 40 * S, "arrived", {})
+    server.wait_heard()
+    town.starts_again()
+    town.starts_again()
+    assert town.outcomes() == ["arrived"]
+
+
+def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None:
+    first = town.server().ask(HOME, 0, [OFFER]).loan
+    town[HOME].runs, moved = [first], []
+    town[HOME].go_on = lambda stream, loan: moved.append(loan)
+    town.starts_again()
+    town[WEST].units = 5
+    town.servers[EAST].die()
+    town.coordinator.died.remote(EAST, 20 * S).result(PATIENCE_S)
+    (second,) = moved
+    assert (second.number, second.hosts, second.offer.epochs) == (1, (WEST,), 2)
+    assert town.outcomes() == ["east died", UNDER_WAY]
+
+
+def test_started_again_it_finds_servers_that_have_died_neither_as_hosts_nor_as_borrowers(town) -> None:
+    town[HOME].runs = [town.server().ask(HOME, 0, [OFFER]).loan]
+    town.servers[HOME].die()
+    town.starts_again()
+    assert (town[EAST].lent, town.outcomes()) == ({}, [LOST])
+
+
+def test_a_loan_whose_record_a_crash_has_cut_off_was_never_made(town) -> None:
+    """A cut of the newline alone leaves a line that can be read, and must not count either."""
+    town.server().ask(HOME, 0, [OFFER])
+    whole = town.loans.read_bytes()
+    for cut in (1, 2, 40):
+        town.loans.write_bytes(whole[: len(whole) - cut])
+        town.starts_again()
+        assert town.outcomes() == []
+        assert town.server().ask(HOME, S, [OFFER]).loan.number == 0
+        assert town.loans.read_bytes().endswith(b"\n")
+
+
+def test_an_end_whose_record_a_crash_has_cut_off_is_recorded_anew(town) -> None:
+    server = town.server()
+    server.ask(HOME, 0, [OFFER])
+    server.over(HOME, CAM, 40 * S, "arrived", {})
+    server.wait_heard()
+    town.loans.write_bytes(town.loans.read_bytes()[:-1])
+    town.starts_again()
+    assert town.outcomes() == [LOST]

@@ -1,0 +1,320 @@
+"""The coordinator: what it asks, grants, moves and ends, and what is left when servers or it die."""
+
+import pytest
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import LINEAR
+from ekya.core.units import StreamId
+from ekya.fleet.policy.loans import Links, alone
+from ekya.fleet.policy.market import Deal, key_of
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.run.coordinator import Answer, Coordinator
+from ekya.fleet.run.elsewhere import Interrupted
+
+S = 1_000_000
+CAM = StreamId("cam")
+HOME, EAST, WEST = map(SiteName, ("home", "east", "west"))
+THERE = (HOME, EAST)
+
+
+class Server:
+    """Fake of a server that records the coordinator's calls; ``lent`` holds its current loans."""
+
+    def __init__(self, site, units):
+        self.site, self.units, self.lent, self.heard, self.loans = site, units, {}, [], []
+
+    def room(self, now_us, until_us):
+        return Room(self.site, 100, (0.0,) * self.units, LINEAR) if self.units > 0 else None
+
+    def lend(self, number, lent):
+        self.lent[number] = lent
+
+    def take_back(self, number, at_us):
+        self.lent.pop(number, None)
+
+    def grant(self, loan):
+        self.heard.append(("granted", loan))
+
+    def borrowed(self):
+        return self.loans
+
+    def lends(self):
+        return list(self.lent)
+
+    def interrupted(self, stream, now_us):
+        return Interrupted(2, {THERE: 7.0})
+
+    def go_on(self, stream, loan):
+        self.heard.append(loan)
+
+    def fail(self, stream, reason, now_us):
+        self.heard.append(reason)
+
+
+def offer(stream=CAM, site=HOME, gain=0.1, gpu_s=10.0, until_us=100 * S):
+    config = RetrainConfig(4, 16, 0, 1, 1.0)
+    return Offer(site, stream, config, 4, gpu_s, gain, 0.0, 0, until_us, 300, 1.0, 45.0, 0.1, 45.0)
+
+
+class Asked:
+    """A tier that records the markets about which it is asked."""
+
+    def __init__(self, name):
+        self.markets, self.tier = [], TIERS[name]
+        self.every_us = self.tier.every_us
+
+    def decide(self, market):
+        self.markets.append(market)
+        return self.tier.decide(market)
+
+
+@pytest.fixture
+def town():
+    """The coordinator, its servers by name and its records; home lends nothing, and east is asked first."""
+    servers = {HOME: Server(HOME, 0), EAST: Server(EAST, 5), WEST: Server(WEST, 0)}
+    records = []
+    made = Coordinator(
+        TIERS["andreas"],
+        Links(),
+        record=lambda made: records.append((made.number, made.outcome, dict(made.moved_mb))),
+        held_until=lambda loan: loan.offer.until_us,
+    )
+    for site, server in servers.items():
+        made.join(site, server)
+    return made, servers, records
+
+
+def test_a_share_is_lent_once_and_had_back_when_the_loan_is_over(town) -> None:
+    above, servers, records = town
+    loan = above.ask(HOME, 0, [offer()]).loan
+    assert loan.hosts == (EAST,)
+    assert sum(lent.share_milli for lent in servers[EAST].lent.values()) == loan.parts[0].share_milli
+    above.over(HOME, CAM, 40 * S, "arrived", {THERE: 46.0})
+    assert servers[EAST].lent == {}
+    assert records == [(0, "", {}), (0, "arrived", {THERE: 46.0})]
+
+
+def test_nobody_lends_more_than_its_room_whoever_asks(town) -> None:
+    above, servers, _ = town
+    made = [above.ask(HOME, 0, [offer(StreamId(f"cam-{number}"))]).loan for number in range(8)]
+    assert 0 < len([loan for loan in made if loan]) < 8
+    assert sum(lent.share_milli for lent in servers[EAST].lent.values()) <= 500
+    assert [one.number for one in above.loans] == list(range(len(above.loans)))
+
+
+def test_who_finds_no_room_hears_why(town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 0
+    assert above.ask(HOME, 0, [offer()]) == Answer(None, {CAM: "no other server has room"})
+    servers[EAST].units = 5
+    answer = above.ask(HOME, 0, [offer()])
+    assert (answer.loan.hosts, answer.why_not) == ((EAST,), {})
+
+
+def test_the_next_loan_is_foreseen_to_be_as_late_as_the_one_before_it_was(town) -> None:
+    above, _, _ = town
+    first = above.ask(HOME, 0, [offer()]).loan
+    above.over(HOME, CAM, first.arrives_us + 6 * S, "arrived", {})
+    second = above.ask(HOME, 0, [offer()]).loan
+    assert (second.late_us, second.arrives_us) == (6 * S, first.arrives_us + 6 * S)
+    above.over(HOME, CAM, second.arrives_us - 8 * S, "given up", {})
+    assert above.ask(HOME, 0, [offer()]).loan.late_us == 6 * S
+
+
+def test_when_a_host_dies_the_rest_goes_to_another_and_both_loans_are_counted(town) -> None:
+    above, servers, _ = town
+    above.ask(HOME, 0, [offer()])
+    servers[WEST].units = 5
+    above.died(EAST, 20 * S)
+    (second,) = servers[HOME].heard
+    assert (second.hosts, second.offer.epochs, second.offer.now_us) == ((WEST,), 2, 20 * S)
+    assert list(servers[WEST].lent) == [1]
+    above.over(HOME, CAM, 40 * S, "arrived", {(WEST, HOME): 45.0})
+    assert [(one.number, one.outcome) for one in above.loans] == [(0, "east died"), (1, "arrived")]
+    assert above.moved_mb == {THERE: 7.0, (WEST, HOME): 45.0}
+    assert servers[WEST].lent == {}
+
+
+def test_what_moves_until_it_is_heard_that_nobody_has_room_is_counted_too(town) -> None:
+    above, servers, _ = town
+    above.ask(HOME, 0, [offer()])
+    above.died(EAST, 20 * S)
+    assert servers[HOME].heard == ["east died, and no other server has room"]
+    above.over(HOME, CAM, 21 * S, "east died, and no other server has room", {THERE: 3.0})
+    (made,) = above.loans
+    assert (made.outcome, made.moved_mb) == ("east died", {THERE: 10.0})
+
+
+def test_what_moves_after_a_loan_was_given_up_is_added_to_it_and_not_to_the_next(town) -> None:
+    above, _, records = town
+    above.ask(HOME, 0, [offer()])
+    above.over(HOME, CAM, 40 * S, "given up", {THERE: 46.0})
+    above.ask(HOME, 50 * S, [offer()])
+    above.moved_since(HOME, CAM, {THERE: 4.0})
+    above.moved_since(HOME, CAM, {THERE: 0.0})
+    assert records[-1] == (0, "given up", {THERE: 50.0})
+    assert [one.outcome for one in above.loans] == ["given up", ""]
+
+
+def test_when_who_borrowed_dies_its_hosts_have_their_shares_back(town) -> None:
+    above, servers, _ = town
+    above.ask(HOME, 0, [offer()])
+    above.died(HOME, 20 * S)
+    assert servers[EAST].lent == {}
+    (made,) = above.loans
+    assert made.outcome == "home died"
+    assert made.moved_mb == made.loan.moved_mb(20 * S) != {}
+    above.died(EAST, 30 * S)  # its loan is over already
+    assert [one.outcome for one in above.loans] == ["home died"]
+
+
+@pytest.mark.parametrize("gone", [(HOME, EAST), (EAST, HOME)])
+def test_two_servers_that_die_at_once_leave_no_loan_open_in_whatever_order(gone, town) -> None:
+    above, servers, _ = town
+    above.ask(HOME, 0, [offer()])
+    servers[WEST].units = 5
+    for site in gone:
+        above.died(site, 20 * S)
+    assert all(one.outcome for one in above.loans)
+    assert servers[WEST].lent == {}
+
+
+def test_a_host_that_dies_after_who_borrowed_has_left_ends_the_loan(town) -> None:
+    above, servers, _ = town
+    above.ask(HOME, 0, [offer()])
+    above.leave(HOME)
+    above.died(EAST, 20 * S)
+    assert [one.outcome for one in above.loans] == ["east died"]
+    assert servers[HOME].heard == []
+
+
+def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
+    above, _, records = town
+    above.over(HOME, CAM, 40 * S, "given up", {})
+    above.moved_since(HOME, CAM, {THERE: 1.0})
+    above.died(EAST, 50 * S)
+    above.died(EAST, 60 * S)
+    above.leave(EAST)
+    assert (above.loans, records) == ([], [])
+    assert above.ask(HOME, 70 * S, [offer()]).loan is None
+
+
+def test_the_policy_is_asked_about_all_offers_and_all_that_runs(town) -> None:
+    above, servers, _ = town
+    above._tier = asked = Asked("andreas")
+    servers[EAST].units, servers[WEST].units = 5, 5
+    for site in (HOME, EAST, WEST):
+        above.ask(site, 0, [offer(StreamId(f"cam-{n}"), site, gain=0.01 * n) for n in range(1, 6)])
+    assert [len(market.offers) + len(market.running) for market in asked.markets] == [5, 10, 15]
+    assert max(len(market.running) for market in asked.markets) > 0
+    keys = [key_of(one) for one in asked.markets[-1].offers]
+    assert len(keys) == len(set(keys))
+
+
+def test_an_offer_that_found_no_room_is_granted_to_its_server_as_soon_as_there_is_some(town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 0
+    assert above.ask(HOME, 0, [offer()]).loan is None
+    above.more_room(10 * S)
+    assert servers[HOME].heard == []
+    servers[WEST].units = 5
+    above.more_room(20 * S)
+    ((what, loan),) = servers[HOME].heard
+    assert (what, loan.hosts, loan.offer.now_us, loan.offer.arrived_us) == ("granted", (WEST,), 20 * S, 0)
+    assert list(servers[WEST].lent) == [loan.number] == [0]
+
+
+@pytest.mark.parametrize("closed", ["withdrawn", "replaced", "its window is over", "its server has left"])
+def test_an_offer_that_is_closed_gets_nothing(closed, town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 0
+    above.ask(HOME, 0, [offer()])
+    if closed == "withdrawn":
+        above.withdraw(HOME, {CAM})
+    elif closed == "replaced":
+        above.ask(HOME, 10 * S, [])
+    elif closed == "its server has left":
+        above.leave(HOME)
+    servers[WEST].units = 5
+    above.more_room(100 * S if closed == "its window is over" else 20 * S)
+    assert (servers[HOME].heard, above.loans) == ([], [])
+
+
+def test_of_several_loans_for_a_server_the_best_is_made_and_the_others_are_offered_again(town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 10
+    answer = above.ask(HOME, 0, [offer(StreamId("small"), gain=0.02), offer(StreamId("large"), gain=0.2)])
+    assert answer.loan.offer.stream == "large"
+    assert len(above.loans) == 1
+
+
+def test_a_retraining_that_is_worth_more_stops_one_that_runs(town) -> None:
+    above, servers, records = town
+    servers[EAST].units = 1
+    small = above.ask(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)]).loan
+    answer = above.ask(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)])
+    assert answer.loan.hosts == small.hosts == (EAST,)
+    assert list(servers[EAST].lent) == [1]
+    outcome = above.loans[0].outcome
+    assert outcome.startswith("stopped: ")
+    assert servers[HOME].heard == [outcome.removeprefix("stopped: ")]
+    assert [number for number, outcome, _ in records if outcome] == [0]
+
+
+def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> None:
+    above, servers, _ = town
+    slow = above.ask(HOME, 0, [offer(gpu_s=6.0)]).loan
+
+    class Moving:
+        """Moves the first running loan to ten units of the west."""
+
+        every_us = 10 * S
+
+        def decide(self, market):
+            one, west = market.running[0], next(room for room in market.rooms if room.site == WEST)
+            rest = one.rest(market.now_us)
+            return Deal(
+                moves={one.number: alone(market.now_us, rest, west, 10, market.links, "it is faster")}
+            )
+
+    servers[WEST].units = 10
+    above._tier = Moving()
+    above.tick(5 * S)
+    assert servers[HOME].heard == []  # the period is not over
+    above.tick(10 * S)
+    (moved,) = servers[HOME].heard
+    assert (slow.hosts, moved.hosts) == ((EAST,), (WEST,))
+    assert moved.arrives_us < slow.arrives_us
+    assert [made.outcome for made in above.loans] == ["moved to west", ""]
+    assert (list(servers[EAST].lent), list(servers[WEST].lent)) == ([], [1])
+
+
+def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_what_does_not(town) -> None:
+    above, servers, _ = town
+    loan = above.ask(HOME, 0, [offer()]).loan
+    servers[HOME].loans = [loan]
+    above.ask(WEST, 0, [offer(site=WEST)])  # which its server never heard of
+    assert sorted(servers[EAST].lent) == [0, 1]
+    again = Coordinator(TIERS["andreas"], Links(), held_until=lambda loan: loan.offer.until_us)
+    assert again.take_up(2, servers) == {0}
+    assert list(servers[EAST].lent) == [0]
+    third = again.ask(WEST, S, [offer(site=WEST)]).loan
+    assert (third.number, third.hosts) == (2, (EAST,))
+    again.over(HOME, CAM, 40 * S, "arrived", {})
+    assert [(made.number, made.outcome) for made in again.loans] == [(0, "arrived"), (2, "")]
+    assert list(servers[EAST].lent) == [2]
+
+
+def test_a_loan_that_cannot_be_written_down_is_not_made(town) -> None:
+    above, servers, _ = town
+    above._record = _full
+    with pytest.raises(OSError, match="full"):
+        above.ask(HOME, 0, [offer()])
+    assert (above.loans, servers[EAST].lent) == ([], {})
+
+
+def _full(made):
+    raise OSError("the disk is full")
