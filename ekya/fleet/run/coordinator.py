@@ -284,6 +284,7 @@ class Coordinator:
         self._next += 1
         self.loans.append(made)
         self._open[key_of(loan.offer)] = made
+        self.withdraw(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
         for part in loan.parts:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
@@ -301,17 +302,24 @@ class Coordinator:
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
-        offer = made.loan.offer
-        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
-        self._end(made, at_us, f"stopped: {reason}", moved_mb)
-        self._peers[offer.site].fail(offer.stream, reason, at_us)
+        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
+        if peer is not None:
+            peer.fail(stream, reason, at_us)
 
     def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
-        offer = made.loan.offer
-        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
-        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", moved_mb)
-        self._peers[offer.site].go_on(offer.stream, self._make(loan))
+        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
+        if peer is not None:
+            peer.go_on(stream, self._make(loan))
+
+    def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
+        """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
+        peer = self._peers.get(made.loan.offer.site)
+        if peer is None:
+            return made.loan.moved_mb(at_us)
+        return peer.interrupted(made.loan.offer.stream, at_us).moved_mb
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""
