@@ -8,8 +8,8 @@ from ekya.core.units import JobId, ModelVersion, StreamId
 from ekya.fleet.policy.loans import Loan
 
 Came = Callable[[Loan, float, int | None], None]
-"""Callback for a loan's gain, in accuracy times seconds, and the microseconds from the end of its training until
-its best weights served; None where they never did, or did before."""
+"""Callback for a loan's gain, in accuracy times seconds, and the microseconds from the end of its training
+until its best weights served; None where they never did, or did before."""
 
 
 @dataclass(slots=True, eq=False)

@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loan_cases import HOME, S, offer
+from loan_cases import HOME, S, market, offer, room
 
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.promises import LEAST, MOST, Promises
+from ekya.fleet.policy.tiers import TIERS
 
 A, B, C = map(SiteName, "abc")
 loans = st.tuples(st.sampled_from([A, B]), st.floats(0.0, 50.0), st.floats(-5.0, 100.0))
@@ -81,3 +82,11 @@ def test_an_offer_is_scaled_once_and_says_by_how_much() -> None:
     assert one.promises(98_500_000) == pytest.approx(0.2 * 100.0)
     assert one.brings(198_500_000) == one.brings(300 * S) == 0.0
     assert promises.serving.of(A) == 0
+
+
+@pytest.mark.parametrize(("serves_after_us", "winner"), [(0, "better"), (60 * S, "sooner")])
+def test_of_two_offers_for_one_share_the_time_until_weights_serve_decides(serves_after_us, winner) -> None:
+    better = offer(stream="better", gain=0.11, gpu_s=2.0, serves_after_us=serves_after_us)
+    sooner = offer(stream="sooner", gain=0.1, gpu_s=2.0)
+    made = TIERS["net"].decide(market([better, sooner], [room("a", [0.001])])).loans
+    assert [loan.offer.stream for loan in made] == [winner]

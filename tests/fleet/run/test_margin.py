@@ -16,6 +16,12 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.loan_file import LoanFile, learnt, read_loans
+from ekya.fleet.run.server import ServerTerms
+from ekya.fleet.run.trace_servers import TraceServer, play_servers
+from ekya.planning.schedulers.registry import make_scheduler
+from ekya.simulation.trace.generate import generate_trace
+from ekya.simulation.trace.generator_parameters import GeneratorParameters
+from ekya.simulation.trace.simulate import Conditions
 
 S = 1_000_000
 CAM = StreamId("cam")
@@ -163,3 +169,21 @@ def test_of_a_loan_that_was_over_before_the_coordinator_died_is_learnt_what_came
     again = coordinator(file=pytest.fail, promises=Promises())
     again.came(replace(loan, number=5), 0.0, None)
     assert again._promises.kept(BOASTING) < 1.0
+
+
+def test_servers_of_the_trace_world_report_what_every_loan_has_brought() -> None:
+    busy, idle = SiteName("busy"), SiteName("idle")
+    servers = [
+        TraceServer(
+            ServerTerms(site, crops_may_leave=True),
+            generate_trace(200 + streams, streams, 3, GeneratorParameters(trial_part=0.2)),
+            Conditions(gpus=gpus, windows=3, preparation_share_milli=300, error_sd=0.0),
+        )
+        for site, streams, gpus in ((busy, 5, 1.0), (idle, 1, 2.0))
+    ]
+    loans = play_servers(servers, make_scheduler("thief"), TIERS["net"], Links()).loans
+    assert loans
+    for made in loans:
+        # With exact estimates all comes, and snapshots may bring some of it while the training goes on.
+        assert made.came >= 0.8 * made.loan.promises
+        assert made.came <= 1.2 * made.loan.offer.promises(made.loan.begins_us)
