@@ -5,7 +5,8 @@
         network.partition(1)
 
 Hosts are numbered from 1 and have an address each, by which they reach each other and nothing else. They
-share the files and cores of the machine.
+share the files, cores and process numbers of the machine: `ray start --head`, which looks for a head among
+all processes, takes that of another host for its own.
 """
 
 import ctypes
