@@ -93,6 +93,15 @@ class Loan:
         """Gain of the borrower, in accuracy times seconds."""
         return self.offer.brings(self.arrives_us)
 
+    def late_by(self, at_us: int) -> int:
+        """Returns the delay of weights that arrive at this time, beyond the plan without any."""
+        return self.late_us + at_us - self.arrives_us
+
+    @property
+    def promises(self) -> float:
+        """Gain of its stream by the borrower's own estimate, in accuracy times seconds."""
+        return self.offer.promises(self.arrives_us)
+
     def came_home(self, at_us: int) -> tuple[int, int]:
         """Returns the epochs whose snapshots are home at a time, and the number of snapshots sent for them.
 

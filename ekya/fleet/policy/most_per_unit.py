@@ -175,7 +175,7 @@ class _Shares:
 
 
 def _way_s(links: Links, offers: Sequence[Offer], rooms: Sequence[Room]) -> Floats:
-    """Returns the time of the transfers to a server and back; O x S."""
+    """Returns the time of the transfers to a server and back, and until weights serve; O x S."""
     homes = sorted({offer.site for offer in offers})
     there = {home: np.array([links.s_per_mb(home, room.site) for room in rooms]) for home in homes}
     back = {home: np.array([links.s_per_mb(room.site, home) for room in rooms]) for home in homes}
@@ -185,6 +185,7 @@ def _way_s(links: Links, offers: Sequence[Offer], rooms: Sequence[Room]) -> Floa
             sent_mb = np.array([offer.sent_mb(room.site) for room in rooms])
         else:
             sent_mb = np.full(len(rooms), offer.sent_mb(offer.site))
-        return np.asarray(sent_mb * there[offer.site] + offer.back_mb * back[offer.site])
+        serves_s = us_to_seconds(offer.serves_after_us)
+        return np.asarray(sent_mb * there[offer.site] + offer.back_mb * back[offer.site] + serves_s)
 
     return np.array([row(offer) for offer in offers])

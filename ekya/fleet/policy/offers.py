@@ -39,7 +39,7 @@ class Offer:
         epochs: of γ that are still to train.
         gpu_s: that they take on a whole GPU.
         gain: gain in the accuracy of the stream's answers once its weights serve, times the stream's weight
-            (normalised to a mean of 1 over its server's streams).
+            (normalised to a mean of 1 over its server's streams), times ``margin``.
         at_home: accuracy that its own server's streams lose together, on average over the rest of the window,
             if the retraining is not done at home; 0 where the plan leaves it out anyhow.
         now_us: time of the offer.
@@ -52,6 +52,9 @@ class Offer:
         validation_mb: validation crops; needed at the parameter server only.
         opened_us: when it was offered first; None where that is now.
         crops_there_mb: crops that other servers hold, with the model, of a loan of which this is the rest.
+        per_accuracy: gain for each unit of accuracy by which the stream's model gets better.
+        margin: part of its server's promises that is expected to come; see ``Promises``.
+        serves_after_us: time from the arrival of the weights until they serve.
     """
 
     site: SiteName
@@ -71,6 +74,9 @@ class Offer:
     validation_mb: float = 0.0
     opened_us: int | None = None
     crops_there_mb: Mapping[SiteName, float] = field(default_factory=dict)
+    per_accuracy: float = 1.0
+    margin: float = 1.0
+    serves_after_us: int = 0
 
     @property
     def arrived_us(self) -> int:
@@ -91,8 +97,19 @@ class Offer:
 
     def brings(self, arrives_us: int) -> float:
         """Returns the gain of its server in accuracy times seconds, if the weights arrive at this time."""
-        served_s = us_to_seconds(max(0, self.until_us - arrives_us))
-        return self.gain * served_s - self.at_home * us_to_seconds(self.until_us - self.now_us)
+        gained = self.gain * self._left_s(arrives_us + self.serves_after_us)
+        return gained - self.at_home * us_to_seconds(self.until_us - self.now_us)
+
+    def promises(self, arrives_us: int) -> float:
+        """Returns the stream's gain in accuracy times seconds by its server's own estimate."""
+        return self.gain / self.margin * self._left_s(arrives_us + self.serves_after_us)
+
+    def came(self, better: float, at_us: int) -> float:
+        """Returns the gain in accuracy times seconds if its model is better by this from a time on."""
+        return self.per_accuracy * better * self._left_s(at_us)
+
+    def _left_s(self, at_us: int) -> float:
+        return us_to_seconds(max(0, self.until_us - at_us))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +171,15 @@ def offers(
         answers = dict(evaluate(without, plan.phases).per_stream)[stream.stream]
         counts = crops[stream.stream]
         trained = max(1, round(counts.training * option.config.data_fraction))
-        worth = stream.weight * len(view.streams) / total
+        # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.
+        per_accuracy = answers / stream.accuracy * stream.weight * len(view.streams) / total
         yield Offer(
             site=site,
             stream=stream.stream,
             config=option.config,
             epochs=option.config.epochs,
             gpu_s=option.gpu_s,
-            # Assumes the serving model's ratio of the accuracy of answers to the accuracy of the model.
-            gain=(option.accuracy_after / stream.accuracy - 1.0) * answers * worth,
+            gain=(option.accuracy_after - stream.accuracy) * per_accuracy,
             at_home=max(0.0, whole - plan.expected_accuracy) * len(view.streams),
             now_us=view.now_us,
             until_us=view.window_end_us,
@@ -173,6 +190,7 @@ def offers(
             # Weights and their momentum.
             back_mb=2.0 * sizes.trained_mb(option.config),
             validation_mb=counts.validation * sizes.crop_mb,
+            per_accuracy=per_accuracy,
         )
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.units import StreamId
-from ekya.fleet.policy.lateness import Lateness
-from ekya.fleet.policy.loans import Links, Loan, Way, left_behind
+from ekya.fleet.policy.loans import Links, Loan, Way, left_behind, loan_cost
 from ekya.fleet.policy.market import Deal, Key, Market, Running, key_of, rest_of
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.promises import Promises
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.elsewhere import Interrupted
@@ -70,6 +70,9 @@ class Made:
         outcome: empty while the loan lasts; then how it ended.
         over_us: when it ended.
         moved_mb: traffic over each link.
+        costs: loss of the hosts' streams, in accuracy times seconds, as foreseen when it was made.
+        came: gain of its stream in the same unit; None before it is known.
+        serves_after_us: as in ``Gains``.
     """
 
     number: int
@@ -77,6 +80,9 @@ class Made:
     outcome: str = ""
     over_us: int = 0
     moved_mb: Mapping[Way, float] = field(default_factory=dict)
+    costs: float = 0.0
+    came: float | None = None
+    serves_after_us: int | None = None
 
 
 Rooms = Callable[[Mapping[SiteName, Peer], int, int], Sequence[Room]]
@@ -104,6 +110,7 @@ class Coordinator:
         held_until: when hosts get their shares back at the latest. The default, the loan's foreseen end, is
             right where a training takes exactly as long as foreseen.
         rooms: asks several servers for their rooms.
+        promises: with what was learnt of former loans.
     """
 
     def __init__(
@@ -114,12 +121,14 @@ class Coordinator:
         record: Callable[["Made"], None] = lambda made: None,
         held_until: Callable[[Loan], int] = lambda loan: loan.ends_us,
         rooms: Rooms = rooms_in_turn,
+        promises: Promises | None = None,
     ) -> None:
         self._tier, self._links, self._seed = tier, links, seed
         self._record, self._held_until, self._ask_rooms = record, held_until, rooms
-        self._late = Lateness()
+        self._promises = promises or Promises()
         self._peers: dict[SiteName, Peer] = {}
         self._offers: dict[SiteName, tuple[Offer, ...]] = {}
+        self._rooms: tuple[Room, ...] = ()
         self._refused: Mapping[Key, str] = {}
         self._open: dict[Key, Made] = {}
         self._ended: dict[Key, Made] = {}
@@ -201,9 +210,9 @@ class Coordinator:
         """Ends a loan: its weights have arrived, are too late, or will never come."""
         made = self._open.pop((site, stream), None)
         if made is not None and outcome == ARRIVED:
-            self._late.arrived(made.loan, now_us)
+            self._promises.late.arrived(made.loan.hosts, made.loan.late_by(now_us))
         elif made is not None and outcome == GIVEN_UP:
-            self._late.missed(made.loan, now_us)
+            self._promises.late.missed(made.loan.hosts, made.loan.late_by(now_us))
         if made is None:
             # A host had died, and the others worked on until the borrower stopped the training.
             self.moved_since(site, stream, moved_mb)
@@ -216,6 +225,15 @@ class Coordinator:
         if made is not None and any(moved_mb.values()):
             made.moved_mb = _together(made.moved_mb, moved_mb)
             self._record(made)
+
+    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+        """Learns what a loan has brought, in accuracy times seconds."""
+        self._promises.learn(loan.offer.site, loan.promises, came, serves_after_us)
+        for made in self.loans:
+            if made.number == loan.number:
+                made.came, made.serves_after_us = came, serves_after_us
+                if made.outcome:
+                    self._record(made)
 
     def died(self, site: SiteName, at_us: int) -> None:
         """Ends the dead server's own loans; moves what it did for others elsewhere, or fails it.
@@ -231,9 +249,9 @@ class Coordinator:
             self._go_on_without(made, at_us, site)
 
     def _waiting(self, now_us: int) -> list[Offer]:
-        """Returns the open offers, as of now."""
+        """Returns the open offers, as of now, with the gain that is expected to come."""
         return [
-            replace(offer, now_us=now_us)
+            self._promises.expected(replace(offer, now_us=now_us))
             for _, offers in sorted(self._offers.items())
             for offer in offers
             if key_of(offer) not in self._open and offer.until_us > now_us
@@ -268,22 +286,27 @@ class Coordinator:
         return mine
 
     def _deal(self, now_us: int, offers: Sequence[Offer]) -> Deal:
-        running = tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
+        running = self._running()
         if not offers and not running:
             return Deal()
         # The window of the rest of a loan is over when its offer's is.
         until_us = max(offer.until_us for offer in (*offers, *(one.loan.offer for one in running)))
         rooms = self._ask_rooms(self._peers, now_us, until_us)
-        late = tuple(replace(room, late_us=self._late.of(room.site)) for room in rooms)
-        return self._tier.decide(Market(now_us, tuple(offers), running, late, self._links, self._seed))
+        self._rooms = tuple(replace(room, late_us=self._promises.late.of(room.site)) for room in rooms)
+        return self._tier.decide(Market(now_us, tuple(offers), running, self._rooms, self._links, self._seed))
+
+    def _running(self) -> tuple[Running, ...]:
+        return tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
 
     def _make(self, loan: Loan) -> Loan:
         loan = replace(loan, number=self._next)
-        made = Made(loan.number, loan)
+        free = Market(loan.offer.now_us, (), self._running(), self._rooms, self._links).free
+        made = Made(loan.number, loan, costs=loan_cost(loan, free))
         self._record(made)
         self._next += 1
         self.loans.append(made)
         self._open[key_of(loan.offer)] = made
+        self.withdraw(loan.offer.site, {loan.offer.stream})
         to_us = self._held_until(loan)
         for part in loan.parts:
             self._peers[part.host].lend(made.number, Lent(part.share_milli, loan.begins_us, to_us))
@@ -301,17 +324,24 @@ class Coordinator:
 
     def _stop(self, made: Made, at_us: int, reason: str) -> None:
         """Ends a running loan because its hosts are worth more to others."""
-        offer = made.loan.offer
-        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
-        self._end(made, at_us, f"stopped: {reason}", moved_mb)
-        self._peers[offer.site].fail(offer.stream, reason, at_us)
+        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        self._end(made, at_us, f"stopped: {reason}", self._moved_mb(made, at_us))
+        if peer is not None:
+            peer.fail(stream, reason, at_us)
 
     def _move(self, made: Made, loan: Loan, at_us: int) -> None:
         """Lets a running retraining go on elsewhere, starting at its last snapshot."""
-        offer = made.loan.offer
-        moved_mb = self._peers[offer.site].interrupted(offer.stream, at_us).moved_mb
-        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", moved_mb)
-        self._peers[offer.site].go_on(offer.stream, self._make(loan))
+        peer, stream = self._peers.get(made.loan.offer.site), made.loan.offer.stream
+        self._end(made, at_us, f"moved to {' and '.join(loan.hosts)}", self._moved_mb(made, at_us))
+        if peer is not None:
+            peer.go_on(stream, self._make(loan))
+
+    def _moved_mb(self, made: Made, at_us: int) -> Mapping[Way, float]:
+        """Returns the traffic of a running loan so far; as foreseen, where its borrower's run has ended."""
+        peer = self._peers.get(made.loan.offer.site)
+        if peer is None:
+            return made.loan.moved_mb(at_us)
+        return peer.interrupted(made.loan.offer.stream, at_us).moved_mb
 
     def _go_on_without(self, made: Made, at_us: int, gone: SiteName) -> None:
         """Lets the rest of a training go on without a dead host, or ends it."""

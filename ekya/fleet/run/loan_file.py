@@ -1,8 +1,8 @@
-"""`loans.jsonl`: one record when a loan is made and one when it is over."""
+"""`loans.jsonl`: a record when a loan is made, when it is over, and when it is known what it has brought."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,12 @@ from typing import Any
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.promises import Promises
 from ekya.fleet.run.coordinator import Made
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.system.files import user_errors
+
+_FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises")
 
 UNDER_WAY = "under way"
 """Outcome of a loan without a record of its end."""
@@ -29,6 +33,9 @@ class LoanRecord:
         agreed_us: when it was made.
         arrives_us: when its weights were foreseen to be back.
         over_us: when it ended; 0 before.
+        late_us: allowance in ``arrives_us`` for the delay of former trainings.
+        promises: gain of its stream by the borrower's estimate, in accuracy times seconds.
+        came, serves_after_us: as in ``Made``.
     """
 
     site: SiteName
@@ -38,6 +45,10 @@ class LoanRecord:
     agreed_us: int = 0
     arrives_us: int = 0
     over_us: int = 0
+    late_us: int = 0
+    promises: float = 0.0
+    came: float | None = None
+    serves_after_us: int | None = None
 
 
 class LoanFile:
@@ -88,9 +99,8 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
             said = json.loads(line)
             if "site" in said:
                 hosts = tuple(part["host"] for part in said["parts"])
-                loans[said["loan"]] = LoanRecord(
-                    said["site"], hosts, agreed_us=said["agreed_us"], arrives_us=said["arrives_us"]
-                )
+                foreseen = {key: said[key] for key in _FORESEEN}
+                loans[said["loan"]] = LoanRecord(said["site"], hosts, **foreseen)
             else:
                 moved_mb = {(way["from"], way["to"]): way["mb"] for way in said["moved"]}
                 loans[said["loan"]] = replace(
@@ -98,12 +108,28 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
                     over_us=said["over_us"],
                     outcome=said["outcome"],
                     moved_mb=moved_mb,
+                    came=said.get("came"),
+                    serves_after_us=said.get("serves_after_us"),
                 )
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):
                 break  # cut off by a crash, before any server acted on it
             raise UserError(f"{path}: line {number} is damaged ({error})") from error
     return tuple(loans.values())
+
+
+def learnt(loans: Sequence[LoanRecord]) -> Promises:
+    """Returns what a coordinator has learnt of these loans, for the one that takes its place."""
+    promises = Promises()
+    for loan in sorted(loans, key=lambda loan: loan.over_us):
+        late_us = loan.late_us + loan.over_us - loan.arrives_us
+        if loan.outcome == ARRIVED:
+            promises.late.arrived(loan.hosts, late_us)
+        elif loan.outcome == GIVEN_UP:
+            promises.late.missed(loan.hosts, late_us)
+        if loan.came is not None:
+            promises.learn(loan.site, loan.promises, loan.came, loan.serves_after_us)
+    return promises
 
 
 def _end_last_line(path: Path) -> None:
@@ -128,6 +154,10 @@ def _made(made: Made) -> dict[str, Any]:
         ],
         "begins_us": loan.begins_us,
         "arrives_us": loan.arrives_us,
+        "late_us": loan.late_us,
+        "promises": round(loan.promises, 6),
+        "brings": round(loan.brings, 6),
+        "costs": round(made.costs, 6),
         "reason": loan.reason,
     }
 
@@ -141,4 +171,6 @@ def _over(made: Made) -> dict[str, Any]:
             {"from": origin, "to": target, "mb": round(mb, 6)}
             for (origin, target), mb in sorted(made.moved_mb.items())
         ],
+        "came": made.came,
+        "serves_after_us": made.serves_after_us,
     }

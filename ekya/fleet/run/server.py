@@ -27,6 +27,7 @@ from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Awaited, Interrupted
+from ekya.fleet.run.gains import Gains
 from ekya.fleet.run.lending import GIVEN_UP, LendingExecutor, Lent
 from ekya.planning.schedulers.scheduler import Scheduler
 
@@ -69,6 +70,9 @@ class AboveServers(Protocol):
     ) -> None:
         """Ends a loan whose weights are not awaited any more."""
 
+    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+        """Reports what a loan has brought; see ``Gains``."""
+
     def more_room(self, now_us: int) -> None:
         """Reports that a server could lend more than before."""
 
@@ -101,6 +105,7 @@ class LendingServer:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
         self._above, self._remembered = above, Remembered(sizes.exemplars)
+        self._gains = None if above is None else Gains(above.came)
         self._state: LoopState | None = None
         self._granted: dict[StreamId, Loan] = {}
         self._priced: tuple[int, int, Room | None] | None = None
@@ -129,6 +134,8 @@ class LendingServer:
         before, self._state = self._state, state
         if before is not None:
             self._remembered.follow(before.fleet, state.fleet)
+        if self._gains is not None:
+            self._gains.follow(state.fleet, self.executor.borrowed(), self.executor.now_us)
         if before is not None and self._above is not None and _has_more_room(before.fleet, state.fleet):
             self._above.more_room(self.executor.now_us)
 

@@ -57,6 +57,7 @@ def summarise_servers(
             "made": len(loans),
             "by_outcome": {outcome: sum(made.outcome == outcome for made in loans) for outcome in outcomes},
             "arrived_after_s": _arrived_after_s([made for made in loans if made.outcome == ARRIVED]),
+            "gain": _gain([made for made in loans if made.came is not None]),
         },
         "moved_mb": _moved_mb(loans),
         "servers": {site: _server(site, summaries.get(site), ran, loans) for site in sites},
@@ -68,6 +69,14 @@ def _arrived_after_s(loans: Sequence[LoanRecord]) -> dict[str, float | None]:
     return {
         "foreseen": _mean([us_to_seconds(made.arrives_us - made.agreed_us) for made in loans]),
         "was": _mean([us_to_seconds(made.over_us - made.agreed_us) for made in loans]),
+    }
+
+
+def _gain(loans: Sequence[LoanRecord]) -> dict[str, float]:
+    """Returns what borrowers estimated and what came, in accuracy times seconds, where it is known."""
+    return {
+        "promised": round(sum(made.promises for made in loans), 6),
+        "came": round(sum(made.came or 0.0 for made in loans), 6),
     }
 
 

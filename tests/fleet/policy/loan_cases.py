@@ -77,6 +77,7 @@ all_offers = st.lists(
         epochs=st.sampled_from([1, 5, 30]),
         batch_size=st.sampled_from([2, 16]),
         crops_there_mb=st.dictionaries(sites, st.sampled_from([0.0, 0.5])),
+        serves_after_us=st.sampled_from([0, 2 * S]),
     ),
     max_size=4,
     unique_by=lambda one: (one.site, one.stream),

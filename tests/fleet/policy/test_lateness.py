@@ -18,28 +18,36 @@ def by(host, late_us=0):
     return alone(NOW_US, offer(), replace(room(host, [0.0]), late_us=late_us), 1, links(), "")
 
 
+def arrived(late, loan, at_us):
+    late.arrived(loan.hosts, loan.late_by(at_us))
+
+
+def missed(late, loan, at_us):
+    late.missed(loan.hosts, loan.late_by(at_us))
+
+
 def test_nothing_is_late_where_all_end_as_was_foreseen() -> None:
     late = Lateness()
-    late.arrived(by("a"), by("a").arrives_us)
-    late.missed(by("a"), by("a").arrives_us - 5 * S)
+    arrived(late, by("a"), by("a").arrives_us)
+    missed(late, by("a"), by("a").arrives_us - 5 * S)
     assert (late.of(A), late.of(B)) == (0, 0)
 
 
 def test_the_first_training_tells_and_the_next_ones_count_for_half() -> None:
     late, loan = Lateness(), by("a")
-    late.arrived(loan, loan.arrives_us + 6 * S)
+    arrived(late, loan, loan.arrives_us + 6 * S)
     assert (late.of(A), late.of(B)) == (6 * S, 0)
     # The forecast now includes these six seconds, two too many.
     foreseen = by("a", late.of(A))
     assert foreseen.arrives_us - loan.arrives_us == 6 * S
-    late.arrived(foreseen, foreseen.arrives_us - 2 * S)
+    arrived(late, foreseen, foreseen.arrives_us - 2 * S)
     assert late.of(A) == 5 * S
 
 
 def test_one_that_was_given_up_says_only_that_it_takes_longer() -> None:
     late, loan = Lateness(), by("a")
-    late.missed(loan, loan.arrives_us + 9 * S)
-    late.missed(loan, loan.arrives_us + 3 * S)
+    missed(late, loan, loan.arrives_us + 9 * S)
+    missed(late, loan, loan.arrives_us + 3 * S)
     assert late.of(A) == 9 * S
 
 
@@ -48,11 +56,11 @@ def test_what_is_foreseen_comes_to_what_is_never_below_nothing(wrong) -> None:
     late = Lateness()
     for by_us in wrong:
         loan = by("a", late.of(A))
-        late.arrived(loan, loan.arrives_us - loan.late_us + by_us)
+        arrived(late, loan, loan.arrives_us - loan.late_us + by_us)
         assert 0 <= late.of(A) <= max(0, *wrong)
     for _ in range(40):
         loan = by("a", late.of(A))
-        late.arrived(loan, loan.arrives_us - loan.late_us + 4 * S)
+        arrived(late, loan, loan.arrives_us - loan.late_us + 4 * S)
     assert abs(late.of(A) - 4 * S) <= 1
 
 

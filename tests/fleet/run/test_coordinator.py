@@ -292,6 +292,25 @@ def test_what_runs_moves_to_where_the_policy_sees_it_after_its_period(town) -> N
     assert (list(servers[EAST].lent), list(servers[WEST].lent)) == ([], [1])
 
 
+def test_a_loan_of_a_server_that_has_left_is_stopped_for_a_better_one(town) -> None:
+    above, servers, _ = town
+    servers[EAST].units = 1
+    above.ask(HOME, 0, [offer(StreamId("small"), gain=0.01, gpu_s=5.0)])
+    above.leave(HOME)
+    assert above.ask(WEST, S, [offer(StreamId("large"), WEST, gain=0.5, gpu_s=5.0)]).loan.hosts == (EAST,)
+    assert above.loans[0].outcome.startswith("stopped: ")
+    assert list(servers[EAST].lent) == [1]
+    assert servers[HOME].heard == []
+
+
+def test_an_offer_that_got_a_loan_is_not_open_again_when_the_loan_is_over(town) -> None:
+    above, servers, _ = town
+    assert above.ask(HOME, 0, [offer()]).loan is not None
+    above.over(HOME, CAM, 40 * S, "arrived", {})
+    above.more_room(41 * S)
+    assert (len(above.loans), servers[HOME].heard) == (1, [])
+
+
 def test_a_coordinator_that_is_started_again_takes_up_what_runs_and_gives_back_what_does_not(town) -> None:
     above, servers, _ = town
     loan = above.ask(HOME, 0, [offer()]).loan

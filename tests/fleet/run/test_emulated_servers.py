@@ -37,8 +37,8 @@ def models():
 
 def loans_of(folder):
     lines = [json.loads(line) for line in (folder / "town" / "loans.jsonl").read_text().splitlines()]
-    over = sorted((line for line in lines if "outcome" in line), key=lambda line: line["loan"])
-    return [line for line in lines if "site" in line], over
+    over = {line["loan"]: line for line in lines if "outcome" in line}  # the last line of each
+    return [line for line in lines if "site" in line], [over[number] for number in sorted(over)]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,9 @@ def test_who_cannot_train_at_home_trains_elsewhere_and_its_weights_come_back(len
         serves_us = [event.t_us for event in swapped if event.stream == loan["stream"]]
         # At most one planning time after the last weights arrive, or earlier if better ones came before.
         assert any(loan["begins_us"] < t_us <= end["over_us"] + 100_000 for t_us in serves_us)
+        assert end["came"] is not None
+    assert told["loans"]["gain"]["came"] == pytest.approx(sum(end["came"] for end in over))
+    assert told["loans"]["gain"]["promised"] > 0.0
     assert told["mean_accuracy"] > 0.3
     assert (told["frames"]["arrived"], told["frames"]["lost"]) == (3 * 2 * 12 * 4, 0)
 

@@ -55,6 +55,7 @@ class Above:
 
     def __init__(self, refuses=(A, B)):
         self.refuses, self.heard, self.asked, self.withdrawn, self.ended = refuses, 0, [], [], []
+        self.gained = []
 
     def ask(self, site, now_us, offers):
         self.asked.append([offer.stream for offer in offers])
@@ -67,6 +68,9 @@ class Above:
 
     def over(self, site, stream, now_us, outcome, moved_mb):
         self.ended.append((site, stream, now_us, outcome, dict(moved_mb)))
+
+    def came(self, loan, came, serves_after_us):
+        self.gained.append((loan.number, came, serves_after_us))
 
     def more_room(self, now_us):
         self.heard += 1

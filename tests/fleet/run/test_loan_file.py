@@ -40,8 +40,8 @@ def written(tmp_path):
 def test_a_loan_has_its_last_word_and_one_that_nobody_ended_is_under_way(written) -> None:
     moved = {(HOME, EAST): 46.0, (EAST, HOME): 45.5}
     assert read_loans(written) == (
-        LoanRecord(HOME, (EAST, WEST), "given up", moved, 0, 40 * S, 25 * S),
-        LoanRecord(HOME, (EAST, WEST), UNDER_WAY, {}, 0, 40 * S, 0),
+        LoanRecord(HOME, (EAST, WEST), "given up", moved, 0, 40 * S, 25 * S, promises=6.0),
+        LoanRecord(HOME, (EAST, WEST), UNDER_WAY, {}, 0, 40 * S, 0, promises=6.0),
     )
 
 

@@ -17,7 +17,7 @@ from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.coordinator import Answer, Coordinator, Peer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
-from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, read_loans
+from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
 from ekya.runtime.actor_errors import in_words
 from ekya.system.memory import freeze_loaded
 
@@ -63,6 +63,7 @@ class CoordinatorActor:
             file,
             held_until=lambda loan: loan.offer.until_us,
             rooms=_rooms_at_once,
+            promises=learnt(before),
         )
         # At the first start no server is there yet.
         peers = {site: peer for site in sites if (peer := _found(site)) is not None}
@@ -104,6 +105,10 @@ class CoordinatorActor:
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Adds later traffic to a loan that is over."""
         self._coordinator.moved_since(site, stream, moved_mb)
+
+    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+        """Learns what a loan has brought."""
+        self._coordinator.came(loan, came, serves_after_us)
 
     def more_room(self, now_us: int) -> None:
         """Decides again, because a server could lend more than before."""
@@ -152,6 +157,10 @@ class RemoteCoordinator:
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Reports later traffic."""
         self._coordinator.moved_since.remote(site, stream, moved_mb)
+
+    def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
+        """Reports what a loan has brought."""
+        self._coordinator.came.remote(loan, came, serves_after_us)
 
     def more_room(self, now_us: int) -> None:
         """Reports new spare capacity."""

@@ -366,3 +366,16 @@ def test_an_end_whose_record_a_crash_has_cut_off_is_recorded_anew(town) -> None:
     town.loans.write_bytes(town.loans.read_bytes()[:-1])
     town.starts_again()
     assert town.outcomes() == [LOST]
+
+
+def test_started_again_it_expects_of_a_server_what_its_loans_have_brought(town) -> None:
+    server = town.server()
+    loan = server.ask(HOME, 0, [OFFER]).loan
+    server.over(HOME, CAM, loan.arrives_us + 3 * S, "arrived", {})
+    server.came(loan, 0.0, 2 * S)
+    server.wait_heard()
+    assert [made.came for made in read_loans(town.loans)] == [0.0]
+    town.starts_again()
+    again = server.ask(HOME, 10 * S, [OFFER]).loan
+    assert (again.late_us, again.offer.serves_after_us) == (3 * S, 2 * S)
+    assert again.offer.margin == pytest.approx(4 / 9)

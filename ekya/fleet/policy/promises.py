@@ -1,0 +1,62 @@
+"""What loans bring of what was promised: estimates are too high, and weights come late or never serve."""
+
+from collections import deque
+from dataclasses import replace
+from math import fsum
+
+from ekya.fleet.policy.lateness import Lateness
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+
+LEAST, MOST = 0.1, 1.0
+"""Bounds of the margin. With the least a server still borrows what costs next to nothing, and may recover.
+
+Gains above the promise are no reason to lend more: at home the retraining would have brought more, too.
+"""
+
+_PRIOR = 2
+"""Number of loans as which the prior counts: the fleet for one server, and kept promises for the fleet."""
+
+_LAST = 100
+"""Number of the fleet's loans that count, so that a server that borrows no more is tried again some time."""
+
+
+class Promises:
+    """Learns from loans that are over.
+
+    Attributes:
+        late: delays of trainings, by host.
+        serving: times from the arrival of weights until they serve, by borrower.
+    """
+
+    def __init__(self) -> None:
+        self.late, self.serving = Lateness(), Lateness()
+        self._over: deque[tuple[SiteName, float, float]] = deque(maxlen=_LAST)
+
+    def learn(self, site: SiteName, promised: float, came: float, serves_after_us: int | None) -> None:
+        """Records a borrower's estimate and the real gain of its stream, in accuracy times seconds."""
+        self._over.append((site, promised, came))
+        if serves_after_us is not None:
+            self.serving.arrived([site], serves_after_us)
+
+    def expected(self, offer: Offer) -> Offer:
+        """Returns an offer with the gain that is expected to come."""
+        margin, after_us = self.kept(offer.site), self.serving.of(offer.site)
+        return replace(offer, gain=margin * offer.gain, margin=margin, serves_after_us=after_us)
+
+    def kept(self, site: SiteName) -> float:
+        """Returns the part of a server's promises that is expected to come, in [``LEAST``, ``MOST``].
+
+        The order of the loans does not matter.
+        """
+        promised, came = self._totals({one[0] for one in self._over})
+        if promised <= 0.0:
+            return MOST
+        prior = _PRIOR * promised / len(self._over)
+        fleet = min((came + prior) / (promised + prior), MOST)
+        promised, came = self._totals({site})
+        return min(max((came + prior * fleet) / (promised + prior), LEAST), MOST)
+
+    def _totals(self, sites: set[SiteName]) -> tuple[float, float]:
+        own = [one for one in self._over if one[0] in sites]
+        return fsum(promised for _, promised, _ in own), fsum(came for _, _, came in own)

@@ -1,0 +1,118 @@
+"""Gains of borrowed retrainings: what is measured from the states of a control loop."""
+
+from dataclasses import replace
+
+import pytest
+from byhand import LAMBDAS, A, B, S
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.state import FleetState, RetrainJob, StreamState
+from ekya.core.units import JobId
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.gains import Gains
+
+HERE, THERE = SiteName("here"), SiteName("there")
+GAMMA = RetrainConfig(4, 16, 0, 1, 1.0)
+OFFER = Offer(
+    HERE, A, GAMMA, 4, 10.0, 0.6, 0.0, 110 * S, 200 * S, 300, 1.0, 45.0, 0.1, 45.0, per_accuracy=2.0
+)
+LOAN = Loan(OFFER, (LoanPart(THERE, 300),), THERE, 112 * S, 138 * S, 140 * S, {}, "it fits", number=7)
+IDLE = StreamState(A, LAMBDAS, accuracy=0.5)
+JOB = RetrainJob(JobId(3), GAMMA, 1, 300, 0.8, 0.8, 10.0)
+
+
+def training(accuracy=0.5, version=0, *accuracies):
+    return replace(IDLE, accuracy=accuracy, version=version, job=replace(JOB, accuracies=accuracies))
+
+
+def over(accuracy, version, *accuracies):
+    return replace(training(accuracy, version), job=None, finished=replace(JOB, accuracies=accuracies))
+
+
+class Followed:
+    """Gains of server ``HERE``, and what they reported: loan number, gain and time until weights served."""
+
+    def __init__(self, loan=LOAN):
+        self.told = []
+        self.gains = Gains(lambda loan, *came: self.told.append((loan.number, *came)))
+        self.at(110, IDLE)
+        self.at(111, training(), loan)
+
+    def at(self, t_s, state, loan=None):
+        streams = (state, StreamState(B, LAMBDAS, accuracy=0.5))
+        fleet = FleetState(streams=tuple(one for one in streams if one is not None), window=1)
+        self.gains.follow(fleet, [] if loan is None else [loan], t_s * S)
+
+
+def test_weights_bring_their_gain_from_when_they_serve_until_the_window_ends() -> None:
+    followed = Followed()
+    # The loop counts on the weights when they have arrived; they serve two seconds later.
+    followed.at(140, over(0.8, 0, 0.6, 0.8))
+    assert followed.told == []
+    followed.at(142, over(0.8, 1, 0.6, 0.8))
+    assert followed.told == [(7, pytest.approx(2.0 * 0.3 * 58), 2 * S)]
+    followed.at(150, over(0.9, 2, 0.6, 0.8))
+    assert len(followed.told) == 1
+
+
+def test_a_snapshot_counts_from_when_it_serves_also_if_nothing_better_follows() -> None:
+    followed = Followed()
+    followed.at(120, training(0.7, 1, 0.7), LOAN)
+    followed.at(140, over(0.7, 1, 0.7, 0.65))
+    assert followed.told == [(7, pytest.approx(2.0 * 0.2 * 80), None)]
+
+
+def test_a_snapshot_that_serves_after_the_end_is_not_taken_for_the_best_weights() -> None:
+    followed = Followed()
+    followed.at(139, training(0.5, 0, 0.6), LOAN)
+    followed.at(140, over(0.8, 0, 0.6, 0.8))
+    followed.at(141, over(0.6, 1, 0.6, 0.8))
+    assert followed.told == []
+    followed.at(143, over(0.8, 2, 0.6, 0.8))
+    assert followed.told == [(7, pytest.approx(2.0 * (0.1 * 59 + 0.2 * 57)), 3 * S)]
+
+
+@pytest.mark.parametrize(
+    ("t_s", "then"),
+    [
+        (150, IDLE),
+        (150, replace(IDLE, job=replace(JOB, job=JobId(4)), version=1, accuracy=0.9)),
+        (150, None),
+        (140, over(0.6, 0, 0.55)),
+        (200, over(0.51, 0, 0.51)),
+    ],
+    ids=["given up", "trained again", "its stream is gone", "worse than what serves", "the gate refuses"],
+)
+def test_of_what_never_serves_nothing_comes(t_s, then) -> None:
+    followed = Followed()
+    if t_s == 140:
+        followed.at(139, training(0.6, 0), LOAN)  # newer labels measure the serving model
+    elif t_s == 200:
+        followed.at(140, then)
+        assert followed.told == []
+    followed.at(t_s, then)
+    assert followed.told == [(7, 0.0, None)]
+
+
+def test_new_labels_tell_from_which_accuracy_the_gain_counts() -> None:
+    followed = Followed()
+    followed.at(120, training(0.75), LOAN)
+    followed.at(140, over(0.8, 1, 0.8))
+    assert followed.told == [(7, pytest.approx(2.0 * 0.05 * 60), 0)]
+
+
+def test_weights_that_serve_when_the_window_has_ended_bring_nothing() -> None:
+    followed = Followed()
+    followed.at(199, over(0.8, 0, 0.8))
+    followed.at(201, over(0.8, 1, 0.8))
+    assert followed.told == [(7, 0.0, 2 * S)]
+
+
+def test_what_has_moved_is_told_of_the_last_loan_with_all_that_it_brought() -> None:
+    followed, moved = Followed(), replace(LOAN, number=9)
+    followed.at(120, training(0.7, 1, 0.7), LOAN)
+    followed.at(130, training(0.7, 1, 0.7), moved)
+    followed.at(160, over(0.8, 2, 0.7, 0.8))
+    assert followed.told == [(9, pytest.approx(2.0 * (0.2 * 80 + 0.1 * 40)), 0)]
