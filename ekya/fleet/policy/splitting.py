@@ -1,6 +1,4 @@
-"""Finds one loan after the other: on one server, or split over several by one of Deep-Edge's solvers.
-
-A split needs shares (ours), and parts of the crops (Deep-Edge).
+"""Splits a retraining over several servers: shares (ours), and parts of the crops (Deep-Edge).
 
 Shares are chosen by price. The lending servers lose L accuracy a second in total and train at a total rate S,
 and a second of waiting costs the offer's gain G, so the minimum of (G + L) / S is best. Dinkelbach's method
@@ -16,7 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
-from ekya.fleet.policy.loans import Links, Loan, alone, beside, loan_cost
+from ekya.fleet.policy.loans import Links, Loan, alone, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
@@ -29,34 +27,6 @@ Table = Mapping[SiteName, Sequence[tuple[float, float]]]
 
 _TRIED = 3
 """Number of the most promising spreads that are evaluated."""
-
-
-@dataclass(frozen=True, slots=True)
-class MostWorthFirst:
-    """Our ``Decider``: makes the loan with the highest worth beside those already made, and so on.
-
-    Each retraining goes to the server and share that are worth most, or to several if that is worth more.
-    What runs stays as it is.
-    """
-
-    def __call__(self, market: Market) -> Deal:
-        """Returns loans for the open offers."""
-        left, made, splitter = market.free, list[Loan](), Splitter()
-        waiting = sorted(market.offers, key=key_of)
-        while True:
-            found = [self._find(market, offer, left, splitter) for offer in waiting]
-            best = max((loan for loan in found if loan), key=lambda loan: worth(loan, left), default=None)
-            if best is None or worth(best, left) <= 0.0:
-                why = zip(waiting, found, strict=True)
-                return Deal(tuple(made), refused={key_of(offer): _why_not(loan, left) for offer, loan in why})
-            made.append(best)
-            left = beside(best, left)
-            waiting.remove(best.offer)
-
-    def _find(self, market: Market, offer: Offer, rooms: Sequence[Room], splitter: "Splitter") -> Loan | None:
-        loan = best_alone(market.now_us, offer, rooms, market.links)
-        least = 0.0 if loan is None else max(0.0, worth(loan, rooms))
-        return splitter(market.now_us, offer, rooms, market.links, least) or loan
 
 
 @dataclass(frozen=True, slots=True)

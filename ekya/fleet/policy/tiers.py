@@ -16,7 +16,7 @@ from ekya.fleet.policy.near_data import NearData
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
 from ekya.fleet.policy.one_node import OneNode
-from ekya.fleet.policy.splitting import InOrderOfArrival, MostWorthFirst
+from ekya.fleet.policy.splitting import InOrderOfArrival
 
 _PERIOD_US = 10_000_000
 """Longest time until ANDREAS decides again; the paper's ten minutes, for jobs of minutes instead of hours."""
@@ -50,7 +50,6 @@ TIERS: Mapping[str, Tier] = MappingProxyType(
         "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
         "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
         "net": Tier(MostPerUnit()),
-        "netold": Tier(MostWorthFirst()),
     }
 )
 """Tiers by name; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""
