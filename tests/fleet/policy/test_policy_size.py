@@ -25,7 +25,7 @@ def took_s(work):
 
 
 def reference():
-    """Does what policies do, sorting and summing of objects and of arrays, for about a quarter of a second."""
+    """Sorts and sums arrays and looks up objects, as policies do, for about a quarter of a second."""
     table = np.random.default_rng(1).random((200, 5000))
     for _ in range(4):
         np.cumsum(np.sort(table, axis=1), axis=1)
@@ -41,12 +41,12 @@ def reference_s():
 
 @every_policy
 def test_a_decision_takes_less_than_a_second_of_a_machine_where_the_reference_takes_a_quarter(name) -> None:
-    view = view_of(SITES, JOBS, 1)
+    view, decided = view_of(SITES, JOBS, 1), []
     policy = made(name, view)
-    decision = policy.decide(view)
-    assert len(decision.assignments) + len(decision.waiting) == JOBS
-    assert decision.assignments
-    assert min(took_s(lambda: policy.decide(view)) for _ in range(2)) < 4 * reference_s()
+    took = [took_s(lambda: decided.append(policy.decide(view))) for _ in range(2)]
+    assert min(took) < 4 * reference_s()
+    assert decided[0].assignments
+    assert len(decided[0].assignments) + len(decided[0].waiting) == JOBS
 
 
 @every_policy
