@@ -29,7 +29,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.emulated_servers import emulate_servers
 from ekya.fleet.run.loan_file import read_loans
-from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import summarise_servers
 from ekya.fleet.servers_file import Servers, load_servers
@@ -64,7 +64,7 @@ def quietly(_batch: Batch, _turn: StepResult) -> None:
 
 
 def played(
-    folder: Path, which: Servers, tier: str | None, seed: int, failures: Sequence[Failure] = ()
+    folder: Path, which: Servers, tier: str | None, seed: int, failures: Sequence[ServerDeath] = ()
 ) -> dict[str, Any]:
     """Executes one run and returns its summary."""
     run = ServersFolder.create(folder, "run")
@@ -114,7 +114,7 @@ def main(
         which = servers(folder, mb_s, trained)
         fleet = which.servers[0].fleet
         half_us = round((fleet.windows or 0) * fleet.window_s / 2 * US_PER_S)
-        failures = [Failure(SiteName(which.sites[-1]), half_us)] if fail else []
+        failures = [ServerDeath(SiteName(which.sites[-1]), half_us)] if fail else []
         for seed in chosen:
             for name, finds in tiers.items():
                 told = row(name, seed, played(folder, which, finds, seed, failures))

@@ -29,7 +29,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.lending import ARRIVED
 from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers import ServerDeath
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace
 from ekya.simulation.trace.generator_parameters import DEFAULT_PARAMETERS, GeneratorParameters
@@ -76,7 +76,7 @@ FLEETS: Mapping[str, Fleet] = {
 
 
 def play(
-    fleet: str, seed: int, scheduler: str, tier: str | None, failures: Sequence[Failure] = ()
+    fleet: str, seed: int, scheduler: str, tier: str | None, failures: Sequence[ServerDeath] = ()
 ) -> PlayedServers:
     """Plays a seed with one tier or none."""
     broker = None if tier is None else TIERS[tier]
@@ -102,7 +102,7 @@ def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
 def failed(fleet: str, seed: int, scheduler: str, tier: str, lent: PlayedServers) -> dict[str, Any]:
     """Returns the outcomes of loans when the host of the first one dies while it trains."""
     first = lent.loans[0].loan
-    dies = Failure(first.server, (first.begins_us + first.ends_us) // 2)
+    dies = ServerDeath(first.server, (first.begins_us + first.ends_us) // 2)
     died = play(fleet, seed, scheduler, tier, [dies])
     others = [
         value

@@ -49,7 +49,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName
-from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
@@ -258,9 +258,9 @@ def trials(
     console: Console, fleet: FleetConfig, trained: Sequence[int], seeds: Sequence[int], ways: Sequence[Way]
 ) -> Iterator[Row]:
     """Yields these ways, for each seed and number of blocks."""
-    with bars_of(console) as bars, emulated_fleet(SHARES) as nodes:
+    with bars_of(console) as bars, emulated_cluster(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
-        trainer = RayFleetTrainer(nodes.nodes, Processes(CpuShares(cpu_limit())))
+        trainer = RayFleetTrainer(nodes.nodes(), Processes(CpuShares(cpu_limit())))
         for seed in seeds:
             base = base_model(fleet, seed)
             training, validation = crops_of(fleet, seed)

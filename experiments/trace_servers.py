@@ -14,7 +14,7 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Sizes
 from ekya.fleet.run.desk import LoanDesk, Made
 from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
+from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.planning.schedulers.scheduler import Scheduler
 from ekya.simulation.executor import VirtualExecutor
 from ekya.simulation.trace.estimates import Estimates
@@ -74,7 +74,7 @@ def play_servers(
     scheduler: Scheduler,
     broker: Broker | None,
     links: Links,
-    failures: Sequence[Failure] = (),
+    failures: Sequence[ServerDeath] = (),
     sizes: Sizes = SIZES,
     seed: int = 0,
 ) -> PlayedServers:
@@ -98,7 +98,7 @@ def _world(server: TraceServer) -> TraceWorld:
     return TraceWorld(server.trace, conditions.loop_options(server.trace), estimates)
 
 
-def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: Sizes) -> ServerSpec:
+def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: Sizes) -> ServerRun:
     options = server.conditions.loop_options(server.trace)
     executor = VirtualExecutor(world, options.checkpoint_delay_us or 0)
 
@@ -107,7 +107,7 @@ def _spec(server: TraceServer, world: TraceWorld, scheduler: Scheduler, sizes: S
         executor.charge(server.conditions.planning_us)
         return made
 
-    return ServerSpec(
+    return ServerRun(
         terms=server.terms,
         executor=executor,
         journal=NoJournal(),

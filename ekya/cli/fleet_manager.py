@@ -19,7 +19,7 @@ from ekya.fleet.policy.places import Node
 if TYPE_CHECKING:
     from ekya.fleet.fitting.measured import MeasuredModels
     from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
-    from ekya.fleet.run.deep_edge.cluster import Nodes
+    from ekya.fleet.run.cluster import Cluster
     from ekya.fleet.run.deep_edge.folder_store import FolderStore
     from ekya.fleet.run.training.trainer import RayFleetTrainer
 
@@ -70,7 +70,7 @@ def manager(config: ManagerConfig, output: Output) -> None:
     from ekya.fleet.fitting.points_file import read_points, read_tried
     from ekya.fleet.policy.deep_edge.stopping import StopRule
     from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Terms
-    from ekya.fleet.run.deep_edge.cluster import edge_cluster
+    from ekya.fleet.run.cluster import open_cluster
     from ekya.fleet.run.deep_edge.folder_store import read_stores
     from ekya.fleet.run.deep_edge.launcher import Launcher
     from ekya.fleet.run.deep_edge.manager import EdgeManager
@@ -98,9 +98,9 @@ def manager(config: ManagerConfig, output: Output) -> None:
     kept = _PointsFile(config.points)
     with ExitStack() as stack:
         backend = stack.enter_context(chosen.backend.open(1))
-        nodes = stack.enter_context(edge_cluster(config.address, emulated))
-        output.say(f"Nodes: {', '.join(sorted(nodes()))}.")
-        trainer = RayFleetTrainer(nodes(), Processes(backend))
+        cluster = stack.enter_context(open_cluster(config.address, emulated))
+        output.say(f"Nodes: {', '.join(sorted(cluster.nodes()))}.")
+        trainer = RayFleetTrainer(cluster.nodes(), Processes(backend))
         stack.callback(trainer.close)
         server = EdgeManager(policy, Launcher(trainer), StopRule(), config.silent, learned=kept.add)
         stack.callback(server.close)
@@ -117,7 +117,7 @@ def manager(config: ManagerConfig, output: Output) -> None:
                 server,
                 stores,
                 None if work is None else Offline(work, backend, kept.add),
-                lambda node: _admit(node, trainer, nodes, models),
+                lambda node: _admit(node, trainer, cluster, models),
                 watches,
             ),
             config.host,
@@ -193,8 +193,8 @@ def _require_same_work(
             )
 
 
-def _admit(node: Node, trainer: "RayFleetTrainer", nodes: "Nodes", models: "MeasuredModels") -> None:
-    there = nodes()
+def _admit(node: Node, trainer: "RayFleetTrainer", cluster: "Cluster", models: "MeasuredModels") -> None:
+    there = cluster.nodes()
     if node.name not in there:
         known = ", ".join(sorted(there)) or "none"
         raise UserError(f"node={node.name}: there is no such Ray node; there is {known}")

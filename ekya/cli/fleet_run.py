@@ -14,17 +14,18 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
+from ekya.cli.fail_option import read_failing
 from ekya.cli.options import Clock
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, seconds_to_us, us_to_seconds
-from ekya.fleet.policy.names import SiteName
+from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.results.report.words import NONE, percent, points
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
     from ekya.control.loop import Observer
-    from ekya.fleet.run.servers import Failure
+    from ekya.fleet.run.servers import ServerDeath
     from ekya.fleet.run.servers_folder import ServersFolder
     from ekya.fleet.run.servers_summary import RanServers
     from ekya.fleet.servers_file import Servers
@@ -89,7 +90,7 @@ def run(config: FleetRunConfig, output: Output) -> None:
     options = {"scheduler": config.scheduler, "window_s": config.window, "windows": config.windows}
     changes = {key: value for key, value in options.items() if value is not None}
     servers = load_servers(config.servers or shipped_path(DEFAULT_SERVERS), changes)
-    failures = read_failures(config.fail or (), servers)
+    failures = _failures(config.fail or (), servers)
     for server in servers.servers:
         require_world(server.fleet, server.fleet.scheduler, config.clock)
         _require_by_itself(server.fleet.scheduler)
@@ -105,23 +106,15 @@ def run(config: FleetRunConfig, output: Output) -> None:
         output.say(f"Everything about this run is in {folder.path}")
 
 
-def read_failures(words: Sequence[str], servers: "Servers") -> "tuple[Failure, ...]":
-    """Parses ``--fail``: a server, and the time in seconds at which it dies.
+def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, ...]":
+    from ekya.fleet.run.servers import ServerDeath
 
-    Raises:
-        UserError: a value has another form, or the server does not exist.
-    """
-    from ekya.fleet.run.servers import Failure
-
-    failures = []
-    for word in words:
-        site, at, time_s = word.rpartition("@")
-        if not at or not time_s.replace(".", "", 1).isdecimal():
-            raise UserError(f"--fail {word}: write SITE@SECONDS")
-        if site not in servers.sites:
-            raise UserError(f"--fail {word}: there is no server {site}; they are {', '.join(servers.sites)}")
-        failures.append(Failure(SiteName(site), seconds_to_us(float(time_s))))
-    return tuple(failures)
+    failures = read_failing(words, "SITE", returns=False)
+    for failing in failures:
+        if failing.name not in servers.sites:
+            known = ", ".join(servers.sites)
+            raise UserError(f"--fail {failing.name}: there is no server {failing.name}; they are {known}")
+    return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
 
 
 def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
@@ -173,7 +166,7 @@ def _run_emulated(
     config: FleetRunConfig,
     servers: "Servers",
     tier: str | None,
-    failures: "Sequence[Failure]",
+    failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.fleet.policy.tiers import TIERS
@@ -196,12 +189,13 @@ def _run_live(
     config: FleetRunConfig,
     servers: "Servers",
     tier: str | None,
-    failures: "Sequence[Failure]",
+    failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.cli.fleet_from_options import require_credentials
     from ekya.config.run_options import RunOptions
-    from ekya.fleet.run.live.live_servers import nodes_at, nodes_here, run_live_servers
+    from ekya.fleet.run.cluster import open_cluster
+    from ekya.fleet.run.live.live_servers import STORE_BYTES, run_live_servers
 
     if config.address is None:
         _require_capacity(servers, config.shares)
@@ -210,11 +204,12 @@ def _run_live(
     for server in servers.servers:
         require_credentials(server.fleet)
     options = RunOptions(seed=config.seed, runs=config.runs, name=config.name, shares=config.shares)
-    with nodes_here(servers) if config.address is None else nodes_at(config.address, servers) as nodes:
+    nodes = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
+    with open_cluster(config.address, nodes, STORE_BYTES) as cluster:
         folder = _folder(config, servers)
         with bars_of(console) as bars:
             follow = _followed(servers, bars)
-            return run_live_servers(folder, servers, tier, failures, options, nodes, follow), folder
+            return run_live_servers(folder, servers, tier, failures, options, cluster, follow), folder
 
 
 def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":

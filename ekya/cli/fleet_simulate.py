@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ekya.cli import options as opt
 from ekya.cli.command import command
+from ekya.cli.fail_option import read_failing
 from ekya.cli.options import distinct, names, numbers
 from ekya.cli.output import Output, bars_of
 from ekya.core.errors import UserError
@@ -99,7 +100,11 @@ def simulate(config: FleetSimulateConfig, output: Output) -> None:
     from ekya.fleet.papers.worlds import Asked
     from ekya.fleet.run.profiles import load_profiles
 
-    seeds, outages = numbers(config.seeds), read_outages(config.fail or ())
+    seeds = numbers(config.seeds)
+    outages = [
+        Outage(NodeName(failing.name), failing.from_us, failing.to_us)
+        for failing in read_failing(config.fail or (), "NODE", returns=True)
+    ]
     kind = _kind(config)
     about = config.world or kind.about
     policies = _checked(names(config.policy), about, kind.policies)
@@ -153,27 +158,6 @@ def _kind(config: FleetSimulateConfig) -> "WorldKind":
         if value is not None:
             raise UserError(f"{option} {value}: {file} says it; leave {option} out")
     return own_kind(jobs, cluster, names(config.policy))
-
-
-def read_outages(words: Sequence[str]) -> tuple[Outage, ...]:
-    """Parses ``--fail``: a node, and the start and end of its outage in seconds.
-
-    Raises:
-        UserError: a value has another form.
-    """
-    outages = []
-    for word in words:
-        node, at, times = word.rpartition("@")
-        try:
-            begin_s, *end_s = (float(part) for part in times.split(":"))
-            (until_s,) = end_s or (None,)
-        except ValueError:
-            begin_s = until_s = -1.0
-        if not at or not node or begin_s < 0 or (until_s is not None and until_s <= begin_s):
-            raise UserError(f"--fail {word}: write NODE@SECONDS, or NODE@FROM:TO")
-        to_us = None if until_s is None else seconds_to_us(until_s)
-        outages.append(Outage(NodeName(node), seconds_to_us(begin_s), to_us))
-    return tuple(outages)
 
 
 def _checked(policies: tuple[str, ...], world: str, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -102,8 +102,8 @@ class ServersSpec(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """A server and its parsed fleet file."""
+class ServerConfig:
+    """A server with its parsed fleet file."""
 
     terms: ServerTerms
     fleet: FleetConfig
@@ -121,7 +121,7 @@ class Servers:
 
     name: str
     links: Links
-    servers: tuple[Server, ...]
+    servers: tuple[ServerConfig, ...]
 
     @property
     def sites(self) -> tuple[SiteName, ...]:
@@ -169,7 +169,7 @@ def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[str, object]) -> Server:
+def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[str, object]) -> ServerConfig:
     key = f"{path}: servers.{server.site}"
     named = server.fleet or spec.fleet
     if named is None:
@@ -187,7 +187,7 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
     terms = ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
     # Loans are agreed on while a plan is made, and joint retrainings are planned twice.
     alone = fleet.model_copy(update={"drift": fleet.drift.model_copy(update={"joint": False})})
-    return Server(terms, alone)
+    return ServerConfig(terms, alone)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:

@@ -5,15 +5,13 @@ import json
 import pytest
 
 from ekya import cli
-from ekya.cli.fleet_simulate import read_outages
-from ekya.core.errors import UserError
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import testbed
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models
 from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.papers.worlds import WORLDS
 from ekya.fleet.run.profiles import save_profiles
-from ekya.fleet.sim.engine import FleetEngine, Outage
+from ekya.fleet.sim.engine import FleetEngine
 
 S = 1_000_000
 
@@ -153,13 +151,6 @@ def test_fleet_simulate_after_ctrl_c_reports_finished_runs(capfd, tmp_path, monk
     assert f"Stopped after {finished} of 2 runs." in said
     assert ("Policy" in said) == bool(finished)
     assert len(json.loads(report.read_text())["runs"]) == finished
-
-
-def test_read_outages_returns_nodes_and_times() -> None:
-    assert read_outages(["a@5", "b@x@7.5:8"]) == (Outage("a", 5 * S), Outage("b@x", 7_500_000, 8 * S))
-    for wrong in ("a", "@5", "a@", "a@5:4", "a@x", "a@1:2:3", "a@-1"):
-        with pytest.raises(UserError, match="--fail"):
-            read_outages([wrong])
 
 
 def test_fleet_alone_prints_its_help(capfd) -> None:

@@ -15,7 +15,7 @@ from ekya.fleet.policy.protocol import ON_EVENTS
 from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
 from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.servers import Failure, ServerFleet
+from ekya.fleet.run.servers import ServerDeath, ServerFleet
 from ekya.models.edge.model import EdgeModel
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.simulation.trace.generate import generate_trace
@@ -142,7 +142,7 @@ def test_who_takes_no_guests_has_none() -> None:
 
 def test_what_a_dead_server_did_for_others_has_failed_where_nobody_else_has_room(lent) -> None:
     first = lent.loans[0].loan
-    alone = play(servers(), CHEAPEST, failures=[Failure(IDLE, (first.begins_us + first.ends_us) // 2)])
+    alone = play(servers(), CHEAPEST, failures=[ServerDeath(IDLE, (first.begins_us + first.ends_us) // 2)])
     assert {made.outcome for made in alone.loans} == {"idle died"}
     assert alone.accuracy[IDLE].keys() == lent.accuracy[IDLE].keys()
     assert all(windows[-1] == 0.0 for windows in alone.accuracy[IDLE].values())
@@ -154,7 +154,7 @@ def test_epochs_that_were_home_when_their_host_died_are_not_lost(lent) -> None:
     home_us = [first.next_home(epoch)[0] for epoch in (0, 2)]
     stream, window = first.offer.stream, first.offer.now_us // (first.offer.until_us // 2)
     before, after = (
-        play(servers(), CHEAPEST, failures=[Failure(IDLE, at_us)]).accuracy[BUSY][stream][window]
+        play(servers(), CHEAPEST, failures=[ServerDeath(IDLE, at_us)]).accuracy[BUSY][stream][window]
         for at_us in (home_us[0] - 1, home_us[1] + 1)
     )
     assert before < after < lent.accuracy[BUSY][stream][window]
@@ -164,7 +164,7 @@ def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch
     three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
     lives = play(three, CHEAPEST)
     first, second, *_ = (made.loan for made in lives.loans if made.loan.server == THIRD)
-    dies = Failure(THIRD, (second.begins_us + second.ends_us) // 2)
+    dies = ServerDeath(THIRD, (second.begins_us + second.ends_us) // 2)
     died = play(three, CHEAPEST, failures=[dies])
     lost = [made.loan for made in died.loans if made.outcome == "third died"]
     again = [made for made in died.loans if made.loan.offer.now_us == dies.at_us]

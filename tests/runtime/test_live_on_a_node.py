@@ -24,8 +24,8 @@ from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.guests import guest_task
-from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.gpu.backends.registry import choose_backend
 from ekya.models.edge.checkpoints import from_bytes, load_model, to_bytes
 from ekya.models.training.trainer import Retraining, RetrainingData
@@ -144,8 +144,8 @@ class Server:
 
 @pytest.fixture(scope="module")
 def nodes():
-    with emulated_fleet({EAST: 1000, WEST: 1000}) as made:
-        yield made.nodes
+    with emulated_cluster({EAST: 1000, WEST: 1000}) as made:
+        yield made.nodes()
 
 
 @pytest.fixture

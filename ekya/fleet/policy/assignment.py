@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import floor
 from typing import Literal
 
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -78,3 +79,12 @@ class Decision:
     @cached_property
     def _assignment_of(self) -> Mapping[JobName, Assignment]:
         return {assignment.job: assignment for assignment in self.assignments}
+
+
+def whole(shards: Mapping[NodeName, float], samples: int) -> dict[NodeName, int]:
+    """Rounds shards to whole samples that sum to ``samples``, by the largest remainders."""
+    rounded = {name: floor(shard) for name, shard in shards.items()}
+    rests = sorted(shards, key=lambda name: (rounded[name] - shards[name], name))
+    for name in rests[: samples - sum(rounded.values())]:
+        rounded[name] += 1
+    return rounded

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.assignment import Assignment, whole
 from ekya.fleet.policy.brokering import alone, worth
-from ekya.fleet.policy.deep_edge.task import whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan
 from ekya.fleet.policy.names import JobName, NodeName, SiteName

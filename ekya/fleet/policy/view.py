@@ -8,9 +8,7 @@ from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
-
-STRIKES = 3
-"""Number of failures after which a node does not get the same job again (Deep-Edge §IV.C.3)."""
+from ekya.fleet.policy.strikes import Strikes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +19,19 @@ class JobState:
         job: the job.
         left: remaining work at its last snapshot.
         assignment: current one; None where it waits.
-        strikes: failures under this job, by node.
+        strikes: failures of nodes under this job.
         memory: what the last decision remembers of it.
     """
 
     job: TrainJob
     left: Left
     assignment: Assignment | None = None
-    strikes: Mapping[NodeName, int] = field(default_factory=dict)
+    strikes: Strikes = field(default_factory=Strikes)
     memory: str = ""
 
     def may_use(self, node: NodeName) -> bool:
         """Returns whether the job is allowed on a node, which has not failed too often under it."""
-        return (not self.job.allowed or node in self.job.allowed) and not self.struck_out(node)
-
-    def struck_out(self, node: NodeName) -> bool:
-        """Returns whether a node has failed too often under the job."""
-        return self.strikes.get(node, 0) >= STRIKES
+        return (not self.job.allowed or node in self.job.allowed) and node not in self.strikes.out
 
 
 @dataclass(frozen=True)

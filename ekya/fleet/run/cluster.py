@@ -1,30 +1,157 @@
-"""Connection of this process, as a driver, to a running Ray cluster."""
+"""Ray nodes of a fleet: of a running cluster, of one emulated on this machine, or this machine alone."""
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import ray
+from ray.cluster_utils import Cluster as RayCluster
 
 from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.training.protocol import FleetNode
+from ekya.runtime.object_store import object_store_bytes
+from ekya.runtime.private_ray import private_ray
 from ekya.system.ray_environment import set_ray_environment
 
 ANSWERS_WITHIN_S = 5.0
 """Shorter than Ray's own attempt, which lasts a minute and prints a long message."""
 
+_STORE_BYTES = 256 * 1024**2
+
+
+class Cluster(Protocol):
+    """A Ray cluster that this process is connected to. Each node is a separate site."""
+
+    def nodes(self) -> dict[NodeName, FleetNode]:
+        """Returns the nodes that are alive."""
+
+    def fail(self, node: NodeName) -> None:
+        """Takes a node away with all its processes.
+
+        Raises:
+            UserError: its nodes are real machines.
+        """
+
 
 @contextmanager
-def joined_cluster(address: str) -> Iterator[None]:
-    """Connects this process to a Ray cluster for the duration of the block.
+def open_cluster(
+    address: str | None, share_milli: Mapping[NodeName, int], store_bytes: int = _STORE_BYTES
+) -> Iterator[Cluster]:
+    """Connects this process, as a driver, to a cluster for the duration of the block.
 
     Args:
-        address: ``HOST:PORT`` of its head; ``auto`` finds one on this machine.
+        address: ``HOST:PORT`` of a running cluster's head; ``auto`` finds one on this machine. None starts a
+            cluster here.
+        share_milli: nodes that a running cluster must have, or that are emulated here, each with its share of
+            a machine for trainings. Without nodes and address, this machine is the only node.
+        store_bytes: of each emulated node's object store.
 
     Raises:
-        UserError: there is no cluster at the address.
+        UserError: there is no cluster at the address, or it lacks a node.
     """
+    if address is not None:
+        with _joined(address):
+            cluster = _Real()
+            _require_nodes(address, share_milli, cluster.nodes())
+            yield cluster
+    elif share_milli:
+        with emulated_cluster(share_milli, store_bytes) as emulated:
+            yield emulated
+    else:
+        with _private():
+            yield _Real(NodeName(socket.gethostname()))
+
+
+class EmulatedCluster:
+    """Several Ray nodes on this machine, which are unequal by the share that trainings get on each.
+
+    Ray's own counts of processors enforce nothing: what makes a node slow here is the share backend.
+
+    Args:
+        cluster: of Ray, with its head.
+        store_bytes: of each node's object store.
+    """
+
+    def __init__(self, cluster: Any, store_bytes: int) -> None:
+        self._cluster, self._store_bytes = cluster, store_bytes
+        self._raylets: dict[NodeName, Any] = {}
+        self._nodes: dict[NodeName, FleetNode] = {}
+
+    def nodes(self) -> dict[NodeName, FleetNode]:
+        """Returns the nodes that were begun and have not failed."""
+        return dict(self._nodes)
+
+    def begin(self, name: NodeName, share_milli: int) -> FleetNode:
+        """Starts a node, or restarts one as another Ray node; it may not be ready when this returns."""
+        raylet = self._cluster.add_node(wait=False, num_cpus=1, object_store_memory=self._store_bytes)
+        self._raylets[name] = raylet
+        self._nodes[name] = FleetNode(name, SiteName(name), raylet.node_id, share_milli)
+        return self._nodes[name]
+
+    def fail(self, node: NodeName) -> None:
+        """Removes the node with all its processes."""
+        del self._nodes[node]
+        self._cluster.remove_node(self._raylets.pop(node), allow_graceful=False)
+
+
+@contextmanager
+def emulated_cluster(
+    share_milli: Mapping[NodeName, int], store_bytes: int = _STORE_BYTES
+) -> Iterator[EmulatedCluster]:
+    """Starts a cluster with one Ray node per entry and connects this process to it.
+
+    The head, on which this process is, is not one of them.
+
+    Args:
+        share_milli: of this machine's cores, by node.
+        store_bytes: of each node's object store.
+    """
+    store_bytes = object_store_bytes(store_bytes)
+    head = {"num_cpus": 0, "object_store_memory": store_bytes, "include_dashboard": False}
+    made: Any = RayCluster  # Untyped in Ray.
+    with private_ray():
+        cluster = made(initialize_head=True, head_node_args=head)
+        try:
+            emulated = EmulatedCluster(cluster, store_bytes)
+            for name, share in share_milli.items():
+                emulated.begin(name, share)
+            ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+            cluster.wait_for_nodes()
+            yield emulated
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+class _Real:
+    """Nodes of the cluster that this process is connected to, under the names of ``ray start --node-name``.
+
+    Args:
+        only: name of the only node instead; None where there may be several.
+    """
+
+    def __init__(self, only: NodeName | None = None) -> None:
+        self._only = only
+
+    def nodes(self) -> dict[NodeName, FleetNode]:
+        listed: Any = ray.nodes  # Untyped in Ray.
+        found = {}
+        for node in listed():
+            if node["Alive"]:
+                name = self._only or NodeName(node["NodeName"])
+                found[name] = FleetNode(name, SiteName(name), node["NodeID"], FULL_GPU_MILLI)
+        return found
+
+    def fail(self, node: NodeName) -> None:
+        raise UserError(f"--fail {node}: only emulated nodes are made to fail; leave out --address")
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
     set_ray_environment()
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
@@ -39,10 +166,21 @@ def joined_cluster(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def alive_nodes() -> list[dict[str, Any]]:
-    """Returns Ray's records of the live nodes; ``NodeName`` is the value of ``ray start --node-name``."""
-    listed: Any = ray.nodes  # Untyped in Ray.
-    return [node for node in listed() if node["Alive"]]
+@contextmanager
+def _private() -> Iterator[None]:
+    """Starts a cluster that is separate from any other on this machine."""
+    with private_ray():
+        ray.init(
+            "local",
+            include_dashboard=False,
+            object_store_memory=object_store_bytes(_STORE_BYTES),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def _require_answer(address: str, host: str, port: int) -> None:
@@ -50,6 +188,15 @@ def _require_answer(address: str, host: str, port: int) -> None:
         socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S).close()
     except OSError as error:
         raise _none_at(address, error.strerror or str(error)) from error
+
+
+def _require_nodes(address: str, wanted: Mapping[NodeName, int], there: Mapping[NodeName, FleetNode]) -> None:
+    for name in wanted:
+        if name not in there:
+            raise UserError(
+                f"--address {address}: no node there is called {name}; on that machine, run ray start "
+                f"--address={address} --node-name={name}"
+            )
 
 
 def _none_at(address: str, why: str) -> UserError:

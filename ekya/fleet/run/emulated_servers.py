@@ -11,10 +11,10 @@ from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.desk import LoanDesk
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.loan_file import LoanFile
-from ekya.fleet.run.servers import Failure, ServerFleet, ServerSpec
+from ekya.fleet.run.servers import ServerDeath, ServerFleet, ServerRun
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
-from ekya.fleet.servers_file import Server, Servers
+from ekya.fleet.servers_file import ServerConfig, Servers
 from ekya.pipeline.classes import with_classes
 from ekya.simulation.emulated.run import EmulatedRun, open_emulated
 from ekya.system.memory import give_back_freed
@@ -35,7 +35,7 @@ def emulate_servers(
     folder: ServersFolder,
     servers: Servers,
     broker: Broker | None,
-    failures: Sequence[Failure],
+    failures: Sequence[ServerDeath],
     seed: int,
     observe: Callable[[SiteName], Observer],
 ) -> RanServers:
@@ -74,8 +74,8 @@ def emulate_servers(
     return ran
 
 
-def _spec(server: Server, run: EmulatedRun, observe: Observer) -> ServerSpec:
-    return ServerSpec(
+def _spec(server: ServerConfig, run: EmulatedRun, observe: Observer) -> ServerRun:
+    return ServerRun(
         terms=server.terms,
         executor=run.executor,
         journal=run.journal,

@@ -25,8 +25,8 @@ AHEAD_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSpec:
-    """Specification of one server.
+class ServerRun:
+    """One server to run.
 
     Attributes:
         terms: conditions under which it is part of the fleet.
@@ -50,7 +50,7 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ServerDeath:
     """A server's death at a given time."""
 
     site: SiteName
@@ -82,9 +82,9 @@ class ServerFleet:
 
     def __init__(
         self,
-        servers: Iterable[ServerSpec],
+        servers: Iterable[ServerRun],
         desk: LoanDesk | None,
-        failures: Sequence[Failure] = (),
+        failures: Sequence[ServerDeath] = (),
     ) -> None:
         self._desk = desk
         self._failures = sorted(failures, key=lambda failure: failure.at_us)
@@ -105,7 +105,7 @@ class ServerFleet:
         for running in self._running.values():
             running.server.give_up_all()
 
-    def _begin(self, spec: ServerSpec) -> _Running:
+    def _begin(self, spec: ServerRun) -> _Running:
         server = LendingServer(
             spec.terms,
             spec.scheduler,
@@ -144,7 +144,7 @@ class ServerFleet:
         ahead_us = [min(others) + AHEAD_US] if others else []
         return min([*ahead_us, *(failure.at_us for failure in self._failures[:1])], default=None)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: ServerDeath) -> None:
         if failure.site not in self._running:
             return  # Its run had ended before.
         self._ends(failure.site, failure.at_us)

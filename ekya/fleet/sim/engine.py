@@ -13,9 +13,10 @@ from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Places
 from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.outcome import FleetOutcome, JobRecord
-from ekya.fleet.sim.physics import Interrupted, Physics, Stage
+from ekya.fleet.sim.physics import Kept, Physics, Stage
 
 IDLE_CALLS = 1000
 """Calls in a row while no job runs and nothing is to come, after which no further call will start one."""
@@ -53,23 +54,23 @@ class _Present:
     ends_us: int = 0
     resumes: bool = False
     memory: str = ""
-    strikes: dict[NodeName, int] = field(default_factory=dict)
+    strikes: Strikes = field(default_factory=Strikes)
 
-    def interrupted(self, now_us: int, failed: bool = False) -> Interrupted:
+    def interrupted(self, now_us: int, failed: bool = False) -> Kept:
         """Returns what an interruption at this time would leave of its stage."""
         if self.stage is None:
-            return Interrupted(self.left, 0)
+            return Kept(self.left, 0)
         passed_us = now_us - self.began_us
         leaves = (failed and self.stage.failed) or self.stage.kept
         if leaves is None:
-            return Interrupted(self.left, passed_us)
+            return Kept(self.left, passed_us)
         fetching_us = self.ends_us - self.stage.takes_us - self.began_us
         kept = leaves(max(0, passed_us - fetching_us))
         return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
-        left, strikes = self.interrupted(now_us).left, dict(self.strikes)
-        return JobState(self.job, left, self.assignment, strikes, self.memory)
+        left = self.interrupted(now_us).left
+        return JobState(self.job, left, self.assignment, self.strikes, self.memory)
 
 
 class FleetEngine:
@@ -184,8 +185,7 @@ class FleetEngine:
             assignment = present.assignment
             if assignment is not None and not down.isdisjoint(_nodes_of(assignment)):
                 self._interrupt(present, failed=True)
-                for node in down & _nodes_of(assignment):
-                    present.strikes[node] = present.strikes.get(node, 0) + 1
+                present.strikes = present.strikes.struck(*(down & _nodes_of(assignment)))
                 present.assignment, present.resumes = None, True
         return changed
 

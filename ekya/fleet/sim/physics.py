@@ -10,8 +10,8 @@ from ekya.fleet.policy.view import FleetView, JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """State after the interruption of a stage.
+class Kept:
+    """What the interruption of a stage leaves.
 
     Attributes:
         left: remaining work of the job at its last snapshot.
@@ -41,8 +41,8 @@ class Stage:
     left: Left | None
     moved_mb: float = 0.0
     link_cost: float = 0.0
-    kept: Callable[[int], Interrupted] | None = None
-    failed: Callable[[int], Interrupted] | None = None
+    kept: Callable[[int], Kept] | None = None
+    failed: Callable[[int], Kept] | None = None
     late_apps: int = 0
 
 

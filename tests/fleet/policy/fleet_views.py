@@ -8,6 +8,7 @@ from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
 from ekya.fleet.policy.registry import Terms
+from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Growing, Linear, Tardiness
 
@@ -94,7 +95,7 @@ def _state(random, place, nodes):
     )
     if random.random() < 0.2:
         job = replace(job, allowed=frozenset(node.name for node in random.choices(nodes, k=2)))
-    strikes = {random.choice(nodes).name: random.randint(1, 4)} if random.random() < 0.3 else {}
+    strikes = Strikes({random.choice(nodes).name: random.randint(1, 4)} if random.random() < 0.3 else {})
     return JobState(job, Left.all_of(job), None, strikes)
 
 
@@ -110,12 +111,12 @@ def later(name, view, seed):
     nodes = {name: node for name, node in view.places.nodes.items() if name != gone}
     states = []
     for state in view.jobs[:half]:
-        assignment, strikes, left = decision.of(state.job.name), dict(state.strikes), state.left
+        assignment, strikes, left = decision.of(state.job.name), state.strikes, state.left
         if assignment is not None:
             there = {*(part.node for part in assignment.parts), assignment.server}
             left = Left(max(1, left.epochs - 1), _rest(left.chunks, assignment.moves))
             if gone in there:
-                assignment, strikes[gone] = None, strikes.get(gone, 0) + 1
+                assignment, strikes = None, strikes.struck(gone)
         if any(left.chunks.values()):
             memory = decision.memory.get(state.job.name, "")
             states.append(JobState(state.job, left, assignment, strikes, memory))

@@ -190,6 +190,23 @@ def test_three_strikes_and_a_machine_is_out_of_this_update(world) -> None:
     assert {part.node for part in moved.parts} == {"a", "b"}
 
 
+def test_strikes_outlast_a_new_launch_and_end_with_the_update(world) -> None:
+    world.manager.trigger(world.store)
+    world.handle.progress = Progress("failed", 20, failures=(failure("a"),) * 2, reason="all died")
+    world.manager.look()
+    assert world.nodes == {"b", "c"}
+    world.handle.progress = Progress("failed", 20, failures=(failure("b"), failure("c")), reason="all died")
+    world.manager.look()
+    assert world.nodes == {"a"}
+    world.handle.shows(0.4, failures=(failure("a"),))
+    world.manager.look()
+    (moved,) = world.handle.moves
+    assert {part.node for part in moved.parts} == {"b", "c"}, "the third of a, and the first of the others"
+    world.manager.kill(JobName("cam"))
+    world.manager.trigger(world.store)
+    assert world.nodes == {"a", "b", "c"}
+
+
 def test_an_update_that_failed_is_launched_anew_without_who_broke_it(world) -> None:
     world.manager.trigger(world.store)
     world.handle.progress = Progress("failed", 20, failures=(failure("a"),), reason="all died")

@@ -18,9 +18,9 @@ from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.policy.waiting import Linear
+from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.deep_edge.launcher import Launcher
 from ekya.fleet.run.deep_edge.manager import EdgeManager
-from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.gpu.backends.cpu import CpuShares
@@ -65,8 +65,8 @@ class Store:
 
 
 def test_a_worker_dies_the_update_goes_on_and_ends_when_it_rises_no_more() -> None:
-    with emulated_fleet({EAST: 600, WEST: 300}) as fleet:
-        trainer, store = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2))), Store()
+    with emulated_cluster({EAST: 600, WEST: 300}) as fleet:
+        trainer, store = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2))), Store()
         policy = EdgePolicy("deep-edge", Heuristic(), Truth(), EdgeLimits(2, 8))
         manager = EdgeManager(policy, Launcher(trainer), StopRule(), silent_s=1000)
         for name, kind in ((EAST, TX2), (WEST, NANO)):

@@ -13,7 +13,7 @@ from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.sim.engine import BrokenConstraintError, FleetEngine, Outage
-from ekya.fleet.sim.physics import Interrupted, Stage
+from ekya.fleet.sim.physics import Kept, Stage
 
 S = 1_000_000
 HERE = SiteName("here")
@@ -116,7 +116,7 @@ class SnapshotsOnTheWay(EpochsOf):
     def stage(self, view, state, assignment, others):
         def kept(worked_us):
             done, lost_us = divmod(worked_us, 10 * S)
-            return Interrupted(replace(state.left, epochs=state.left.epochs - done), lost_us)
+            return Kept(replace(state.left, epochs=state.left.epochs - done), lost_us)
 
         return Stage(10 * S * state.left.epochs, None, kept=kept)
 
@@ -304,7 +304,7 @@ def test_a_policy_is_told_which_nodes_have_failed_under_a_job() -> None:
 
     class Watches(InTurn):
         def decide(self, view):
-            seen.append(dict(view.jobs[0].strikes))
+            seen.append(dict(view.jobs[0].strikes.counted))
             return super().decide(view)
 
     outages = [Outage(NodeName("one"), at_s * S, (at_s + 1) * S) for at_s in (12, 20)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.view import FleetView, JobState
-from ekya.fleet.sim.physics import Interrupted, Stage
+from ekya.fleet.sim.physics import Kept, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class AndreasPhysics:
         profiled_us = state.job.epoch_us[view.places.nodes[part.node].kind, part.gpus]
         epoch_us = profiled_us * self.pace.get(state.job.name, 1.0)
 
-        def leaves(worked_us: int, snapshots: bool) -> Interrupted:
+        def leaves(worked_us: int, snapshots: bool) -> Kept:
             done = left.begun + worked_us / epoch_us
             # An interruption never completes the last epoch, also where rounding says so.
             whole = min(int(done), left.epochs - 1)
             begun = 0.0 if snapshots else min(done - whole, 1.0)
             lost_us = round((done - whole) * epoch_us) if snapshots else 0
-            return Interrupted(replace(left, epochs=left.epochs - whole, begun=begun), lost_us)
+            return Kept(replace(left, epochs=left.epochs - whole, begun=begun), lost_us)
 
         return Stage(
             max(1, round((left.epochs - left.begun) * epoch_us)),

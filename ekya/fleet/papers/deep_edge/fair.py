@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask, whole
+from ekya.fleet.policy.assignment import Part, whole
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def point_of(view: FleetView) -> Point:
 
 def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
     """Groups interchangeable nodes into shelves, sorted."""
-    choosy = [state for state in states if state.job.allowed or state.strikes]
+    choosy = [state for state in states if state.job.allowed or state.strikes.out]
     alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
     for node in places.nodes.values():
         if node.gpus:

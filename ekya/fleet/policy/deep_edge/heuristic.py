@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import inf, sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask, whole
+from ekya.fleet.policy.assignment import Part, whole
+from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
 

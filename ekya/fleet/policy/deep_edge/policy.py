@@ -9,7 +9,8 @@ from ekya.fleet.policy.deep_edge.task import EdgePlan, EdgeTask, Solver
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
-from ekya.fleet.policy.view import STRIKES, FleetView, JobState
+from ekya.fleet.policy.strikes import STRIKES
+from ekya.fleet.policy.view import FleetView, JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class EdgePolicy:
         left_out = {
             node.name: f"it has failed {STRIKES} times under this training"
             for node in nodes
-            if state.struck_out(node.name)
+            if node.name in state.strikes.out
         }
         workers = tuple(
             node

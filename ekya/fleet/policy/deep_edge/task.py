@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import floor
 from typing import Protocol
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -80,12 +79,3 @@ class Solver(Protocol):
 
 
 NO_MEMORY = "its memory has no room for the smallest batch"
-
-
-def whole(shards: Mapping[NodeName, float], samples: int) -> dict[NodeName, int]:
-    """Rounds shards to whole samples that sum to ``samples``, by the largest remainders."""
-    rounded = {name: floor(shard) for name, shard in shards.items()}
-    rests = sorted(shards, key=lambda name: (rounded[name] - shards[name], name))
-    for name in rests[: samples - sum(rounded.values())]:
-        rounded[name] += 1
-    return rounded

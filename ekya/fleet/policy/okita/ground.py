@@ -125,7 +125,7 @@ class Task:
             for by_site in (state.left.chunks, job.chunks)
         )
         closed = ground.down
-        if job.allowed or state.strikes:
+        if job.allowed or state.strikes.out:
             closed = np.array([node is None or not state.may_use(node) for node in ground.nodes])
         return cls(state, worker, server, left, chunks, closed, now_us, slot_us)
 

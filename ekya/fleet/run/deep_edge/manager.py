@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from ekya.core.errors import UserError
@@ -16,11 +16,12 @@ from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
+from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.run.deep_edge.launcher import Launched, Launcher
 from ekya.fleet.run.deep_edge.profiler import lived
 from ekya.fleet.run.deep_edge.store import DataStore, LaunchedBy
-from ekya.fleet.run.training.protocol import Progress, TrainingFailedError
+from ekya.fleet.run.training.protocol import Failure, Progress, TrainingFailedError
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,16 +34,24 @@ class _Followed:
     """Monitoring state of a task.
 
     Attributes:
-        failures: that were handled.
+        before: failures under its former launches.
         epochs: that the Accuracy Monitor has judged.
         outlook: its last estimate.
         nodes: machines and their states when the task began.
     """
 
-    failures: int = 0
+    before: tuple[Failure, ...] = ()
     epochs: int = 0
     outlook: Outlook | None = None
     nodes: dict[NodeName, Node] = field(default_factory=dict)
+
+    def failures(self, progress: Progress) -> tuple[Failure, ...]:
+        """Returns all failures under the task."""
+        return self.before + progress.failures
+
+    def strikes(self, progress: Progress) -> Strikes:
+        """Returns its failures by machine; one that comes back keeps its own."""
+        return Strikes().struck(*(failure.node for failure in self.failures(progress)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class EdgeManager:
             UserError: no machine can train it, with the reason.
         """
         with self._lock:
-            return self._solve(job, frozenset())
+            return self._solve(job)
 
     def trigger(self, store: DataStore, launched_by: LaunchedBy = "request") -> Assignment:
         """Solves an update of a data store, fetches its samples and launches it.
@@ -140,7 +149,7 @@ class EdgeManager:
             job = store.job()
             if self._closed:
                 raise UserError(f"{job.name}: the manager is ending; start it again, and ask then")
-            assignment = self._solve(job, frozenset())
+            assignment = self._solve(job)
             self._launcher.launch(job, assignment, store, launched_by)
             self._followed[job.name] = _Followed(nodes=self.active())
             return assignment
@@ -153,7 +162,7 @@ class EdgeManager:
         """
         with self._lock:
             self._launcher.kill(job)
-            self._forget(job)
+            del self._followed[job]
 
     def close(self) -> None:
         """Ends all updates under way and refuses new ones."""
@@ -168,36 +177,30 @@ class EdgeManager:
         with self._lock:
             for name, task in self._launcher.tasks.items():
                 progress = task.progress
-                self._strike(name, progress)
                 if progress.over:
                     self._end(name, task, progress)
                 else:
-                    self._relaunch(name, task)
+                    self._relaunch(name, task, progress)
                     self._judge(name, task, progress)
-
-    def _strike(self, name: JobName, progress: Progress) -> None:
-        followed = self._followed[name]
-        for failure in progress.failures[followed.failures :]:
-            _LOG.warning("%s: %s on %s: %s", name, failure.what, failure.node, failure.reason)
-            self._resources = self._resources.struck(name, failure.node)
-        followed.failures = len(progress.failures)
 
     def _end(self, name: JobName, task: Launched, progress: Progress) -> None:
         """Hands the weights to the store; a failed update is launched again where machines remain for it."""
         if progress.state == "failed" and progress.failures:
-            out = self._resources.out(name) | {failure.node for failure in progress.failures}
+            followed = self._followed[name]
+            broke = {failure.node for failure in progress.failures}
             try:
-                self._launcher.launch_anew(name, self._solve(task.job, out))
+                assignment = self._solve(task.job, broke | followed.strikes(progress).out)
+                self._launcher.launch_anew(name, assignment)
             except UserError as error:
                 _LOG.warning("%s is not launched again: %s", name, error)
             else:
-                self._followed[name] = _Followed(nodes=self.active())
+                self._followed[name] = _Followed(followed.failures(progress), nodes=self.active())
                 return
         points = lived(task.assignment, self._followed[name].nodes, progress)
         if points:
             self._learned(points)
         self._launcher.forget(name)
-        self._forget(name)
+        del self._followed[name]
         epochs, failures, by = len(progress.epochs), len(progress.failures), task.launched_by
         try:
             trained = task.handle.result(0)
@@ -208,16 +211,16 @@ class EdgeManager:
         else:
             self._ended[name] = Ended(epochs, trained.validation_accuracy, failures, "", by)
 
-    def _relaunch(self, name: JobName, task: Launched) -> None:
+    def _relaunch(self, name: JobName, task: Launched, progress: Progress) -> None:
         """Moves a task away from excluded or silent machines; it continues from its checkpoint."""
-        assignment = task.assignment
-        used = _used(assignment)
+        out = self._followed[name].strikes(progress).out
+        used = _used(task.assignment)
         active = self._resources.active(self._now_us())
-        gone = (used & self._resources.out(name)) | (used - active.keys())
+        gone = (used & out) | (used - active.keys())
         if not gone:
             return
         try:
-            assignment = self._solve(task.job, self._resources.out(name) | gone)
+            assignment = self._solve(task.job, out | gone)
         except UserError as error:
             _LOG.warning("%s goes on as it can: %s", name, error)
             return
@@ -237,7 +240,7 @@ class EdgeManager:
             _LOG.info("%s: %s", name, followed.outlook.reason)
             task.handle.set_epochs(followed.outlook.epochs)
 
-    def _solve(self, job: TrainJob, out: frozenset[NodeName] | set[NodeName]) -> Assignment:
+    def _solve(self, job: TrainJob, out: Collection[str] = ()) -> Assignment:
         taken = {
             part.node
             for name, task in self._launcher.tasks.items()
@@ -245,7 +248,7 @@ class EdgeManager:
             for part in task.assignment.parts
         }
         active = self._resources.active(self._now_us())
-        nodes = {name: node for name, node in active.items() if name not in taken | out}
+        nodes = {name: node for name, node in active.items() if name not in taken and name not in out}
         arrived = replace(job, arrives_us=0)
         view = FleetView(0, (JobState(arrived, Left.all_of(job)),), Places(nodes))
         decision = self._policy.decide(view)
@@ -253,10 +256,6 @@ class EdgeManager:
         if assignment is None:
             raise UserError(f"{job.name}: {decision.waiting[job.name]}; tell the states of more machines")
         return assignment
-
-    def _forget(self, name: JobName) -> None:
-        self._followed.pop(name, None)
-        self._resources = self._resources.forgets(name)
 
     def _now_us(self) -> int:
         return round(self._clock() * US_PER_S)

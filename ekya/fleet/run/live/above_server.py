@@ -14,7 +14,7 @@ from ekya.fleet.run.live.desk_actor import RemoteTier
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
-from ekya.fleet.servers_file import Server
+from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.mailbox import RunClock
@@ -44,7 +44,7 @@ class AboveServer:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerConfig,
         run: OpenRun,
         shares: ShareBackend,
         desk: Any | None,

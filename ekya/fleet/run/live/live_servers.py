@@ -2,11 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -15,15 +14,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ekya.config.fleet_reading import load_fleet
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, US_PER_S
+from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.run.cluster import alive_nodes, joined_cluster
+from ekya.fleet.run.cluster import Cluster
 from ekya.fleet.run.live.desk_actor import DeskActor
 from ekya.fleet.run.live.server_actor import ServerActor
-from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
-from ekya.fleet.run.training.emulated import emulated_fleet
 from ekya.fleet.servers_file import Servers
 from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
@@ -36,30 +34,21 @@ _LOG = logging.getLogger(__name__)
 LEAD_NS = 1_500_000_000
 """Time between announcing the start to the servers and the start itself."""
 
+STORE_BYTES = 1024**3
+"""Object store of an emulated server's node."""
+
 _LOOK_S = 0.5
-_STORE_BYTES = 1024**3
 _SERVER_THREADS = 16
 """Of a server's actor: one for its run, the others for requests meanwhile."""
-
-
-class Nodes(Protocol):
-    """Ray nodes of the servers."""
-
-    @property
-    def ray_nodes(self) -> Mapping[SiteName, str]:
-        """Ray node id of each server, in hexadecimal digits."""
-
-    def fail(self, site: SiteName) -> None:
-        """Takes the node away with all its processes."""
 
 
 def run_live_servers(
     folder: ServersFolder,
     servers: Servers,
     tier: str | None,
-    failures: Sequence[Failure],
+    failures: Sequence[ServerDeath],
     options: RunOptions,
-    nodes: Nodes,
+    cluster: Cluster,
     watch: Callable[[SiteName, int], None],
 ) -> RanServers:
     """Runs all servers side by side, each on its node; this process is connected to Ray.
@@ -73,12 +62,14 @@ def run_live_servers(
         tier: name of the policy that finds loans; None: every server works alone.
         failures: nodes that are made to fail.
         options: of every server's run.
-        nodes: of the servers.
+        cluster: with a node of the name of each server.
         watch: receives the progress of each server, in microseconds of the run.
 
     Raises:
         UserError: a server found something wrong with its input before the run began.
     """
+    nodes = cluster.nodes()
+    ray_nodes = {site: nodes[NodeName(site)].ray_node_id for site in servers.sites}
     desk = None
     if tier is not None:
         desk = _here(reporting_user_errors(DeskActor, "fleet/desk"), "fleet/desk", 1).remote(
@@ -86,13 +77,13 @@ def run_live_servers(
         )
         unwrapping_user_error(lambda: ray.get(desk.ready.remote()))
     actors = {
-        server.terms.site: _at(nodes.ray_nodes[server.terms.site], server.terms.site).remote(
-            server, folder.path, options, desk, nodes.ray_nodes
+        server.terms.site: _at(ray_nodes[server.terms.site], server.terms.site).remote(
+            server, folder.path, options, desk, ray_nodes
         )
         for server in servers.servers
     }
     with loaded_frozen():
-        ran = _Watched(actors, desk, nodes, sorted(failures, key=lambda one: one.at_us), watch).run()
+        ran = _Watched(actors, desk, cluster, sorted(failures, key=lambda one: one.at_us), watch).run()
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)
         if summary is not None:
@@ -122,8 +113,8 @@ class _Watched:
 
     actors: dict[SiteName, Any]
     desk: Any | None
-    nodes: Nodes
-    failures: list[Failure]
+    cluster: Cluster
+    failures: list[ServerDeath]
     watch: Callable[[SiteName, int], None]
     ran: RanServers = field(default_factory=RanServers)
     began_s: float | None = None
@@ -196,7 +187,7 @@ class _Watched:
     def _let_fail(self, site: SiteName, under_way: Collection[SiteName]) -> None:
         if site in under_way:  # Otherwise its run had ended before.
             _LOG.warning("%s: its node is made to fail", site)
-            self.nodes.fail(site)
+            self.cluster.fail(NodeName(site))
 
     def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
         try:
@@ -248,52 +239,3 @@ def _options(kind: type[Any], name: str, threads: int, ray_node: str) -> Any:
         # Without a GPU request some versions of Ray hide all GPUs from the server, which lists them itself.
         runtime_env={"env_vars": OF_ACTOR},
     )
-
-
-class _Emulated:
-    """Servers' nodes emulated on this machine."""
-
-    def __init__(self, fleet: Any) -> None:
-        self._fleet = fleet
-        self.ray_nodes = {SiteName(name): node.ray_node_id for name, node in fleet.nodes.items()}
-
-    def fail(self, site: SiteName) -> None:
-        """Removes the node."""
-        self._fleet.fail(NodeName(site))
-
-
-class _Joined:
-    """Nodes of an existing cluster."""
-
-    def __init__(self, ray_nodes: Mapping[SiteName, str]) -> None:
-        self.ray_nodes = ray_nodes
-
-    def fail(self, site: SiteName) -> None:
-        """Refuses: nodes of an existing cluster are not taken away."""
-        raise UserError(f"--fail {site}: only emulated nodes are made to fail; leave out --address")
-
-
-@contextmanager
-def nodes_here(servers: Servers) -> Iterator[Nodes]:
-    """Starts a Ray node for every server on this machine and connects this process to them."""
-    shares = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
-    with emulated_fleet(shares, _STORE_BYTES) as fleet:
-        yield _Emulated(fleet)
-
-
-@contextmanager
-def nodes_at(address: str, servers: Servers) -> Iterator[Nodes]:
-    """Connects to a Ray cluster in which each server's node has the name of the server.
-
-    Raises:
-        UserError: there is no cluster, or a server has no node there.
-    """
-    with joined_cluster(address):
-        there = {node["NodeName"]: node["NodeID"] for node in alive_nodes()}
-        for site in servers.sites:
-            if site not in there:
-                raise UserError(
-                    f"--address {address}: no node there is called {site}; on that machine, run ray start "
-                    f"--address={address} --node-name={site}"
-                )
-        yield _Joined({site: there[site] for site in servers.sites})

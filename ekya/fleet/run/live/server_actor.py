@@ -20,7 +20,7 @@ from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.above_server import AboveServer
 from ekya.fleet.run.server import LendingServer
-from ekya.fleet.servers_file import Server
+from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.registry import choose_backend
 from ekya.runtime.open_run import open_run, start_probe
 from ekya.runtime.run_session import RunSession
@@ -39,7 +39,7 @@ class ServerActor:
 
     def __init__(
         self,
-        server: Server,
+        server: ServerConfig,
         folder: Path,
         options: RunOptions,
         desk: Any | None,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ekya.fleet.policy.assignment import Assignment, Part
+from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
 
@@ -95,14 +95,9 @@ def workers_of(part: Part) -> tuple[WorkerId, ...]:
 
 
 def apportion(total: int, weights: Mapping[NodeName, float]) -> dict[NodeName, int]:
-    """Returns whole numbers proportional to the weights that add up to the total (largest remainder)."""
-    whole = sum(weights.values())
-    exact = {key: total * weight / whole for key, weight in weights.items()}
-    counts = {key: int(value) for key, value in exact.items()}
-    missing = total - sum(counts.values())
-    for key in sorted(exact, key=lambda of: (counts[of] - exact[of], of))[:missing]:
-        counts[key] += 1
-    return counts
+    """Returns whole numbers proportional to the weights that add up to the total."""
+    of_all = sum(weights.values())
+    return whole({node: total * weight / of_all for node, weight in weights.items()}, total)
 
 
 def weight_of(parts: Mapping[NodeName, Part], node: NodeName) -> float:
@@ -170,7 +165,7 @@ def _dealt_exemplars(
 
 def _split(positions: Positions, weights: Mapping[WorkerId, float]) -> dict[WorkerId, Positions]:
     workers = sorted(weights)
-    whole = sum(weights.values())
-    shares = np.cumsum([weights[worker] / whole if whole else 1 / len(workers) for worker in workers])
+    of_all = sum(weights.values())
+    shares = np.cumsum([weights[worker] / of_all if of_all else 1 / len(workers) for worker in workers])
     cuts = np.rint(shares * len(positions)).astype(np.int64)[:-1]
     return dict(zip(workers, np.split(positions, cuts), strict=True))

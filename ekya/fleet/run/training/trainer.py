@@ -10,6 +10,7 @@ from functools import partial
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
+from ekya.fleet.policy.strikes import Strikes
 from ekya.fleet.run.training.crew import Crew, CrewLostError
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
@@ -28,7 +29,6 @@ from ekya.fleet.run.training.protocol import (
     TrainingTask,
 )
 from ekya.fleet.run.training.server import EpochEnd
-from ekya.fleet.run.training.strikes import Strikes
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Shard, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes

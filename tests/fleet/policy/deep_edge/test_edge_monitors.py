@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
 from ekya.fleet.policy.deep_edge.watching import Resources
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.places import Node, NodeState
 
 RULE = StopRule(least_gain=0.002)
@@ -60,15 +60,3 @@ def test_a_node_that_is_silent_is_not_there() -> None:
     assert resources.active(90) == {"a": node("a"), "b": node("b", 0.5)}
     assert resources.active(150) == {"b": node("b", 0.5)}
     assert resources.active(500) == {}
-
-
-def test_three_strikes_count_under_one_task_only() -> None:
-    one, two = JobName("one"), JobName("two")
-    resources = Resources(silent_us=1)
-    for _ in range(2):
-        resources = resources.struck(one, NodeName("a")).struck(two, NodeName("a"))
-    assert resources.out(one) == frozenset()
-    resources = resources.struck(one, NodeName("a")).struck(one, NodeName("b"))
-    assert resources.out(one) == {"a"}
-    assert resources.out(two) == frozenset()
-    assert resources.forgets(one).out(one) == frozenset()

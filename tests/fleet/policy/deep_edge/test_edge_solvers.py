@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge.fair import Fair
 from ekya.fleet.papers.deep_edge.force import Force
+from ekya.fleet.policy.assignment import whole
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training, max_batch
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.steps import Steps
-from ekya.fleet.policy.deep_edge.task import EdgeTask, whole
+from ekya.fleet.policy.deep_edge.task import EdgeTask
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
 

@@ -9,7 +9,7 @@ from threads_for_actors import Actor, Ray
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live import live_servers
-from ekya.fleet.run.servers import Failure
+from ekya.fleet.run.servers import ServerDeath
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 PATIENCE_S = 10.0
@@ -175,7 +175,7 @@ def test_a_server_that_dies_before_the_beginning_is_missed_by_nobody() -> None:
 
 def test_the_node_of_a_server_that_is_to_fail_fails_once() -> None:
     north, south = Server(), Server()
-    failures = [Failure(SOUTH, 10_000), Failure(SOUTH, 300_000)]
+    failures = [ServerDeath(SOUTH, 10_000), ServerDeath(SOUTH, 300_000)]
     town = Town(north, south, failures)
     after(0.1, town.actors[SOUTH].die)
     after(0.6, north.over.set)
@@ -191,7 +191,7 @@ def test_ctrl_c_stops_all_and_what_there_is_is_kept() -> None:
 
     came = []
     north, south = Server(), Server()
-    town = Town(north, south, [Failure(SOUTH, 200_000)], watch)
+    town = Town(north, south, [ServerDeath(SOUTH, 200_000)], watch)
     north.stop = lambda: after(0.5, north.over.set)  # measuring takes time
     south.stop = lambda: after(0.5, south.over.set)
     ran = town.watched.run()
@@ -205,7 +205,7 @@ def test_ctrl_c_before_the_beginning_lets_no_node_fail_and_no_time_pass(monkeypa
 
     monkeypatch.setattr(live_servers._Watched, "_begin", interrupted)
     seen = []
-    town = Town(Server(), Server(), [Failure(SOUTH, 1)], lambda site, now_us: seen.append(now_us))
+    town = Town(Server(), Server(), [ServerDeath(SOUTH, 1)], lambda site, now_us: seen.append(now_us))
     ran = town.watched.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert (town.nodes.failed, set(seen) <= {0}) == ([], True)

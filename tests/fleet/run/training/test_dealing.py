@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.dealing import Lying, apportion, deal, deal_again
-from ekya.fleet.run.training.strikes import Strikes
 from ekya.fleet.run.training.traffic import Kind, Traffic
 from ekya.fleet.run.training.workers import EpochPlan
 
@@ -119,13 +118,6 @@ def test_alone_each_worker_goes_through_its_own_crops_in_its_own_order():
         seen = shard.positions[np.concatenate(steps)]
         assert sorted(position for position in seen if position < 20) == list(shard.fresh)
         assert max(map(len, steps)) <= (5 if worker.node == A else 17)
-
-
-def test_after_three_strikes_a_node_is_out_and_one_that_is_gone_is_out_at_once():
-    strikes = Strikes().struck(A).struck(B).struck(A)
-    assert strikes.out == frozenset()
-    assert strikes.struck(A).out == {A}
-    assert strikes.lost(B).out == {B}
 
 
 def test_bytes_that_stay_on_a_node_are_counted_and_have_not_crossed():

@@ -11,7 +11,7 @@ from crews import EAST, GAMMA, WEST, bars, parted, task_of
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
-from ekya.fleet.run.training.emulated import emulated_fleet
+from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.traffic import Kind
@@ -34,13 +34,13 @@ UNEQUAL = parted(Part(EAST, chunks=2), Part(WEST, chunks=1), server=EAST)
 
 @pytest.fixture(scope="module")
 def fleet():
-    with emulated_fleet({EAST: 600, WEST: 300}) as made:
+    with emulated_cluster({EAST: 600, WEST: 300}) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def trainer(fleet):
-    made = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2)))
+    made = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     yield made
     made.close()
 
@@ -186,7 +186,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 @pytest.mark.long
 def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
     # From here on, west and east are other Ray nodes than those that the ``trainer`` fixture knows.
-    trainer = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2)))
+    trainer = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
@@ -213,7 +213,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
 @pytest.mark.long
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
     # The last test of this fleet: nothing restores the node.
-    trainer = RayFleetTrainer(fleet.nodes, Processes(CpuShares(2)))
+    trainer = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)

@@ -1,27 +1,30 @@
-"""Three-strike rule (Deep-Edge §IV.C.3): excludes nodes that were interrupted too often."""
+"""Three-strike rule (Deep-Edge §IV.C.3): excludes nodes that failed too often under one training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 STRIKES = 3
-"""Interruptions in one training after which a node is excluded."""
+"""Failures under one training after which a node is excluded from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strikes:
-    """Interruptions of one training. A machine that comes back is another Ray node and has none.
+    """Failures under one training, by node.
 
     Attributes:
-        counted: by Ray node id.
-        gone: ids of dead Ray nodes.
+        counted: by name, or by Ray node id where a machine that comes back has none.
+        gone: dead nodes.
     """
 
     counted: Mapping[str, int] = field(default_factory=dict)
     gone: frozenset[str] = frozenset()
 
-    def struck(self, node: str) -> "Strikes":
-        """Returns a copy with one more interruption of this node."""
-        return Strikes({**self.counted, node: self.counted.get(node, 0) + 1}, self.gone)
+    def struck(self, *nodes: str) -> "Strikes":
+        """Returns a copy with one more failure of a node for each time it is named."""
+        counted = dict(self.counted)
+        for node in nodes:
+            counted[node] = counted.get(node, 0) + 1
+        return Strikes(counted, self.gone)
 
     def lost(self, node: str) -> "Strikes":
         """Returns a copy in which the node is dead, so that another attempt is useless."""
