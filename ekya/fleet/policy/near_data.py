@@ -70,7 +70,7 @@ def job_of(now_us: int, spread: Spread) -> tuple[TrainJob, int]:
         chunk_mb=offer.crops_mb / chunks,
         model_mb=2 * offer.epochs * offer.trained_mb,
         worker={_UNITS: 1.0},
-        server={_SERVERS: 1.0},
+        parameter_server={_SERVERS: 1.0},
         chunks_per_slot=1.0,
     )
     return job, round(slot_s * US_PER_S)
@@ -119,7 +119,7 @@ def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan | None:
         ((site, count),) = units.items()
         reason = "there the data and what steps exchange are nearest"
         return alone(now_us, spread.offer, spread.rooms[site], count, spread.links, reason)
-    server = None if assignment.server is None else SiteName(assignment.server)
+    server = None if assignment.parameter_server is None else SiteName(assignment.parameter_server)
     if server not in crops:
         return None
     placed = replace(spread, units=units, server=server)

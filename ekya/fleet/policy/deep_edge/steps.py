@@ -36,7 +36,9 @@ class Steps:
     def of(self, workers: Sequence[Chosen], below_s: float = inf) -> Found:
         """Returns the shortest epoch; no parts and infinity where it is longer than ``below_s``."""
         samples = self._task.samples
-        updates_s = self._task.estimates.update_s([_training(*one) for one in workers], self._task.server)
+        updates_s = self._task.estimates.update_s(
+            [_training(*one) for one in workers], self._task.parameter_server
+        )
         if below_s < inf and samples > sum(
             _done(self._computing_s(*one), below_s, update_s)
             for one, update_s in zip(workers, updates_s, strict=True)
