@@ -66,7 +66,7 @@ class _Present:
             return Kept(self.left, passed_us)
         fetching_us = self.ends_us - self.stage.takes_us - self.began_us
         kept = leaves(max(0, passed_us - fetching_us))
-        return replace(kept, lost_us=kept.lost_us + min(passed_us, fetching_us))
+        return Kept(kept.left, kept.lost_us + min(passed_us, fetching_us))
 
     def state(self, now_us: int) -> JobState:
         left = self.interrupted(now_us).left

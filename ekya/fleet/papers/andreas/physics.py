@@ -1,9 +1,10 @@
 """Physics of ANDREAS's world: a job runs on GPUs of one node by its profile, with a snapshot per epoch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ekya.fleet.policy.assignment import Assignment
+from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.names import JobName
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.physics import Kept, Stage
@@ -52,7 +53,7 @@ class AndreasPhysics:
             whole = min(int(done), left.epochs - 1)
             begun = 0.0 if snapshots else min(done - whole, 1.0)
             lost_us = round((done - whole) * epoch_us) if snapshots else 0
-            return Kept(replace(left, epochs=left.epochs - whole, begun=begun), lost_us)
+            return Kept(Left(left.epochs - whole, left.chunks, begun), lost_us)
 
         return Stage(
             max(1, round((left.epochs - left.begun) * epoch_us)),
