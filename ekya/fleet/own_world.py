@@ -119,9 +119,9 @@ def _has_room(job: TrainJob, nodes: Sequence[Node]) -> bool:
         return all(sum(one.get(name, 0.0) for one in needs) <= node.capacity.get(name, 0.0) for name in names)
 
     return any(
-        fits(one, job.worker, job.server)
+        fits(one, job.worker, job.parameter_server)
         if one is other
-        else fits(one, job.worker) and fits(other, job.server)
+        else fits(one, job.worker) and fits(other, job.parameter_server)
         for one, other in product(nodes, repeat=2)
     )
 

@@ -67,7 +67,7 @@ COMPUTE = Quantity(
 )
 UPDATE = Quantity(
     "EstUpdateTime",
-    lambda point: _update(point.before, point.batch, point.batches, point.server),
+    lambda point: _update(point.before, point.batch, point.batches, point.parameter_server),
     lambda point: point.update_s,
 )
 STATE_GPU, STATE_CPU, STATE_MEM = (

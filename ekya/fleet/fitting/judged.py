@@ -112,7 +112,7 @@ def _training(point: ProfilePoint) -> Training:
 def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
     """Estimates the update time of the point's worker; of the others only batches are known and needed."""
     others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
-    return estimates.update_s([_training(point), *others], point.server)[0]
+    return estimates.update_s([_training(point), *others], point.parameter_server)[0]
 
 
 def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:

@@ -1,6 +1,7 @@
 """Parquet file of data points: the stored part of a profile, to which models are fitted again on each use."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,7 +31,9 @@ SCHEMA = pa.schema(
         ("exec_s", pa.float64()),
     ]
 )
-"""One column per field of ``ProfilePoint``."""
+"""One column per field of ``ProfilePoint``, in this order; files name the parameter server ``server``."""
+
+_FIELDS = [field.name for field in fields(ProfilePoint)]
 
 
 _TRIED = b"ekya.tried"
@@ -49,7 +52,8 @@ def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tri
         UserError: full disk, no permission and the like.
     """
     schema = SCHEMA.with_metadata({_TRIED: _SETTINGS.dump_json(list(tried))})
-    rows = _POINTS.dump_python(list(points), mode="json")
+    dumped = _POINTS.dump_python(list(points), mode="json")
+    rows = [dict(zip(SCHEMA.names, row.values(), strict=True)) for row in dumped]
     with atomic_path(path) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema), temporary)
 
@@ -86,7 +90,7 @@ def read_points(path: Path) -> list[ProfilePoint]:
         UserError: the file is missing, or is no file of points.
     """
     try:
-        return _POINTS.validate_python(_table(path).to_pylist())
+        return _POINTS.validate_python(_table(path).rename_columns(_FIELDS).to_pylist())
     except ValidationError as error:
         raise UserError(f"{path} holds incomplete profile points; profile again") from error
 

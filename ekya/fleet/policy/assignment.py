@@ -43,7 +43,7 @@ class Assignment:
     Attributes:
         job: its name.
         parts: nodes on which it trains; never empty.
-        server: node of its parameter server, where it has one.
+        parameter_server: its node, where there is one.
         moves: g_i^{rr'}(t), chunks by origin and training site, local ones included.
         mode: of its steps, where it has several workers.
         reason: one sentence for the operator.
@@ -52,7 +52,7 @@ class Assignment:
     job: JobName
     parts: tuple[Part, ...]
     reason: str = field(compare=False)
-    server: NodeName | None = None
+    parameter_server: NodeName | None = None
     moves: Mapping[tuple[SiteName, SiteName], int] = field(default_factory=dict)
     mode: Mode = "synchronous"
 

@@ -23,7 +23,7 @@ class TrainJob:
         chunk_mb: δ_i, size of a chunk.
         model_mb: π_i, exchanged by a worker and the parameter server in a slot, and moved by a migration.
         epoch_us: t_jng / E_j, length of an epoch by kind of node and number of GPUs (ANDREAS).
-        worker, server: m_i^k and n_i^k, needs of one worker and of the parameter server, by resource.
+        worker, parameter_server: m_i^k and n_i^k, needs of one worker and of it, by resource.
         chunks_per_slot: ρ_i / E_i, chunks that a worker takes through all epochs in a slot.
         allowed: nodes on which it may run; all where empty.
     """
@@ -37,7 +37,7 @@ class TrainJob:
     model_mb: float = 0.0
     epoch_us: EpochUs = field(default_factory=dict)
     worker: Mapping[str, float] = field(default_factory=dict)
-    server: Mapping[str, float] = field(default_factory=dict)
+    parameter_server: Mapping[str, float] = field(default_factory=dict)
     chunks_per_slot: float = 0.0
     allowed: frozenset[NodeName] = frozenset()
 

@@ -106,7 +106,7 @@ def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room]
         chunk_mb=offer.crops_mb / chunks,
         model_mb=2 * steps * offer.trained_mb,
         worker={_UNITS: 1.0, _guest_of(offer.site): 1.0},
-        server={_PARAMETER_SERVERS: 1.0},
+        parameter_server={_PARAMETER_SERVERS: 1.0},
         chunks_per_slot=max(chunks / work, 1e-9),
     )
     assignment = None
@@ -205,8 +205,8 @@ def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
         reason = "there the data and what steps exchange are nearest"
         return alone(now_us, offer, spread.rooms[site], count, spread.links, reason)
     # The parameter server takes a part of a worker's share: with no worker there, it is beside the largest.
-    placed = None if assignment.server is None else SiteName(assignment.server)
+    placed = None if assignment.parameter_server is None else SiteName(assignment.parameter_server)
     server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
     reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {server}"
     loan = replace(spread, units=units, server=server).loan(now_us, crops, reason)
-    return replace(loan, mode="synchronous")
+    return replace(loan, mode=assignment.mode)

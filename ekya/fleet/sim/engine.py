@@ -268,7 +268,7 @@ class FleetEngine:
 
 def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
     nodes = {part.node for part in assignment.parts}
-    return frozenset(nodes if assignment.server is None else nodes | {assignment.server})
+    return frozenset(nodes if assignment.parameter_server is None else nodes | {assignment.parameter_server})
 
 
 def _misplaced(view: FleetView, decision: Decision) -> list[str]:

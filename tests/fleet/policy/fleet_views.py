@@ -90,7 +90,7 @@ def _state(random, place, nodes):
             for gpus in range(1, 5)
         },
         worker={"gpu": float(random.randint(0, 1)), "cpu": float(random.randint(1, 3)), "ram": 2.0},
-        server={"cpu": float(random.randint(1, 3)), "ram": 4.0},
+        parameter_server={"cpu": float(random.randint(1, 3)), "ram": 4.0},
         chunks_per_slot=float(random.randint(5, 15)),
     )
     if random.random() < 0.2:
@@ -113,7 +113,7 @@ def later(name, view, seed):
     for state in view.jobs[:half]:
         assignment, strikes, left = decision.of(state.job.name), state.strikes, state.left
         if assignment is not None:
-            there = {*(part.node for part in assignment.parts), assignment.server}
+            there = {*(part.node for part in assignment.parts), assignment.parameter_server}
             left = Left(max(1, left.epochs - 1), _rest(left.chunks, assignment.moves))
             if gone in there:
                 assignment, strikes = None, strikes.struck(gone)

@@ -105,7 +105,7 @@ def test_fifo_and_drf_never_change_a_deployment(name) -> None:
     world = simulation(OkitaSetting(sites=5, jobs=8, slots=5), 1)
     deployed = {}
     for _, job, assignment in play(POLICIES[name](world), world)[1]:
-        what = {(part.node, part.workers) for part in assignment.parts}, assignment.server
+        what = {(part.node, part.workers) for part in assignment.parts}, assignment.parameter_server
         assert deployed.setdefault(job, what) == what
 
 
@@ -129,7 +129,7 @@ def test_drf_gives_equal_dominant_shares_where_everybody_can_use_them() -> None:
         if fair[task.job.name][0] < min(task.workers_at_most(), most_workers(task, ground.capacity))
     ]
     assert hungry and max(shares) <= min(hungry) + 2 * max(steps)
-    used = sum(task.server + fair[task.job.name][0] * task.worker for task in tasks)
+    used = sum(task.parameter_server + fair[task.job.name][0] * task.worker for task in tasks)
     assert (used <= capacity).all()
 
 
@@ -197,11 +197,11 @@ def listed_pa(ground, task, free, count):
     value = quality(ground, task, free, Weights())
     order = sorted(range(len(free)), key=lambda site: -value[site])
     for server in range(len(free)):
-        if (free[server] < task.server).any():
+        if (free[server] < task.parameter_server).any():
             continue
         workers = np.zeros(len(free), dtype=int)
         for site in order:
-            there = free[site] - (task.server if site == server else 0)
+            there = free[site] - (task.parameter_server if site == server else 0)
             asked = task.worker > 0
             fit = int(np.floor(there[asked] / task.worker[asked]).min())
             workers[site] = min(fit, count - workers.sum())
@@ -288,7 +288,9 @@ def test_quality_is_equation_6() -> None:
 def test_room_is_what_every_resource_leaves() -> None:
     world = simulation(OkitaSetting(sites=3, jobs=1, slots=5), 3)
     _, tasks = arrays(view_of(world))
-    task = replace(tasks[0], worker=np.array([0.0, 1.0, 4.0, 2.0]), server=np.array([1.0, 0.0, 4.0, 0.0]))
+    task = replace(
+        tasks[0], worker=np.array([0.0, 1.0, 4.0, 2.0]), parameter_server=np.array([1.0, 0.0, 4.0, 0.0])
+    )
     free = np.array([[5.0, 3.0, 16.0, 9.0], [0.0, 3.0, 16.0, 9.0], [5.0, 3.0, 6.0, 9.0]])
     assert room(free, task).tolist() == [3, 3, 1]
     assert server_room(free, task).tolist() == [3, -1, 0]
@@ -316,7 +318,7 @@ def workers_of(policy, view):
 def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
     """They are those of a decision about the jobs that have arrived by then, without what comes later."""
     played = [
-        (slot, job, assignment.parts, assignment.server)
+        (slot, job, assignment.parts, assignment.parameter_server)
         for slot, job, assignment in play(made("oasis-fixed", world), world)[1]
     ]
     first = min(job.arrives_us for job in world.jobs)
@@ -324,7 +326,7 @@ def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
     bounds = Bounds.of(world.jobs, SLOT_US)
     alone = play(OasisFixed(SLOT_US, bounds), replace(world, jobs=early))[1]
     for slot, job, assignment in alone:
-        assert (slot, job, assignment.parts, assignment.server) in played
+        assert (slot, job, assignment.parts, assignment.parameter_server) in played
 
 
 def test_the_testbed_is_scheduled_too() -> None:

@@ -82,7 +82,9 @@ class Store:
     def job(self):
         able = {"trains": 1.0}
         waiting = Linear(1.0, 0.0)
-        return TrainJob(JobName("cam"), 0, 20, waiting, {HERE: 3855}, worker=able, server={"serves": 1.0})
+        return TrainJob(
+            JobName("cam"), 0, 20, waiting, {HERE: 3855}, worker=able, parameter_server={"serves": 1.0}
+        )
 
     def task(self, assignment):
         return "samples of", assignment
@@ -149,7 +151,7 @@ def test_an_update_is_spread_over_the_machines_by_their_states(world) -> None:
     ((task, assignment, _),) = world.trainer.started
     assert task == ("samples of", assignment)
     assert world.nodes == {"a", "b", "c"}
-    assert assignment.server == "ps"
+    assert assignment.parameter_server == "ps"
     assert sum(part.chunks for part in assignment.parts) == 3855
     with pytest.raises(UserError, match="task cam is under way"):
         world.manager.trigger(world.store)
@@ -255,7 +257,7 @@ def test_what_a_training_shows_of_its_machines_is_learned(world) -> None:
     ((point,),) = world.points
     assert (point.kind, point.compute_s, point.update_s) == (TX2, 0.2, 0.5)
     assert point.batches == tuple(part.batch for part in assignment.parts)
-    assert (point.before, point.server) == (MACHINES[0].state, MACHINES[3].state)
+    assert (point.before, point.parameter_server) == (MACHINES[0].state, MACHINES[3].state)
     world.manager.trigger(world.store)
     world.handle.shows(0.4, 0.5, work=work, failures=(failure("b"),))
     world.handle.progress = replace(world.handle.progress, state="done")

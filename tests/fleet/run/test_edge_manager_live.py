@@ -48,7 +48,13 @@ class Store:
         chunks = {SiteName("here"): 60}
         needs = {"trains": 1.0}
         return TrainJob(
-            JobName("job"), 0, EPOCHS, Linear(1.0, 0.0), chunks, worker=needs, server={"serves": 1.0}
+            JobName("job"),
+            0,
+            EPOCHS,
+            Linear(1.0, 0.0),
+            chunks,
+            worker=needs,
+            parameter_server={"serves": 1.0},
         )
 
     def task(self, assignment):

@@ -37,7 +37,10 @@ class EdgePhysics:
             trained = sum(part.chunks for part in assignment.parts)
             if trained != samples:
                 faults.append(f"{assignment.job} trains {trained} of {samples} samples")
-            if assignment.server is None or view.places.nodes[assignment.server].kind not in SERVERS:
+            if (
+                assignment.parameter_server is None
+                or view.places.nodes[assignment.parameter_server].kind not in SERVERS
+            ):
                 faults.append(f"{assignment.job} has no parameter server")
             for part in assignment.parts:
                 faults += self._part_faults(view, part)
@@ -69,14 +72,17 @@ class EdgePhysics:
         self, nodes: Mapping[NodeName, Node], assignment: Assignment, others: Sequence[Assignment] = ()
     ) -> list[float]:
         """Returns epochTime_i of each part, in whole steps; a smaller last batch takes a full update."""
-        sharing = [assignment, *(other for other in others if other.server == assignment.server)]
+        sharing = [
+            assignment,
+            *(other for other in others if other.parameter_server == assignment.parameter_server),
+        ]
         parts = [part for one in sharing for part in one.parts]
         computing_s = [self.compute_s(nodes[part.node], part) for part in parts]
         steps = [
             (part.batch * each_s, self._after(nodes[part.node], part).cpu)
             for part, each_s in zip(parts, computing_s, strict=True)
         ]
-        server = assignment.server
+        server = assignment.parameter_server
         if server is None:
             raise ValueError(f"{assignment.job} has no parameter server")
         updating_s = laws.update_s(SERVERS[nodes[server].kind], self.truth[server].cpu, steps)

@@ -9,7 +9,7 @@ from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT,
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.registry import THROTTLING, Terms
 
@@ -80,7 +80,9 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
 
 
-def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], seed: int = 0) -> list[Judged]:
+def judged_server(
+    train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint], seed: int = 0
+) -> list[Judged]:
     """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):
@@ -92,6 +94,6 @@ def judged_server(train: Sequence[ServerPoint], test: Sequence[ServerPoint], see
     return rows
 
 
-def _of_server(point: ServerPoint) -> tuple[float, ...]:
+def _of_server(point: ParameterServerPoint) -> tuple[float, ...]:
     pushes = sum(1 / batch for batch in point.batches)
     return (point.before.cpu, point.before.mem, len(point.batches), pushes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint, ServerPoint
+from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
@@ -86,7 +86,7 @@ def edge_experiment(
         Linear(1.0, 0.0),
         chunks={SITE: SAMPLES},
         worker=_TRAINS,
-        server=_SERVES,
+        parameter_server=_SERVES,
     )
     return EdgeExperiment(seed, Places(nodes), truth, job)
 
@@ -132,7 +132,7 @@ def profile_points(
     return points
 
 
-def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ServerPoint]:
+def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ParameterServerPoint]:
     """Draws data points of the parameter server, likewise."""
     rng = np.random.default_rng([seed, 2])
     points = []
@@ -141,7 +141,7 @@ def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[Ser
         others = [_companion(rng) for _ in range(rng.integers(1, 5))]
         after = laws.server_after(SERVERS[PI], state, [step for _, step in others])
         batches = tuple(size for size, _ in others)
-        points.append(ServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
+        points.append(ParameterServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
     return points
 
 

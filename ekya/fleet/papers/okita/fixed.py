@@ -132,14 +132,14 @@ class _Slot:
         place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
         for task in tasks:
             assignment = task.state.assignment
-            if assignment is None or assignment.server is None:
+            if assignment is None or assignment.parameter_server is None:
                 slot.waiting.append(task)
                 continue
             workers = np.zeros(len(ground.sites), dtype=np.int64)
             for part in assignment.parts:
                 workers[place_of[part.node]] += part.workers
             reason = f"it keeps its {int(workers.sum())} workers to its end"
-            slot._assign(task, workers, place_of[assignment.server], reason)
+            slot._assign(task, workers, place_of[assignment.parameter_server], reason)
         return slot
 
     def starts(self, task: Task, count: int) -> bool:
@@ -173,9 +173,9 @@ def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[i
     there = np.maximum(capacity, ROUNDING)
     most = [max(1, min(task.workers_at_most(), most_workers(task, ground.capacity))) for task in tasks]
     counts = [0] * len(tasks)
-    left = capacity - sum((task.server for task in tasks), np.zeros(len(capacity)))
+    left = capacity - sum((task.parameter_server for task in tasks), np.zeros(len(capacity)))
     a_worker = [float((task.worker / there).max()) for task in tasks]
-    shares = [float((task.server / there).max()) for task in tasks]
+    shares = [float((task.parameter_server / there).max()) for task in tasks]
     hungry = sorted(range(len(tasks)), key=lambda at: (tasks[at].job.arrives_us, tasks[at].job.name))
     while hungry:
         next_one = min(hungry, key=lambda at: shares[at])

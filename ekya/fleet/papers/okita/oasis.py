@@ -138,11 +138,11 @@ class Bounds:
             if not stake:
                 continue
             slots = ceil(sum(job.chunks.values()) / job.chunks_per_slot)
-            needs = [*job.worker.items(), *job.server.items()]
+            needs = [*job.worker.items(), *job.parameter_server.items()]
             for name, amount in needs:
                 if amount > 0:
                     highest[name] = max(highest.get(name, 0.0), stake / amount)
-            units = sum(job.worker.values()) * slots + sum(job.server.values())
+            units = sum(job.worker.values()) * slots + sum(job.parameter_server.values())
             if units > 0:
                 lowest = min(lowest, stake / (4 * units))
         return cls(lowest if highest else 1.0, highest)
@@ -242,7 +242,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
     # Lower bound: all workers and one parameter server on free resources.
     nothing = np.zeros_like(ground.capacity)
     cheapest = wanted * prices(ground, task, task.worker, nothing).min()
-    least = (cheapest + prices(ground, task, task.server, nothing).min()) * (1 - 1e-9)
+    least = (cheapest + prices(ground, task, task.parameter_server, nothing).min()) * (1 - 1e-9)
     rooms, units, servers, server_costs = [], [], [], []
     best, best_cost, untouched = None, inf, 0
     for length in range(1, _LONGEST + 1):
@@ -285,7 +285,7 @@ def _slot(
     wanted = task.workers_at_most()
     unit = prices(ground, task, task.worker, taken)[order]
     alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
-    at_server = np.where(beside >= 0, prices(ground, task, task.server, taken), inf)[order]
+    at_server = np.where(beside >= 0, prices(ground, task, task.parameter_server, taken), inf)[order]
     server = int(order[np.argmin(at_server)])
     if beside[server] < 0:
         return np.zeros_like(alone), unit, server, 0.0

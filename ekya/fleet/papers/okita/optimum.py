@@ -185,7 +185,8 @@ class _Model:
                         int(slot.workers[site]): jobs[slot.job].worker.get(resource, 0.0) for slot in there
                     }
                     servers = {
-                        int(slot.server[site]): jobs[slot.job].server.get(resource, 0.0) for slot in there
+                        int(slot.server[site]): jobs[slot.job].parameter_server.get(resource, 0.0)
+                        for slot in there
                     }
                     self._rows.append(({**workers, **servers}, -np.inf, capacity))
 

@@ -54,8 +54,8 @@ class OkitaPhysics:
                 moved_mb += job.chunk_mb * chunks
                 cost += view.places.mb_cost(origin, target) * job.chunk_mb * chunks
         nodes = view.places.nodes
-        if assignment.server is not None:
-            server_site = nodes[assignment.server].site
+        if assignment.parameter_server is not None:
+            server_site = nodes[assignment.parameter_server].site
             for part in assignment.parts:
                 site = nodes[part.node].site
                 if site != server_site:
@@ -101,7 +101,7 @@ def _data_faults(view: FleetView, state: JobState, assignment: Assignment) -> li
                 f"(2b) workers of {job.name} at {site} are sent {chunks} chunks "
                 f"and have time for {room.get(site, 0.0):g}"
             )
-    if assignment.server is None:
+    if assignment.parameter_server is None:
         faults.append(f"(2c) {job.name} is active without a parameter server")
     if not any(chunks > 0 for chunks in sent.values()):
         faults.append(f"(2e) {job.name} is active and trains nothing")
@@ -119,9 +119,9 @@ def _resource_faults(view: FleetView, assignments: Sequence[Assignment]) -> list
             for resource, amount in job.worker.items():
                 key = part.node, resource
                 used[key] = used.get(key, 0.0) + amount * part.workers
-        if assignment.server is not None:
-            for resource, amount in job.server.items():
-                key = assignment.server, resource
+        if assignment.parameter_server is not None:
+            for resource, amount in job.parameter_server.items():
+                key = assignment.parameter_server, resource
                 used[key] = used.get(key, 0.0) + amount
     faults = []
     for (name, resource), amount in sorted(used.items()):

@@ -157,7 +157,7 @@ def _job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
         chunk_mb=rng.uniform(20.0, 60.0),
         model_mb=rng.uniform(30.0, 575.0),
         worker=worker,
-        server=server,
+        parameter_server=server,
         chunks_per_slot=float(rng.integers(5, 16)),
     )
     chunks = {site: int(rng.integers(10, 21)) for site in _sites(setting.sites)}
@@ -188,7 +188,7 @@ def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
         chunk_mb=_TESTBED_CHUNK_MB,
         model_mb=model_mb,
         worker=needs[0],
-        server=needs[1],
+        parameter_server=needs[1],
         chunks_per_slot=float(rng.integers(5, 16)),
     )
 

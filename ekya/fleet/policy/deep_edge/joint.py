@@ -2,20 +2,22 @@
 
 Algorithm 1 removes a worker whose application would be late; this solver throttles the worker instead, to the
 largest share of the processor at which the application keeps its deadline. Algorithm 1 removes only the
-slowest worker; this solver tries each, starting from the whole cluster and from the best single worker.
+slowest worker; this solver tries each (of more than eight, the slowest and those that push most often),
+starting from the whole cluster and from the best single worker.
 Algorithm 1 rounds shards to samples; this solver gives whole steps.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.steps import Chosen, Steps
+from ekya.fleet.policy.deep_edge.steps import Chosen, Found, Steps
 from ekya.fleet.policy.deep_edge.task import NO_MEMORY, EdgePlan, EdgeTask
 from ekya.fleet.policy.places import Node
 
-_Found = tuple[tuple[Part, ...], float]
+_ENDS = 4
+"""Workers from the end of an order that are tried in a round, where there are many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +67,49 @@ class Joint:
             why = late
         return why
 
-    def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> _Found:
+    def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> Found:
         """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
         best, there = steps.of(chosen), chosen
         while self.searches and len(there) > 1:
-            smaller = [[one for one in there if one is not gone] for gone in there]
-            found = [steps.of(some) for some in smaller]
-            at = min(range(len(found)), key=lambda place: found[place][1])
-            if found[at][1] >= best[1]:
+            tried = _promising(steps, there, fast=False)
+            smaller = ([one for one in there if one is not gone] for gone in tried)
+            if (found := _shorter(steps, smaller, best[1])) is None:
                 break
-            best, there = found[at], smaller[at]
+            best, there = found
         return best
 
-    def _grown(self, steps: Steps, chosen: list[Chosen]) -> _Found:
+    def _grown(self, steps: Steps, chosen: list[Chosen]) -> Found:
         """Starts with the best single worker and adds one at a time, as long as the epoch gets shorter."""
         there: list[Chosen] = []
-        best: _Found = ((), inf)
+        best: Found = ((), inf)
         while len(there) < len(chosen):
-            larger = [[*there, one] for one in chosen if one not in there]
-            found = [steps.of(some) for some in larger]
-            at = min(range(len(found)), key=lambda place: found[place][1])
-            if found[at][1] >= best[1]:
+            tried = _promising(steps, [one for one in chosen if one not in there], fast=True)
+            larger = ([*there, one] for one in tried)
+            if (found := _shorter(steps, larger, best[1])) is None:
                 break
-            best, there = found[at], larger[at]
+            best, there = found
         return best
+
+
+def _promising(steps: Steps, workers: list[Chosen], fast: bool) -> list[Chosen]:
+    """Returns the workers to add or, if not ``fast``, to remove: of many those at the ends of two orders.
+
+    Those are the compute time of a sample, and the batch: with small batches a worker pushes often, which
+    makes the updates of the others longer.
+    """
+    if len(workers) <= 2 * _ENDS:
+        return workers
+    by_time = sorted(workers, key=steps.sample_s, reverse=not fast)[:_ENDS]
+    by_batch = sorted(workers, key=lambda one: one[1], reverse=fast)[:_ENDS]
+    names = {node.name for node, _, _ in (*by_time, *by_batch)}
+    return [one for one in workers if one[0].name in names]
+
+
+def _shorter(steps: Steps, sets: Iterable[list[Chosen]], below_s: float) -> tuple[Found, list[Chosen]] | None:
+    """Returns the set with the shortest epoch below a time; None where there is none."""
+    best = None
+    for workers in sets:
+        found = steps.of(workers, below_s)
+        if found[1] < below_s:
+            best, below_s = (found, workers), found[1]
+    return best

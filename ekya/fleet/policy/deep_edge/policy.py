@@ -49,7 +49,9 @@ class EdgePolicy:
 
     def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> Assignment | str:
         job, nodes = state.job, [node for _, node in sorted(view.places.nodes.items())]
-        server = next((node for node in nodes if _holds(node, job.server) and state.may_use(node.name)), None)
+        server = next(
+            (node for node in nodes if _holds(node, job.parameter_server) and state.may_use(node.name)), None
+        )
         if server is None:
             return "no machine that could be the parameter server works"
         left_out = {

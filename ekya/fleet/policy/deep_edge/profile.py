@@ -14,7 +14,7 @@ class ProfilePoint:
         before: X_i^initial, used by the stressors and the application.
         batch: b_i.
         batches: B, of all workers, including this one.
-        server: X_ps, of the parameter server.
+        parameter_server: X_ps.
         share_milli: of the processor time that an unthrottled training would take.
         compute_s: t_i^compute, forward and backward pass, per sample.
         update_s: t_i^update, push, update and pull, per step.
@@ -27,7 +27,7 @@ class ProfilePoint:
     before: NodeState
     batch: int
     batches: tuple[int, ...]
-    server: NodeState
+    parameter_server: NodeState
     share_milli: int
     compute_s: float
     update_s: float
@@ -71,7 +71,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPoint:
+class ParameterServerPoint:
     """Measurement of a parameter server under stress.
 
     Attributes:

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.deep_edge.estimates import Training
@@ -11,6 +12,9 @@ from ekya.fleet.policy.places import Node
 
 Chosen = tuple[Node, int, int]
 """A worker, its batch and its share."""
+
+Found = tuple[tuple[Part, ...], float]
+"""Parts with a shard, and the epoch in seconds."""
 
 _HALVINGS = 40
 """Bisections in the search for the shortest epoch, to less than a billionth of the initial range."""
@@ -29,10 +33,17 @@ class Steps:
         self._task = task
         self._known: dict[tuple[str, int, int], list[float]] = {}
 
-    def of(self, workers: Sequence[Chosen]) -> tuple[tuple[Part, ...], float]:
-        """Returns the parts of workers with a non-empty shard, and the epoch in seconds."""
+    def of(self, workers: Sequence[Chosen], below_s: float = inf) -> Found:
+        """Returns the shortest epoch; no parts and infinity where it is longer than ``below_s``."""
         samples = self._task.samples
-        updates_s = self._task.estimates.update_s([_training(*one) for one in workers], self._task.server)
+        updates_s = self._task.estimates.update_s(
+            [_training(*one) for one in workers], self._task.parameter_server
+        )
+        if below_s < inf and samples > sum(
+            _done(self._computing_s(*one), below_s, update_s)
+            for one, update_s in zip(workers, updates_s, strict=True)
+        ):
+            return (), inf
         batches_s = [
             [each + update_s for each in self._computing_s(*one)]
             for one, update_s in zip(workers, updates_s, strict=True)
@@ -50,6 +61,10 @@ class Steps:
                 parts.append(Part(node.name, workers=1, chunks=given, batch=batch, share_milli=share))
         return tuple(parts), high_s
 
+    def sample_s(self, worker: Chosen) -> float:
+        """Returns the compute time of a sample in a whole batch."""
+        return self._computing_s(*worker)[-1] / worker[1]
+
     def _computing_s(self, node: Node, batch: int, share: int) -> list[float]:
         """Returns the seconds of batches of 1, 2, ... samples up to the worker's batch; non-decreasing."""
         key = node.name, batch, share
@@ -65,9 +80,16 @@ def _training(node: Node, batch: int, share: int) -> Training:
     return Training(node.kind, node.state, batch, share)
 
 
-def _done(batches_s: Sequence[float], within_s: float) -> int:
-    """Returns the samples that a worker can train in a time: whole steps, and a smaller last batch."""
+def _done(batches_s: Sequence[float], within_s: float, update_s: float = 0.0) -> int:
+    """Returns the samples that a worker can train in a time: whole steps, and a smaller last batch.
+
+    Args:
+        batches_s: times of batches of 1, 2, ... samples.
+        within_s: the time.
+        update_s: of an update, if the times of batches are without.
+    """
+    step_s = batches_s[-1] + update_s
     # The tolerance keeps rounding from losing a step where the time is a multiple of a step.
-    steps = int(within_s / batches_s[-1] * (1 + 1e-12))
-    rest_s = within_s - steps * batches_s[-1]
+    steps = int(within_s / step_s * (1 + 1e-12))
+    rest_s = within_s - steps * step_s - update_s
     return steps * len(batches_s) + bisect_right(batches_s, rest_s, hi=len(batches_s) - 1)

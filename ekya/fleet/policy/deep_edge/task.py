@@ -17,14 +17,14 @@ class EdgeTask:
 
     Attributes:
         workers: W, with their states.
-        server: X_ps.
+        parameter_server: X_ps.
         samples: |M|.
         estimates: of times and states.
         limits: of batches, memory and deadlines.
     """
 
     workers: tuple[Node, ...]
-    server: NodeState
+    parameter_server: NodeState
     samples: int
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
@@ -37,7 +37,7 @@ class EdgeTask:
     def sample_s(self, workers: Sequence[tuple[Node, int, int]]) -> list[float]:
         """Returns t_i^total = t_i^compute + t_i^update / b_i of workers with their batches and shares."""
         trainings = [Training(node.kind, node.state, batch, share) for node, batch, share in workers]
-        updates_s = self.estimates.update_s(trainings, self.server)
+        updates_s = self.estimates.update_s(trainings, self.parameter_server)
         return [
             self.estimates.compute_s(training) + update_s / training.batch
             for training, update_s in zip(trainings, updates_s, strict=True)

@@ -46,7 +46,7 @@ class Schedule:
 
     Attributes:
         workers: y_i^r; R.
-        server: site of the parameter server.
+        parameter_server: its site.
         order: of sites, best first; R.
         slots: l_i.
         link_cost: of the bandwidth in all slots.
@@ -54,7 +54,7 @@ class Schedule:
     """
 
     workers: Ints
-    server: int
+    parameter_server: int
     order: Ints
     slots: int
     link_cost: float
@@ -119,14 +119,19 @@ class Okita:
             if schedule is None:
                 waiting[task.job.name] = f"{why}; {turn}"
                 continue
-            taken = task.needs(schedule.workers, schedule.server)
+            taken = task.needs(schedule.workers, schedule.parameter_server)
             free -= taken
             placed.append((task, schedule))
             loads = workloads(task.left, task.can_train(schedule.workers)[None], schedule.order)[0]
             moves = transfers(ground, task.left, loads)
             assignments.append(
                 as_assignment(
-                    ground, task, schedule.workers, schedule.server, moves, f"{told(schedule)}{why}; {turn}"
+                    ground,
+                    task,
+                    schedule.workers,
+                    schedule.parameter_server,
+                    moves,
+                    f"{told(schedule)}{why}; {turn}",
                 )
             )
         return Decision(tuple(assignments), waiting)
@@ -140,7 +145,7 @@ class Okita:
         placed: Sequence[tuple[Task, Schedule]],
     ) -> tuple[Schedule | None, str]:
         """Runs lines 14 to 21: returns a job's schedule beside those placed before it, and the reason."""
-        taken = task.needs(wanted.workers, wanted.server)
+        taken = task.needs(wanted.workers, wanted.parameter_server)
         if fits(free, taken):
             return wanted, ""
         if self.fit:
@@ -262,7 +267,9 @@ def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedu
     waits = [1]
     for site in short:
         there = [
-            schedule.slots for _, schedule in placed if schedule.workers[site] or schedule.server == site
+            schedule.slots
+            for _, schedule in placed
+            if schedule.workers[site] or schedule.parameter_server == site
         ]
         waits.append(min(there, default=1))
     return max(waits)

@@ -51,7 +51,7 @@ class Ground:
         if len(at) != len(view.places.nodes):
             raise ValueError("Okita's sites have one node each")
         sites = tuple(sorted({*at, *(site for state in view.jobs for site in state.job.chunks)}))
-        needs = (one for state in view.jobs for one in (state.job.worker, state.job.server))
+        needs = (one for state in view.jobs for one in (state.job.worker, state.job.parameter_server))
         # What no working node has is needed all the same: such a job has room nowhere.
         resources = tuple(sorted({*(name for node in at.values() for name in node.capacity), *chain(*needs)}))
         index = {site: place for place, site in enumerate(sites)}
@@ -96,7 +96,7 @@ class Task:
 
     Attributes:
         state: of the view.
-        worker, server: m_i^k and n_i^k; K.
+        worker, parameter_server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
         closed: sites without a node that the job may use; R.
@@ -105,7 +105,7 @@ class Task:
 
     state: JobState
     worker: Floats
-    server: Floats
+    parameter_server: Floats
     left: Ints
     chunks: Ints
     closed: NDArray[np.bool_]
@@ -118,7 +118,7 @@ class Task:
         job = state.job
         worker, server = (
             np.array([needs.get(name, 0.0) for name in ground.resources])
-            for needs in (job.worker, job.server)
+            for needs in (job.worker, job.parameter_server)
         )
         left, chunks = (
             np.array([by_site.get(site, 0) for site in ground.sites], dtype=np.int64)
@@ -169,7 +169,7 @@ class Task:
     def needs(self, workers: Ints, server: int) -> Floats:
         """Returns the resources that a deployment takes; R x K."""
         taken = np.outer(workers, self.worker)
-        taken[server] += self.server
+        taken[server] += self.parameter_server
         return taken
 
 
@@ -189,7 +189,7 @@ def room(free: Floats, task: Task) -> Ints:
 
 def server_room(free: Floats, task: Task) -> Ints:
     """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
-    left = free - task.server
+    left = free - task.parameter_server
     fits_there = (left >= -ROUNDING).all(axis=1) & ~task.closed
     return np.where(fits_there, room(np.maximum(left, 0.0), task), -1)
 

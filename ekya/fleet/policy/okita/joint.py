@@ -50,13 +50,13 @@ class Course:
     """A schedule from now on, if the free resources do not change.
 
     Attributes:
-        server: site of the parameter server.
+        parameter_server: its site.
         slots: l.
         moves: chunks from site to site in all slots; R x R.
         link_cost, waiting_cost: of the whole schedule.
     """
 
-    server: int
+    parameter_server: int
     slots: int
     moves: Ints
     link_cost: float
@@ -104,12 +104,12 @@ class OkitaJoint:
                 waiting[task.job.name] = f"no site has room for its parameter server and a worker; {told}"
                 continue
             workers, moves = first_slot(task, course, free)
-            free -= task.needs(workers, course.server)
+            free -= task.needs(workers, course.parameter_server)
             reason = (
                 f"{int(workers.sum())} workers on {np.count_nonzero(workers)} sites; {course.slots} slots "
                 f"cost {course.link_cost:.0f} for bandwidth and {course.waiting_cost:.0f} for waiting; {told}"
             )
-            assignments.append(as_assignment(ground, task, workers, course.server, moves, reason))
+            assignments.append(as_assignment(ground, task, workers, course.parameter_server, moves, reason))
         return Decision(tuple(assignments), waiting)
 
     def course(self, ground: Ground, task: Task, free: Floats) -> Course | None:
@@ -257,7 +257,7 @@ def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats
 def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
     """Returns workers and moves of a course's first slot on the free resources; R, and R x R."""
     rooms = np.maximum(room(free, task), 0)
-    rooms[course.server] = max(0, int(server_room(free, task)[course.server]))
+    rooms[course.parameter_server] = max(0, int(server_room(free, task)[course.parameter_server]))
     loads = course.moves.sum(axis=0)
     worker_slots = np.ceil(loads / task.job.chunks_per_slot - ROUNDING).astype(np.int64)
     workers = np.minimum(worker_slots, rooms)

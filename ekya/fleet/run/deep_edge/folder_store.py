@@ -210,7 +210,7 @@ class FolderStore:
             Linear(1.0, 0.0),
             chunks,
             worker={"trains": 1.0},
-            server={"serves": 1.0},
+            parameter_server={"serves": 1.0},
         )
 
     def task(self, assignment: Assignment) -> TrainingTask:
@@ -222,7 +222,7 @@ class FolderStore:
         model = self._serving()
         if self.last_began is not None:
             self.last_began.reads(pictures(self.roots, self.classes))
-        home = assignment.server or assignment.parts[0].node
+        home = assignment.parameter_server or assignment.parts[0].node
         training, validation = dict[NodeName, LabelledCrops](), []
         tracks = 0
         for node, root in self.roots.items():

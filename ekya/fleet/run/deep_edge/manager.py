@@ -263,4 +263,4 @@ class EdgeManager:
 
 def _used(assignment: Assignment) -> set[NodeName]:
     nodes = {part.node for part in assignment.parts}
-    return nodes if assignment.server is None else nodes | {assignment.server}
+    return nodes if assignment.parameter_server is None else nodes | {assignment.parameter_server}

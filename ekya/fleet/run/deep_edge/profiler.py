@@ -123,7 +123,7 @@ def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Prog
         nodes: machines with the states for which it was solved.
         progress: of the training.
     """
-    server = None if assignment.server is None else nodes.get(assignment.server)
+    server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
     if server is None or progress.failures or progress.moves:
         return []
     points, batches = [], tuple(part.batch for part in assignment.parts)

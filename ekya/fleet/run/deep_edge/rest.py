@@ -278,7 +278,11 @@ def _float(name: str, word: str) -> float:
 
 
 def _said(assignment: Assignment) -> dict[str, object]:
-    return {"workers": _shards(assignment), "server": assignment.server, "reason": assignment.reason}
+    return {
+        "workers": _shards(assignment),
+        "server": assignment.parameter_server,
+        "reason": assignment.reason,
+    }
 
 
 def _shards(assignment: Assignment) -> list[dict[str, object]]:

@@ -236,7 +236,7 @@ class Training:
             self._note(lambda now: replace(now, moves=now.moves + 1))
         sites = {name: node.site for name, node in self._nodes.now().items()}
         shards = deal(self._material.lying(sites), ordered)
-        server = ordered.server or ordered.parts[0].node
+        server = ordered.parameter_server or ordered.parts[0].node
         return _Setting(ordered, self._material.plan(ordered), shards, server)
 
     def _standing(self, setting: _Setting) -> _Setting | None:
@@ -353,7 +353,7 @@ def _check(
     job: JobName, assignment: Assignment, others: Iterable[NodeName], known: Mapping[NodeName, FleetNode]
 ) -> None:
     """Raises UserError where a node does not exist, or the assignment names none."""
-    server = () if assignment.server is None else (assignment.server,)
+    server = () if assignment.parameter_server is None else (assignment.parameter_server,)
     for node in (*(part.node for part in assignment.parts), *server, *others):
         if node not in known:
             names = ", ".join(known)

@@ -84,6 +84,6 @@ def test_reasons_say_who_trains_what_and_who_does_not() -> None:
     reads = Reads("edge", Heuristic(), Truth())
     FleetEngine(reads, EdgePhysics(experiment.truth), [experiment.job], places).run()
     (assignment,) = seen[0].assignments
-    assert assignment.server == "server"
+    assert assignment.parameter_server == "server"
     assert assignment.reason.startswith("of 3855 samples nano-1 ")
     assert "so that an epoch takes" in assignment.reason

@@ -70,7 +70,7 @@ def test_optimum_single_job_ends_as_soon_as_workers_allow() -> None:
     world = replace(world, jobs=(job,))
     node = world.places.nodes["site-000"]
     beside = [
-        (node.capacity[name] - job.server.get(name, 0.0)) // needs
+        (node.capacity[name] - job.parameter_server.get(name, 0.0)) // needs
         for name, needs in job.worker.items()
         if needs
     ]
@@ -80,6 +80,6 @@ def test_optimum_single_job_ends_as_soon_as_workers_allow() -> None:
 
 def test_optimum_without_feasible_schedule_raises() -> None:
     world = small(1, 1, 0)
-    job = replace(world.jobs[0], server={"gpu": 100.0})
+    job = replace(world.jobs[0], parameter_server={"gpu": 100.0})
     with pytest.raises(UnsolvedError, match="no schedule of 1 jobs"):
         optimum(replace(world, jobs=(job,)), 1e6)

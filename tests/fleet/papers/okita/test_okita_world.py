@@ -33,8 +33,8 @@ def test_the_table_of_parameters_is_kept() -> None:
         ([job.chunks_per_slot for job in world.jobs], 5, 15),
         ([job.worker["gpu"] for job in world.jobs], 0, 4),
         ([job.worker["vcpu"] for job in world.jobs], 1, 10),
-        ([job.server["ram_gb"] for job in world.jobs], 2, 32),
-        ([job.server["disk_gb"] for job in world.jobs], 5, 10),
+        ([job.parameter_server["ram_gb"] for job in world.jobs], 2, 32),
+        ([job.parameter_server["disk_gb"] for job in world.jobs], 5, 10),
     ):
         assert low <= min(values) < low + 0.1 * (high - low) + 1
         assert high - 0.1 * (high - low) - 1 < max(values) <= high
@@ -84,7 +84,7 @@ JOB = TrainJob(
     10.0,
     100.0,
     worker={"gpu": 1, "vcpu": 2},
-    server={"vcpu": 3},
+    parameter_server={"vcpu": 3},
     chunks_per_slot=5.0,
 )
 PLACES = Places(
@@ -119,8 +119,8 @@ def test_a_slot_trains_what_is_sent_and_pays_for_what_crosses_a_link() -> None:
         ({"moves": {("a", "a"): 5, ("b", "b"): 4}}, r"\(2a\) b trains 7 chunks of j and is sent 4"),
         ({"moves": {**GOOD.moves, ("b", "a"): -1}}, r"\(2a\) b sends -1"),
         ({"parts": (Part("a", workers=2, chunks=5), Part("b", workers=1, chunks=7))}, r"\(2b\) .*time for 5"),
-        ({"server": None}, r"\(2c\) j is active without"),
-        ({"server": "b"}, r"\(2d\) b has 6 vcpu, and 7 are given out"),
+        ({"parameter_server": None}, r"\(2c\) j is active without"),
+        ({"parameter_server": "b"}, r"\(2d\) b has 6 vcpu, and 7 are given out"),
         (
             {"parts": (Part("a", workers=1), Part("b", workers=1)), "moves": {}},
             r"\(2e\) j is active and trains nothing",
