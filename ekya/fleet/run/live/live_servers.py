@@ -17,6 +17,7 @@ from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.cluster import Cluster
+from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.coordinator_actor import COORDINATOR, CoordinatorActor, server_name
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.servers import ServerDeath
@@ -84,11 +85,29 @@ def run_live_servers(
     }
     with loaded_frozen():
         ran = _Watched(actors, coordinator, cluster, sorted(failures, key=lambda one: one.at_us), watch).run()
+    for site in ran.summaries:
+        _collect(actors[site], folder.path / site)
     for site in ran.died_s:
         summary = _left_behind(folder.path / site, options.seed)
         if summary is not None:
             ran.summaries[site] = summary
     return ran
+
+
+def _collect(actor: Any, target: Path) -> None:
+    """Copies a server's run folder here, if it is on another machine."""
+    if (target / "summary.json").is_file():
+        return
+    try:
+        copied = collect(
+            ray.get(actor.files.remote()),
+            lambda file, offset: ray.get(actor.part.remote(file, offset)),
+            target,
+        )
+        _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
+    except (RayError, UserError) as error:
+        words = in_words(error) if isinstance(error, RayError) else str(error)
+        _LOG.warning("%s: its folder stays on its machine: %s", target, words)
 
 
 def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
@@ -161,10 +180,9 @@ class _Watched:
         for site, actor in there.items():
             if self.coordinator is not None:
                 self.coordinator.join.remote(site, actor)
-        at_ns = time.time_ns() + LEAD_NS
         self.began_s = time.monotonic() + LEAD_NS / 1e9
         for actor in there.values():
-            actor.begin.remote(at_ns, self.actors)
+            actor.begin.remote(LEAD_NS, self.actors)
 
     def _never_began(self, site: SiteName, run: Any) -> None:
         try:

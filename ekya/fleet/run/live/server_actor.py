@@ -19,6 +19,7 @@ from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.above_server import AboveServer
+from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import ServerConfig
 from ekya.gpu.backends.registry import choose_backend
@@ -51,7 +52,8 @@ class ServerActor:
         )
         self._above: AboveServer | None = None
         self._ready, self._go, self._stop = threading.Event(), threading.Event(), threading.Event()
-        self._begin_time_ns: int | None = None
+        self._begin_ns: int | None = None
+        self._folder: Path | None = None
         self._servers: Mapping[SiteName, Any] = {}
         self._waits = False
 
@@ -78,20 +80,31 @@ class ServerActor:
                         coordinator=above,
                         stop=self._stop,
                     )
-                    path = session.run(Console(quiet=True))
+                    path = self._folder = session.run(Console(quiet=True))
         finally:
             self._ready.set()
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         return summary
+
+    def files(self) -> dict[str, int]:
+        """Returns the sizes of the files in its run folder, by path; none before its run has ended."""
+        return {} if self._folder is None else files_of(self._folder)
+
+    def part(self, file: str, offset: int) -> bytes:
+        """Returns a part of one of these files; empty at its end."""
+        return b"" if self._folder is None else part_of(self._folder, file, offset)
 
     def wait_ready(self) -> bool:
         """Waits until the server's actors are ready; False where they cannot start, and ``run`` raises."""
         self._ready.wait()
         return self._waits
 
-    def begin(self, at_time_ns: int, servers: Mapping[SiteName, Any]) -> None:
-        """Sets the start of the first window, by ``time.time_ns``, and the actors of all servers."""
-        self._begin_time_ns, self._servers = at_time_ns, servers
+    def begin(self, lead_ns: int, servers: Mapping[SiteName, Any]) -> None:
+        """Sets the start of the first window, from now on, and the actors of all servers.
+
+        Clocks of machines differ, so all servers are told at the same time how long to wait.
+        """
+        self._begin_ns, self._servers = time.monotonic_ns() + lead_ns, servers
         self._go.set()
 
     def stop(self) -> None:
@@ -171,6 +184,6 @@ class ServerActor:
         self._ready.set()
         self._go.wait()
         now_ns = time.monotonic_ns()
-        if self._begin_time_ns is None:
+        if self._begin_ns is None:
             return now_ns, self._servers  # It was stopped before the start was set.
-        return now_ns + self._begin_time_ns - time.time_ns(), self._servers
+        return self._begin_ns, self._servers

@@ -45,8 +45,8 @@ class Server:
         assert self.ready.wait(PATIENCE_S)
         return self.wrong is None
 
-    def begin(self, at_ns, servers):
-        self.began_ns = at_ns
+    def begin(self, lead_ns, servers):
+        self.began_ns = lead_ns
         self.go.set()
 
     def stop(self):
@@ -243,3 +243,31 @@ def test_a_silent_coordinator_is_not_told_of_the_time_before_it_has_heard_the_la
     after(0.2, south.over.set)
     town.watched.run()
     assert told.called.count("tick") == 1
+
+
+class Folder:
+    """A server whose run folder is on its machine."""
+
+    def files(self):
+        return {"summary.json": 2, "journal.jsonl": 3}
+
+    def part(self, file, offset):
+        return b"" if offset else {"summary.json": b"{}", "journal.jsonl": b"[1]"}[file]
+
+
+def test_the_folder_of_a_server_on_another_machine_is_copied_once(tmp_path) -> None:
+    there = Actor(Folder())
+    for _ in range(2):
+        live_servers._collect(there, tmp_path / "north")
+    assert {path.name: path.read_text() for path in (tmp_path / "north").iterdir()} == {
+        "summary.json": "{}",
+        "journal.jsonl": "[1]",
+    }
+    assert there.called.count("files") == 1
+
+
+def test_the_folder_of_a_server_that_has_died_stays_on_its_machine(tmp_path, caplog) -> None:
+    there = Actor(Folder())
+    there.die()
+    live_servers._collect(there, tmp_path / "north")
+    assert "stays on its machine" in caplog.text
