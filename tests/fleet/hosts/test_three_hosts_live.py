@@ -124,8 +124,11 @@ def ekya(hosts, environment, folder, *words):
 
 def test_the_doctor_knows_three_machines_and_their_links(hosts, environment, town, tmp_path) -> None:
     ended, told = ekya(hosts, environment, tmp_path, "fleet", "doctor", "--servers", town)
-    assert sorted(node["name"] for node in told["nodes"]) == sorted(SITES), ended.stderr
+    assert sorted(told["nodes"]) == sorted(SITES), ended.stderr
     assert len(told["links"]) == 6
+    # 200 Mbit/s and 5 ms each way; the file promises 20 of the 25 MB/s.
+    assert all(10 < link["mb_s"] < 27 for link in told["links"])
+    assert not [problem for problem in told["problems"] if "clock" in problem or "version" in problem]
 
 
 def test_a_fleet_runs_and_north_borrows(hosts, environment, town, tmp_path) -> None:
