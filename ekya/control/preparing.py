@@ -241,8 +241,12 @@ def _invested(
 
 
 def _retrain_gpu_s(history: ProfileHistory, usual_gpu_s: float) -> float:
-    """Returns what a stream's retraining may cost: as the last ones, or as the cheapest γ was profiled."""
-    took = [one.gpu_s for one in history.observations if one.predicted_gain is not None]
+    """Returns what a stream's retraining may cost: as the last ones here, or as the cheapest γ was profiled.
+
+    What other servers have retrained may be a γ that would be too expensive here.
+    """
+    measured = (one for one in history.observations if one.predicted_gain is not None)
+    took = [one.gpu_s for one in measured if not one.elsewhere]
     return median(took) if took else min((one.gpu_s for one in history.observations), default=usual_gpu_s)
 
 

@@ -289,6 +289,7 @@ def _remember_retraining(state: LoopState, before: StreamState, job: RetrainJob,
         # Remote retrainings do not report their use, so the profiled cost is kept.
         gpu_s=gpu_s if job.elsewhere is None else job.expected_gpu_s,
         predicted_gain=job.promised_accuracy - accuracy,
+        elsewhere=job.elsewhere is not None,
     )
     history = history_of(state.histories, before.stream).with_observation(observation)
     return replace(state, histories={**state.histories, before.stream: history})

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from byhand import EVERY, LAMBDAS, NEEDS, OPTIONS, SECOND, A, B, Hand, S, Wish, labels
+from byhand import EVERY, LAMBDAS, LONG, NEEDS, OPTIONS, SECOND, SHORT, A, B, Hand, S, Wish, labels
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +13,7 @@ from ekya.control.step import next_due_us
 from ekya.core import commands as cmd
 from ekya.core import events as ev
 from ekya.core.view import InferenceOption
+from ekya.planning.profiling.history import LabelledWindow, Observation, ProfileHistory
 
 SPARING = replace(OPTIONS, preparation_bursts=False, min_accuracy=0.6, capacity_milli=1000)
 """The second λ reaches 0.64 at 150 thousandths, which are two δ; the first needs three."""
@@ -153,3 +154,25 @@ def test_view_of_a_stream_without_profile_has_what_others_lose():
     own, other = (stream.inference_options for stream in hand.views[-1].streams)
     assert own == measured
     assert other == (LAMBDAS[0], replace(LAMBDAS[1], relative_accuracy=0.95))
+
+
+@pytest.mark.parametrize(("elsewhere", "prepared"), [(False, []), (True, [A, B])])
+def test_what_other_servers_spent_on_a_retraining_is_no_cost_here(elsewhere, prepared):
+    """A retraining of 900 GPU-seconds does not end in a window of 100 s; here one of 5 would do."""
+    hand, _ = opening()
+    hand.needs = PROFILING
+    hand.give(190 * S, ev.PreparationEnded(190 * S, 1))
+    done = Observation(1, LONG, 0.3, 900.0, predicted_gain=0.3, elsewhere=elsewhere)
+    known = ProfileHistory((Observation(1, SHORT, 0.2, 5.0), done), (LabelledWindow(1, 0.5, 0.2, 0.3),))
+    streams = tuple(
+        replace(one, accuracy=0.8, labels=replace(one.labels, until_us=110 * S), prepared_gpu_s=1.0)
+        for one in hand.state.fleet.streams
+    )
+    hand.state = replace(
+        hand.state,
+        fleet=replace(hand.state.fleet, streams=streams),
+        histories=dict.fromkeys((A, B), known),
+    )
+    turn = hand.give(200 * S, ev.WindowClosed(200 * S, 1), ev.WindowOpened(200 * S, 2, 300 * S))
+    begun = [command for command in turn.commands if isinstance(command, cmd.BeginPreparation)]
+    assert [one.stream for command in begun for one in command.streams] == prepared

@@ -39,6 +39,7 @@ class Observation:
         gain: accuracy after minus before: measured where it was retrained, else as profiled.
         gpu_s: GPU-seconds at 100% of one GPU that it took, or was profiled to take.
         predicted_gain: prediction of the micro-profile, where the gain was measured; else None.
+        elsewhere: it was retrained on other servers, so its GPU-seconds were not spent here.
     """
 
     window: int
@@ -46,6 +47,7 @@ class Observation:
     gain: float
     gpu_s: float
     predicted_gain: float | None = None
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
