@@ -1,5 +1,6 @@
 """Laws that every tier keeps."""
 
+import random
 from dataclasses import replace
 from math import ceil
 
@@ -239,3 +240,20 @@ def test_deep_edge_spreads_one_after_the_other_and_leaves_hosts_with_a_guest_alo
         assert len(deal.loans) + len(deal.refused) == 10
         again = TIERS[name].decide(market([offers[9]], rooms, running=deal.loans[:1]))
         assert not {host for loan in again.loans for host in loan.hosts} & set(deal.loans[0].hosts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_a_crowded_market_no_other_tier_s_loans_are_worth_more_together_than_ours(seed) -> None:
+    chance = random.Random(seed)
+    sites = [room(f"site-{place}", []).site for place in range(10)]
+    rooms = [room(site, sorted(chance.uniform(0.0, 0.02) for _ in range(5))) for site in sites]
+    offers = [
+        offer(
+            chance.choice(sites), f"cam-{n}", gpu_s=chance.uniform(2.0, 30.0), gain=chance.uniform(0.01, 0.3)
+        )
+        for n in range(40)
+    ]
+    drawn = market(offers, rooms)
+    reached = {name: _worth_of_all(tier.decide(drawn), drawn) for name, tier in TIERS.items()}
+    assert reached["net"] == max(reached.values())
+    assert reached["net"] > 1.5 * max(worth for name, worth in reached.items() if name != "net")
