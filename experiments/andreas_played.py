@@ -40,12 +40,13 @@ def policies(world: str) -> tuple[FleetPolicy, ...]:
     """Returns the compared policies.
 
     ``greedy`` is ANDREAS with a single schedule, so without randomness. ``worth`` gets the true cost of moves
-    in the world where they are free; ANDREAS assumes free moves in every world.
+    in the world where they are free; ANDREAS assumes free moves in every world. It is called at arrivals and
+    ends alone.
     """
     terms = Terms(restart_us=None if world == FREE else RESTART_US)
-    made = {name: PLAYED[name](terms) for name in (*FIRST_PRINCIPLES, ANDREAS, WORTH)}
-    greedy = Andreas(iterations=1, name=GREEDY)
-    return *(made[name] for name in (*FIRST_PRINCIPLES, ANDREAS)), greedy, made[WORTH]
+    made = {name: PLAYED[name](terms) for name in (*FIRST_PRINCIPLES, WORTH)}
+    greedy = Andreas(iterations=1, name=GREEDY, periodic=False)
+    return *(made[name] for name in FIRST_PRINCIPLES), Andreas(periodic=False), greedy, made[WORTH]
 
 
 @dataclass(frozen=True, slots=True)

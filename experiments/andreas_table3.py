@@ -166,7 +166,7 @@ def main(full: Full = False, out: Out = RESULTS, json_to: Json = None) -> None:
     with channel(json_to, out) as told:
         rows = []
         with told.steps("runs", 2 * len(seeds)) as step:
-            for policy in (Andreas(), Worth()):
+            for policy in (Andreas(periodic=False), Worth()):
                 for seed in seeds:
                     rows.append(compare(policy, seed))
                     step()

@@ -40,19 +40,21 @@ class Andreas:
         iterations: MAX_IT.
         postponing: ρ.
         period_s: longest time until the next scheduling point; the paper does not state it.
+        periodic: whether it is called when a period is over, besides arrivals and ends.
         swapping: probability for the job with the smallest weight.
     """
 
     iterations: int = 1000
     postponing: float = 100.0
     period_s: float = 600.0
+    periodic: bool = True
     swapping: float = 0.5
     name: str = "andreas"
 
     @property
     def calls(self) -> Calls:
         """On events, and periodically (§III)."""
-        return Calls(on_events=True, every_us=round(self.period_s * US_PER_S))
+        return Calls(on_events=True, every_us=round(self.period_s * US_PER_S) if self.periodic else None)
 
     def decide(self, view: FleetView) -> Decision:
         """Returns the decision of the best schedule."""
