@@ -207,6 +207,8 @@ class _Supervisor:
             before_s, now_s = now_s, time.monotonic()
             self._hear(service, now_s)
             if (code := _reap(service.pid)) is not None:
+                if stop is not None and asked_s is None:
+                    code, asked_s = 0, now_s  # it had ended by itself when it was to be stopped
                 break
             if now_s - before_s > self._tick_s + _OVERSLEPT_S and service.beaten_s is not None:
                 service.beaten_s = now_s  # this process, or the machine, was stopped

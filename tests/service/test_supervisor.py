@@ -179,6 +179,18 @@ def test_supervisor_waits_longer_from_death_to_death(supervised):
     service.stop()
 
 
+def test_supervisor_stops_when_its_service_dies_at_the_same_moment(supervised):
+    service = supervised()
+    pid = service.pid(1)
+    service.process.send_signal(signal.SIGSTOP)  # so that both signals are read at once
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, lambda: "it does not die")
+    service.process.send_signal(signal.SIGTERM)
+    service.process.send_signal(signal.SIGCONT)
+    assert service.ends() == 0
+    assert "again in" not in service.log
+
+
 def test_supervisor_forgets_deaths_after_a_time_of_health(supervised):
     service = supervised(
         "sys.exit(1) if starts < 3 else None\nheartbeat()\ntime.sleep(1.5)\nsys.exit(1)",
