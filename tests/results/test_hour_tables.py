@@ -1,6 +1,7 @@
 """Tests of predictions by hour, with clocks that are set by hand."""
 
 import os
+import shutil
 import threading
 from dataclasses import replace
 
@@ -206,6 +207,21 @@ def test_reader_beside_the_writer_sees_every_row_once_through_folds_and_merges(f
     assert read == list(range(240))
     assert len(hours_of(folder)) == 3
     assert caplog.text == ""
+
+
+def test_reader_goes_on_when_the_parts_of_an_hour_go_away_while_it_looks(folder, clocks, monkeypatch):
+    writer = writer_of(folder, clocks)
+    write(writer, range(4), clocks, every_s=1)
+    listed = os.listdir
+
+    def vanishing(path):
+        if str(path).endswith(".parts"):
+            shutil.rmtree(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", vanishing)
+    assert frames_after(folder, -1) == []
+    writer.close()
 
 
 def test_reader_goes_on_when_hours_are_removed(folder, clocks):

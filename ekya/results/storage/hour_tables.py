@@ -227,8 +227,17 @@ def _pieces(folder: Path, name: str) -> list[_Piece]:
     """Returns the pieces of an hour in order of frames; those of a fold that was cut off overlap."""
     path = folder / f"{name}.parquet"
     # Parts before the file: an hour that is merged in between shows in both, not in neither.
-    pieces = [_Piece(part, 0, *_frames_in(part)) for part in parts_folder(path).glob("*-*.parquet")]
+    pieces = [_Piece(part, 0, *_frames_in(part)) for part in _parts_in(parts_folder(path))]
     return sorted([*pieces, *_groups(path)], key=lambda piece: (piece.first, -piece.last))
+
+
+def _parts_in(folder: Path) -> list[Path]:
+    """Returns the parts of an hour; none where the folder is removed meanwhile, since the hour was merged."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 -- Path.glob fails if the folder goes away
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in names if "-" in name and name.endswith(".parquet")]
 
 
 def _groups(path: Path) -> Iterator[_Piece]:
