@@ -1,1 +1,1 @@
-"""What reproduces the papers' figures: workloads, physics, baselines, optima, and the worlds made of them."""
+"""Reproduces the papers' figures: workloads, physics, baselines, optima, and the worlds made of them."""

@@ -1,4 +1,4 @@
-"""What a coordinator decides about, all of it at once: offers, running loans, spare capacity and links."""
+"""Input and output of a coordinator's decision: offers, running loans, spare capacity and links."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

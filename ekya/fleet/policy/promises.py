@@ -1,4 +1,4 @@
-"""What loans bring of what was promised: estimates are too high, and weights come late or never serve."""
+"""Learns how much of their promises loans keep: estimates are too high, and weights come late or never."""
 
 from collections import deque
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What facts of hosts and links mean: versions that differ, clocks that are off, what a link is worth."""
+"""Finds problems in facts of hosts and links: versions that differ, clocks that are off, slow links."""
 
 import re
 from collections import Counter

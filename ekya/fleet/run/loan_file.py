@@ -69,7 +69,7 @@ class LoanFile:
         self._write(_over(made) if made.outcome else _made(made))
 
     def lost(self, number: int) -> None:
-        """Records that nobody knew of a loan any more when the coordinator was started again."""
+        """Records that no server knew of a loan any more when the coordinator was started again."""
         self._write({"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []})
 
     def _write(self, record: Mapping[str, Any]) -> None:
