@@ -1,0 +1,85 @@
+"""Handles of objects: in this process, and of Ray actors."""
+
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import RayActorError, RayTaskError
+
+from ekya.core.errors import UserError
+from ekya.fleet.run.calls import CallError, LocalHandle, RayHandle
+
+
+class Counter:
+    def __init__(self):
+        self.order, self.go_on = [], threading.Event()
+
+    def add(self, number):
+        if number == 0:
+            self.go_on.wait(5)
+        self.order.append(number)
+        return number + 1
+
+    def complain(self):
+        raise UserError("correct this")
+
+    def fail(self):
+        raise ValueError("a bug")
+
+
+def test_calls_of_one_thread_run_in_order_and_return_at_once() -> None:
+    counter = Counter()
+    handle = LocalHandle(counter, threads=1)
+    told = [handle.call("add", number) for number in range(3)]
+    assert not any(one.done() for one in told)
+    counter.go_on.set()
+    assert [one.result(5) for one in told] == [1, 2, 3]
+    assert counter.order == [0, 1, 2]
+
+
+def test_errors_of_the_user_are_told_from_others() -> None:
+    handle = LocalHandle(Counter(), threads=1)
+    with pytest.raises(UserError, match="correct this"):
+        handle.call("complain").result(5)
+    with pytest.raises(CallError, match="ValueError: a bug"):
+        handle.call("fail").result(5)
+
+
+class Reference:
+    def __init__(self):
+        self.answer = Future()
+
+    def future(self):
+        return self.answer
+
+
+def of_actor(reference):
+    return RayHandle(SimpleNamespace(work=SimpleNamespace(remote=lambda *_: reference)))
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (RayActorError(), CallError, "error before finishing"),
+        (RayTaskError("work", "trace", UserError("correct this")), UserError, "^correct this$"),
+        (RayTaskError("work", "trace", ValueError("a bug")), CallError, "^ValueError: a bug$"),
+        (OSError("no memory"), CallError, "OSError: no memory"),
+    ],
+)
+def test_errors_of_ray_are_one_line(raised, kind, words) -> None:
+    reference = Reference()
+    told = of_actor(reference).call("work", 1)
+    reference.answer.set_exception(raised)
+    with pytest.raises(kind, match=words):
+        told.result(0)
+
+
+def test_a_result_of_ray_is_passed_on_also_to_nobody() -> None:
+    reference = Reference()
+    told = of_actor(reference).call("work")
+    reference.answer.set_result(4)
+    assert told.result(0) == 4
+    cancelled = Reference()
+    of_actor(cancelled).call("work").cancel()
+    cancelled.answer.set_result(4)
