@@ -3,6 +3,7 @@
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, Protocol
 
 import ray
@@ -79,6 +80,11 @@ class LocalHandle:
             raise
         except Exception as error:
             raise CallError(f"{type(error).__name__}: {error}") from error
+
+
+def public_methods(kind: type[Any]) -> tuple[str, ...]:
+    """Returns the names of the methods of a class that others may call."""
+    return tuple(name for name, it in vars(kind).items() if isfunction(it) and not name.startswith("_"))
 
 
 def _pass_on(answer: "Future[Any]", told: "Future[Any]") -> None:

@@ -164,8 +164,18 @@ class Coordinator:
         return go_on
 
     def join(self, site: SiteName, peer: Peer) -> None:
-        """Registers a server."""
+        """Registers a server.
+
+        Of one that was taken for dead and is reached again, no other server keeps a share for its retrainings
+        any more, and what it lent goes on elsewhere; so both end there.
+        """
         self._peers[site] = peer
+        known = {made.number for made in self._open.values()}
+        for loan in peer.borrowed():
+            if loan.number not in known:
+                peer.fail(loan.offer.stream, "its server was cut off from the others", 0)
+        for number in set(peer.lends()) - known:
+            peer.take_back(number, 0)
 
     def leave(self, site: SiteName) -> None:
         """Removes a server whose run has ended."""
