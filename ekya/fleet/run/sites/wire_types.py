@@ -1,0 +1,55 @@
+"""Dataclasses that cross sites. A receiver makes no others."""
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import SpeedCurve
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.rooms import Room, ServedStream
+from ekya.fleet.run.coordinator import Answer
+from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.lending import Lent
+
+COORDINATION: tuple[type, ...] = (
+    Answer,
+    Interrupted,
+    Lent,
+    Loan,
+    LoanPart,
+    Offer,
+    RetrainConfig,
+    Room,
+    ServedStream,
+    SpeedCurve,
+)
+"""Between the coordinator and servers."""
+
+
+def training_types() -> tuple[type, ...]:
+    """Returns those between the processes of a training; they need torch, which a coordinator does not."""
+    from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
+    from ekya.fleet.run.training.server import EpochEnd
+    from ekya.fleet.run.training.workers import EpochPlan, Shard, WorkerId
+    from ekya.gpu.backends.backend import Resized
+    from ekya.models.training.adamw import AdamWRecipe
+    from ekya.models.training.frames import FrameObjects, LabelledFrames
+    from ekya.models.training.labelled import LabelledCrops
+    from ekya.models.training.sgd import SgdRecipe
+    from ekya.models.training.trainer import EpochResult
+
+    return (
+        AdamWRecipe,
+        EpochEnd,
+        EpochPlan,
+        EpochResult,
+        EpochWork,
+        FrameObjects,
+        LabelledCrops,
+        LabelledFrames,
+        LessonPlan,
+        Push,
+        Resized,
+        SgdRecipe,
+        Shard,
+        Validation,
+        WorkerId,
+    )
