@@ -53,7 +53,8 @@ def site(config: SiteConfig, output: Output) -> None:
     """
     from ekya.cli.servers_from_options import server_of_site
     from ekya.fleet.run.calls import LocalHandle, public_methods
-    from ekya.fleet.run.live.site import SITE, Site
+    from ekya.fleet.run.live.orders import SITE
+    from ekya.fleet.run.live.site import Site
     from ekya.fleet.run.sites.server import SiteServer
     from ekya.fleet.run.sites.token import fleet_token
     from ekya.fleet.servers_file import load_servers, split_address

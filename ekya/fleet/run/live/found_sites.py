@@ -15,7 +15,7 @@ import psutil
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.live.site import SITE
+from ekya.fleet.run.live.orders import SITE
 from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.fleet.servers_file import split_address

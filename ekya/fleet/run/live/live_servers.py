@@ -21,8 +21,7 @@ from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.coordination import LiveCoordinator
 from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.fleet.run.live.neighbours import Neighbour
-from ekya.fleet.run.live.site import Opened, RunOrder
-from ekya.fleet.run.live.site_run import RunState
+from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
@@ -277,6 +276,7 @@ class LiveServers:
             except CallError as error:
                 self._gone(site, str(error))
                 return
+        self._servers[site].state = state
         if state.phase == "failed" and state.by_user:
             raise UserError(f"{site}: {state.reason}")
         if state.phase == "failed":

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,50 +9,14 @@ from ekya import __version__
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
+from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
+from ekya.fleet.run.live.orders import Opened, RunOrder
 from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
 
-SITE = "site"
-"""Name under which a site is offered."""
-
 _THREADS = 24
 """Calls of a site's run that are handled at a time; ``wait_ready`` holds one for long."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOrder:
-    """A run of several servers, as its driver tells it to each site.
-
-    Attributes:
-        run: identifies it.
-        name: of the run and its folder.
-        folder: of the run on this machine; None: one of the run's name, in the site's folder of runs.
-        seed: of all random draws.
-        changes: top-level keys of the fleet file to override.
-        coordinator: None: the servers do not lend each other anything.
-    """
-
-    run: str
-    name: str
-    folder: str | None
-    seed: int
-    changes: Mapping[str, object]
-    coordinator: Handle | None
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A site's reply.
-
-    Attributes:
-        server: its ``SiteRun``.
-        machine: identifies the site's process.
-    """
-
-    server: Handle
-    machine: str
 
 
 class Site:
@@ -79,6 +42,7 @@ class Site:
         self._site, self._read, self._runs, self._shares, self._doors = site, read, runs, shares, doors
         self._machine = uuid4().hex
         self._run: tuple[str, SiteRun, threading.Thread] | None = None
+        self._opened: Opened | None = None
         self._forgotten = threading.Event()
         self._lock = threading.Lock()
 
@@ -107,7 +71,8 @@ class Site:
                 _name_of(order.run), LocalHandle(run, _THREADS), public_methods(SiteRun)
             )
             thread.start()
-            return Opened(handle, self._machine)
+            self._opened = Opened(handle, self._machine)
+            return self._opened
 
     def opened(self, run: str) -> Opened:
         """Returns the reply to ``open`` again, for a driver that was started again.
@@ -116,9 +81,9 @@ class Site:
             CallError: this site has no such run.
         """
         with self._lock:
-            if self._run is None or self._run[0] != run:
+            if self._run is None or self._opened is None or self._run[0] != run:
                 raise CallError(f"{self._site} has no run {run}; it was started again since")
-            return Opened(self._doors.reach(_name_of(run)), self._machine)
+            return self._opened
 
     def forget(self, run: str) -> None:
         """Marks a run as collected: nobody will ask for its results again."""

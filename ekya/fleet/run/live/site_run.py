@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 from rich.console import Console
@@ -27,6 +27,7 @@ from ekya.fleet.run.live.collected import files_of, part_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.lent_processes import LentProcesses
 from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.orders import Phase, RunState
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.servers_file import ServerConfig
@@ -37,29 +38,6 @@ from ekya.runtime.run_session import RunSession
 from ekya.system.folder_lock import hold_folder
 
 _LOG = logging.getLogger(__name__)
-
-Phase = Literal["opening", "ready", "running", "ended", "failed"]
-"""Ready: it waits for the common start. Failed: there is no summary, and the reason is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """State of a server's run.
-
-    Attributes:
-        phase: in one word.
-        now_us: run time; 0 before the start.
-        ends_us: run time of its end; None: it is not known.
-        reason: why it failed; empty otherwise.
-        by_user: the reason is an error that the user can correct.
-    """
-
-    phase: Phase
-    now_us: int = 0
-    ends_us: int | None = None
-    reason: str = ""
-    by_user: bool = False
-
 
 class SiteRun:
     """Runs one server to its end. Thread-safe; ``run`` takes long, and other methods are called meanwhile.

@@ -16,8 +16,8 @@ from aiohttp.typedefs import Handler
 from ekya import __version__
 from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.sites.client import VERSION_HEADER
-from ekya.fleet.run.sites.codec import BIG_BYTES, MOST_BYTES, Codec
+from ekya.fleet.run.sites.client import VERSION_HEADER, SiteHandle, wire_codec
+from ekya.fleet.run.sites.codec import BIG_BYTES, MOST_BYTES
 
 WRONG_TOKEN_S = 0.5
 """Time after which a wrong token is refused, so that guessing is slow, seconds."""
@@ -43,7 +43,6 @@ class SiteServer:
         address: of this machine, to listen on.
         port: 0 takes a free one.
         token: that callers must show.
-        codec: of arguments and results.
         known_as: host by which others reach it; the default is ``address``.
 
     Attributes:
@@ -53,10 +52,8 @@ class SiteServer:
         UserError: the port is in use, or the address is not this machine's.
     """
 
-    def __init__(
-        self, address: str, port: int, token: str, codec: Codec, known_as: str | None = None
-    ) -> None:
-        self._token, self._codec = f"Bearer {token}".encode(), codec
+    def __init__(self, address: str, port: int, token: str, known_as: str | None = None) -> None:
+        self._token, self._codec = token, wire_codec(token)
         self._offered: dict[str, _Offered] = {}
         listening = _listen(address, port)
         host = known_as or address
@@ -66,9 +63,10 @@ class SiteServer:
         self._thread = threading.Thread(target=self._run, args=(listening,), name="site", daemon=True)
         self._thread.start()
 
-    def offer(self, name: str, handle: Handle, methods: Collection[str]) -> None:
-        """Lets others call these methods of an object, and end it."""
+    def offer(self, name: str, handle: Handle, methods: Collection[str]) -> SiteHandle:
+        """Lets others call these methods of an object, and end it; returns it as others reach it."""
         self._offered[name] = _Offered(handle, frozenset(methods))
+        return SiteHandle(self.address, name, self._token)
 
     def withdraw(self, name: str) -> None:
         """Takes further calls of an object no more; nothing where there is none of this name."""
@@ -97,7 +95,7 @@ class SiteServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(shown, self._token):
+        if not hmac.compare_digest(shown, f"Bearer {self._token}".encode()):
             _LOG.warning("a call from %s with a wrong token", request.remote)
             await asyncio.sleep(WRONG_TOKEN_S)
             raise web.HTTPUnauthorized

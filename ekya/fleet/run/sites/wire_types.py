@@ -8,6 +8,8 @@ from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
 
 COORDINATION: tuple[type, ...] = (
     Answer,
@@ -15,13 +17,17 @@ COORDINATION: tuple[type, ...] = (
     Lent,
     Loan,
     LoanPart,
+    Neighbour,
     Offer,
+    Opened,
     RetrainConfig,
     Room,
+    RunOrder,
+    RunState,
     ServedStream,
     SpeedCurve,
 )
-"""Between the coordinator and servers."""
+"""Between the driver or the coordinator, and sites."""
 
 
 def training_types() -> tuple[type, ...]:

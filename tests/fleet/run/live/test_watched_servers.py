@@ -11,8 +11,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live import live_servers
 from ekya.fleet.run.live.live_servers import LiveRun, LiveServers, collect_folder
-from ekya.fleet.run.live.site import Opened
-from ekya.fleet.run.live.site_run import RunState
+from ekya.fleet.run.live.orders import Opened, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 

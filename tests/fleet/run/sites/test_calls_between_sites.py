@@ -64,7 +64,7 @@ def adder():
 
 @pytest.fixture
 def site(adder):
-    with closing(SiteServer("127.0.0.1", 0, TOKEN, wire_codec(TOKEN))) as site:
+    with closing(SiteServer("127.0.0.1", 0, TOKEN)) as site:
         site.offer("west/adder", LocalHandle(adder, threads=100), METHODS)
         yield site
 
@@ -318,12 +318,12 @@ def test_a_handle_works_in_a_fork(handle) -> None:
 
 
 def test_addresses_for_others() -> None:
-    with closing(SiteServer("0.0.0.0", 0, TOKEN, wire_codec(TOKEN), known_as="127.0.0.1")) as site:
+    with closing(SiteServer("0.0.0.0", 0, TOKEN, known_as="127.0.0.1")) as site:
         assert site.address.startswith("127.0.0.1:")
         port = int(site.address.partition(":")[2])
         with pytest.raises(UserError, match=rf"^0\.0\.0\.0:{port} cannot be listened on .*choose another"):
-            SiteServer("0.0.0.0", port, TOKEN, wire_codec(TOKEN))
-    with closing(SiteServer("::1", 0, TOKEN, wire_codec(TOKEN))) as site:
+            SiteServer("0.0.0.0", port, TOKEN)
+    with closing(SiteServer("::1", 0, TOKEN)) as site:
         assert site.address.startswith("[::1]:")
         site.offer("a", LocalHandle(Adder(), threads=1), METHODS)
         assert result(SiteHandle(site.address, "a", TOKEN), "add", 1, 2) == 3
