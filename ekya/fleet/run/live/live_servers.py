@@ -70,7 +70,7 @@ def run_live_servers(
         UserError: a server found something wrong with its input before the run began.
     """
     nodes = cluster.nodes()
-    ray_nodes = {site: nodes[NodeName(site)].ray_node_id for site in servers.sites}
+    ray_nodes = {site: nodes[NodeName(site)].machine_id for site in servers.sites}
     coordinator = None
     if tier is not None:
         coordinator = _coordinator().remote(

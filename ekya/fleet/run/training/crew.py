@@ -139,7 +139,7 @@ class Crew:
         places: dict[WorkerId | None, FleetNode] = {worker: nodes[worker.node] for worker in shards}
         places[None] = nodes[server]
         for who, member in list(self._members.items()):
-            if who not in places or places[who].ray_node_id != member.on.ray_node_id:
+            if who not in places or places[who].machine_id != member.on.machine_id:
                 self._give_back([self._members.pop(who)])
         for who, node in places.items():
             if who not in self._members:

@@ -29,4 +29,4 @@ class KnownNodes:
 
     def which(self, ray_nodes: Collection[str]) -> frozenset[NodeName]:
         """Returns the names of the nodes that have these Ray node ids now."""
-        return frozenset(name for name, node in self._nodes.items() if node.ray_node_id in ray_nodes)
+        return frozenset(name for name, node in self._nodes.items() if node.machine_id in ray_nodes)

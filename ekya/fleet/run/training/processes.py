@@ -76,7 +76,7 @@ class Processes:
             "num_cpus": 0,
             "max_restarts": 0,
             "max_concurrency": THREADS,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node.machine_id, soft=False),
             "runtime_env": {"env_vars": {**self._backend.actor_env(job), **OF_ACTOR}},
         }
         remote: Any = ray.remote  # Ray's type hints lack concurrency groups.
@@ -121,7 +121,7 @@ class Processes:
 
 def _place(node: FleetNode) -> tuple[str, int]:
     """Returns the key of idle processes: a process never changes its node and GPU."""
-    return node.ray_node_id, node.gpu
+    return node.machine_id, node.gpu
 
 
 def node_is_there(node: str) -> bool:

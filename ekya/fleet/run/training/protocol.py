@@ -25,14 +25,14 @@ class FleetNode:
 
     Attributes:
         name, site: as policies know them.
-        ray_node_id: in hexadecimal digits; a machine that comes back has another.
+        machine_id: identifies the machine's present life; one that comes back has another.
         share_milli: of the machine, for a training.
         gpu: index of its GPU, from 0.
     """
 
     name: NodeName
     site: SiteName
-    ray_node_id: str
+    machine_id: str
     share_milli: int
     gpu: int = 0
 

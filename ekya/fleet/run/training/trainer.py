@@ -317,7 +317,7 @@ class Training:
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
-            node = dead.on.ray_node_id
+            node = dead.on.machine_id
             there = self._crew.node_is_there(node)
             self._strikes = self._strikes.struck(node) if there else self._strikes.lost(node)
             epoch = len(self.poll().epochs) + 1

@@ -28,8 +28,8 @@ BOTH = parted(Part(EAST, chunks=1), Part(WEST, chunks=2))
 AT_HUB = parted(Part(HUB, workers=2), server=HUB)
 
 
-def node(name, ray_node_id, share_milli=300):
-    return FleetNode(name, SiteName(name), ray_node_id, share_milli)
+def node(name, machine_id, share_milli=300):
+    return FleetNode(name, SiteName(name), machine_id, share_milli)
 
 
 def three_nodes():
@@ -56,7 +56,7 @@ class CrewInThreads:
     def assemble(self, plan, shards, server, snapshot):
         self.there = {worker: self.nodes.now()[worker.node] for worker in sorted(shards)}
         self.there[None] = self.nodes.now()[server]
-        self.power.tried.append({one.ray_node_id for one in self.there.values()})
+        self.power.tried.append({one.machine_id for one in self.there.values()})
         self.look()
         self.crew = crew_with(self.material, plan, shards, snapshot)
         return 0.0
@@ -72,8 +72,8 @@ class CrewInThreads:
         result, server = ended.result, self.there[None]
 
         def fetch():
-            if result.epoch in self.power.slow and server.ray_node_id in self.power.goes_off:
-                while server.ray_node_id not in self.power.off:
+            if result.epoch in self.power.slow and server.machine_id in self.power.goes_off:
+                while server.machine_id not in self.power.off:
                     time.sleep(0.005)
                 raise GetTimeoutError("it is gone")
             return ended.snapshot
@@ -83,12 +83,12 @@ class CrewInThreads:
 
     def look(self):
         off = self.power.off | self.power.deadly
-        dead = [Dead(on, who, "off") for who, on in self.there.items() if on.ray_node_id in off]
+        dead = [Dead(on, who, "off") for who, on in self.there.items() if on.machine_id in off]
         if dead:
             raise CrewLostError(dead)
 
-    def node_is_there(self, ray_node_id):
-        return ray_node_id not in self.power.off
+    def node_is_there(self, machine_id):
+        return machine_id not in self.power.off
 
     def release(self):
         self.there = {}
@@ -251,5 +251,5 @@ def test_a_nodes_share_is_what_is_known_of_it_now(model):
     assert shares_of(nodes.now(), EAST, shards) == {None: 100, east: 400, west: 100}
     assert shares_of(before, EAST, shards) == {None: 100, east: 400, west: 300}
     assert nodes.which({"w"}) == {WEST}
-    nodes.know(replace(node(WEST, "w"), ray_node_id="w again"))
+    nodes.know(replace(node(WEST, "w"), machine_id="w again"))
     assert nodes.which({"w"}) == frozenset()
