@@ -9,6 +9,7 @@ from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordinator_actor import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
@@ -71,7 +72,8 @@ class AboveServer:
         """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
         run, site = self._run, self._server.terms.site
         above = None if self._coordinator is None else RemoteCoordinator(self._coordinator)
-        processes = HostedProcesses(site, self._servers)
+        servers = {name: RayHandle(actor) for name, actor in self._servers.items()}
+        processes = HostedProcesses(site, servers, self._ray_nodes)
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
             if above is not None:

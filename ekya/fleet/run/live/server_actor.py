@@ -169,6 +169,10 @@ class ServerActor:
         if self._above is not None:
             self._above.guests.give_back(borrower, actor)
 
+    def machine(self) -> str:
+        """Returns the id of its Ray node."""
+        return self._ray_nodes[self._server.terms.site]
+
     def other_died(self, site: SiteName) -> None:
         """Ends the processes of a dead server's guests here."""
         if self._above is not None:

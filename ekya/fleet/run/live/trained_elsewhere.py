@@ -13,7 +13,7 @@ from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
-from ekya.fleet.run.training.processes import ProcessSource
+from ekya.fleet.run.training.crew import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from crews import EAST, SITES, WEST, crew_with, parted, run_epochs, task_of
-from ray.exceptions import GetTimeoutError
+from crews import EAST, GAMMA, SITES, WEST, crew_with, parted, run_epochs, task_of
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead
 from ekya.fleet.run.training.crew_shares import shares_of
@@ -37,10 +37,13 @@ def three_nodes():
 
 
 class Power:
-    """Ray nodes that are off, on which processes die, or that go off before an epoch.
+    """Machines that are off, on which processes die, or that go off before an epoch.
 
-    A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost.
+    A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost. Others
+    are lost if their process is given back within ``takes_s``.
     """
+
+    takes_s = 0.0
 
     def __init__(self, off=(), deadly=(), slow=(), **goes_off):
         self.off, self.deadly, self.goes_off, self.tried = set(off), set(deadly), goes_off, []
@@ -75,7 +78,10 @@ class CrewInThreads:
             if result.epoch in self.power.slow and server.machine_id in self.power.goes_off:
                 while server.machine_id not in self.power.off:
                     time.sleep(0.005)
-                raise GetTimeoutError("it is gone")
+                raise CallError("it is gone")
+            time.sleep(self.power.takes_s)
+            if not self.there:
+                raise CallError("it was given back")
             return ended.snapshot
 
         accuracy = result.validation_accuracy
@@ -87,7 +93,7 @@ class CrewInThreads:
         if dead:
             raise CrewLostError(dead)
 
-    def node_is_there(self, machine_id):
+    def is_there(self, machine_id):
         return machine_id not in self.power.off
 
     def release(self):
@@ -171,7 +177,7 @@ def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
     assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
 
 
-def test_a_node_that_comes_back_as_another_ray_node_is_out_no_more(begun):
+def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
     nodes = three_nodes()
     power = Power(e=1, w=1)
     training = begun(power, nodes)
@@ -221,6 +227,17 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
     nothing.stop()
     with pytest.raises(TrainingFailedError, match="no node is left"):
         nothing.result(PATIENCE_S)
+
+
+def test_who_is_stopped_before_a_checkpoint_is_home_keeps_its_processes_until_one_is(begun):
+    power = Power()
+    power.takes_s = 0.3
+    training = begun(power, config=replace(GAMMA, epochs=5000))
+    while not training.poll().epochs:
+        time.sleep(0.005)
+    training.stop()
+    assert training.result(PATIENCE_S).epoch >= 1
+    assert training.poll().state == "stopped"
 
 
 def test_without_waiting_it_fails_as_soon_as_no_node_is_left(begun):
