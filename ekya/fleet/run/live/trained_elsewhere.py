@@ -15,7 +15,7 @@ from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.live.neighbours import Neighbours
-from ekya.fleet.run.training.processes import ProcessSource
+from ekya.fleet.run.training.crew import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
@@ -198,7 +198,8 @@ class TrainedElsewhere:
         for part in loan.parts:
             name = names[part.host]
             self._sites[name] = part.host
-            self._trainer.know(FleetNode(name, part.host, self._neighbours.machine(part.host), part.share_milli))
+            machine = self._neighbours.machine(part.host)
+            self._trainer.know(FleetNode(name, part.host, machine, part.share_milli))
         parts = tuple(
             Part(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
             for part in loan.parts

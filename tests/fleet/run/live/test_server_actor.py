@@ -3,6 +3,7 @@
 import subprocess
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from inspect import signature
@@ -11,16 +12,16 @@ from unittest.mock import Mock
 
 import pytest
 from byhand import OPTIONS
-from threads_for_actors import Actor, Ray
 
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.live import hosted_processes, server_actor
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.server import ServerTerms
-from ekya.fleet.run.training.processes import NoProcessError
+from ekya.fleet.run.training.crew import SILENT_S, NoProcessError
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.registry import ChosenBackend
 from ekya.runtime.open_run import OpenRun
@@ -76,6 +77,7 @@ def test_before_it_runs_nobody_finds_room_or_a_process(actor) -> None:
     with pytest.raises(LookupError, match="takes no guests yet"):
         actor.take_process(SOUTH)
     actor.other_died(SOUTH)
+    assert actor.machine() == "n"
 
 
 def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(actor) -> None:
@@ -104,25 +106,30 @@ def test_while_it_runs_the_coordinator_reaches_its_loans_through_it(actor) -> No
         getattr(lending, name).assert_called_once_with(*arguments)
 
 
-class Process(Actor):
-    """An actor in a real operating-system process, which only sleeps."""
+class Process:
+    """Handle of an operating-system process, which only sleeps; when ended it dies a moment later."""
 
     def __init__(self):
-        super().__init__(self)
-        self.popen = subprocess.Popen(["sleep", "60"])
+        self.popen, self.ended = subprocess.Popen(["sleep", "60"]), False
 
-    def pid_(self):
-        return self.popen.pid
+    def call(self, method):
+        answer = Future()
+        if self.ended:
+            answer.set_exception(CallError("it is dead"))
+        else:
+            answer.set_result({"pid": self.popen.pid}[method])
+        return answer
 
-    def call(self, name, arguments):
-        return super().call(name + "_", arguments)
+    def end(self):
+        self.ended = True
+        threading.Timer(0.1, self.popen.kill).start()
 
 
 class Made:
-    """Source of such processes; an ended process dies a moment later, as with Ray."""
+    """Source of such processes."""
 
     def __init__(self, backend):
-        self.backend, self.nodes, self.idle, self.ended, self.all = backend, [], [], [], []
+        self.backend, self.nodes, self.idle, self.all = backend, [], [], []
 
     def take(self, node):
         self.nodes.append(node)
@@ -131,17 +138,16 @@ class Made:
             self.all.append(self.idle[-1])
         return self.idle.pop()
 
-    def give_back(self, node, actor):
-        self.idle.append(actor)
+    def give_back(self, node, process):
+        self.idle.append(process)
 
-    def end(self, actor):
-        self.ended.append(actor)
-        actor.dead = True
-        threading.Timer(0.1, actor.popen.kill).start()
+    @property
+    def ended(self):
+        return [process for process in self.all if process.ended]
 
     def close(self):
         while self.idle:
-            self.end(self.idle.pop())
+            self.idle.pop().end()
 
 
 @pytest.fixture
@@ -154,7 +160,6 @@ def processes(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(hosted_processes, "Processes", make)
-    monkeypatch.setattr(hosted_processes, "ray", Ray)
     yield made
     for one in made:
         for process in one.all:
@@ -189,14 +194,14 @@ def test_when_a_server_is_over_no_guests_process_is_left_and_none_comes(guests) 
     guests.warm()
     waits, works, gone = guests.take(SOUTH), guests.take(WEST), guests.take(WEST)
     guests.give_back(SOUTH, waits)
-    gone.die()
+    gone.ended = True
     guests.close()
     assert set(guests._processes.ended) == {waits, works, gone}
     assert [process.popen.poll() is None for process in (waits, works)] == [False, False]
     guests.give_back(WEST, works)
     with pytest.raises(LookupError, match="no guests any more"):
         guests.take(SOUTH)
-    assert [process.dead for process in guests._processes.all] == [True] * 4
+    assert [process.ended for process in guests._processes.all] == [True] * 4
 
 
 class Shares:
@@ -243,16 +248,70 @@ def test_a_servers_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_i
     assert not actor.wait_ready()
 
 
+def test_processes_of_a_borrower_that_was_not_heard_end_and_a_late_one_is_not_used_again(guests) -> None:
+    lost, kept, back = guests.take(SOUTH), guests.take(WEST), guests.take(WEST)
+    now_s = time.monotonic() + SILENT_S - 5
+    for hear in (guests.heard, lambda borrower: guests.give_back(borrower, back)):
+        guests._heard_s = dict.fromkeys((SOUTH, WEST), time.monotonic() - 10)
+        hear(WEST)
+        guests.end_silent(now_s)
+        assert guests._processes.ended == [lost]
+    guests.give_back(SOUTH, lost)
+    assert guests._processes.idle == [back]
+    guests.give_back(WEST, kept)
+    guests.end_silent(now_s + SILENT_S)
+    assert (guests._processes.ended, guests._processes.idle) == ([lost], [back, kept])
+
+
+class Host:
+    """Servers that lend processes."""
+
+    def __init__(self, machine_id, takes=True):
+        self.machine_id, self.takes, self.given_back, self.go_on = machine_id, takes, [], threading.Event()
+
+    def take_process(self, borrower):
+        if not self.takes:
+            raise LookupError("no guests any more")
+        return f"a process for {borrower}"
+
+    def give_back_process(self, borrower, process):
+        self.given_back.append((borrower, process))
+
+    def machine(self):
+        if self.machine_id is None:
+            self.go_on.wait(5)
+        return self.machine_id
+
+
+def test_a_borrower_takes_a_process_from_a_server_and_gives_it_back_there() -> None:
+    host = Host("s")
+    hosted = HostedProcesses(NORTH, {SOUTH: LocalHandle(host, 1)}, {SOUTH: "s"})
+    node = FleetNode(NodeName("a loan"), SOUTH, "s", 300)
+    process = hosted.take(node)
+    hosted.give_back(node, process)
+    assert hosted.is_there("s"), "calls run in order, so the process is back"
+    assert host.given_back == [(NORTH, "a process for north")] == [(NORTH, process)]
+
+
 def test_a_server_that_gives_no_process_away_is_told_apart_from_one_that_is_late(monkeypatch) -> None:
-    monkeypatch.setattr(hosted_processes, "ray", Ray)
-    full = Actor(SimpleNamespace(take_process=Mock(side_effect=LookupError("no guests any more"))))
-    dead = Actor(None)
-    dead.die()
-    hosted = HostedProcesses(NORTH, {SOUTH: full, WEST: dead})
+    monkeypatch.setattr(hosted_processes, "ANSWERS_WITHIN_S", 0.05)
+    late = SimpleNamespace(call=lambda *_: Future())
+    hosted = HostedProcesses(NORTH, {SOUTH: LocalHandle(Host("s", takes=False), 1), WEST: late}, {})
     for site, why in (
         (SOUTH, "south gives no process away: LookupError: no guests"),
-        (WEST, "west gives no"),
+        (WEST, "west gives no process away: no answer for 0.05 s"),
     ):
         with pytest.raises(NoProcessError, match=why):
             hosted.take(FleetNode(NodeName("a loan"), site, "n", 300))
-    full.kept.take_process.assert_called_with(NORTH)
+
+
+def test_a_machine_is_there_while_its_server_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(hosted_processes, "_SAYS_MACHINE_S", 0.05)
+    again, silent = Host("s again"), Host(None)
+    hosted = HostedProcesses(
+        NORTH,
+        {NORTH: LocalHandle(Host("n"), 1), SOUTH: LocalHandle(again, 1), WEST: LocalHandle(silent, 1)},
+        {NORTH: "n", SOUTH: "s", WEST: "w"},
+    )
+    assert [hosted.is_there(machine_id) for machine_id in ("n", "s", "w", "unknown")] == [True] + [False] * 3
+    silent.go_on.set()

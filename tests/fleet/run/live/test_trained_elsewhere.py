@@ -172,7 +172,7 @@ def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are
     (assignment,) = handle.assignments
     assert ([part.node for part in assignment.parts], assignment.parameter_server) == ([AT_EAST], AT_EAST)
     node = town.trainer.nodes[AT_EAST]
-    assert (node.site, node.ray_node_id, node.share_milli) == (EAST, "e", 300)
+    assert (node.site, node.machine_id, node.share_milli) == (EAST, "e", 300)
     assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
 
 

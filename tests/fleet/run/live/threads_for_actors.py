@@ -6,6 +6,13 @@ from concurrent.futures import TimeoutError as NotYet
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 
+class Answer(Future):
+    """A reference to a reply."""
+
+    def future(self):
+        return self
+
+
 class Actor:
     """An object whose methods have ``remote``; calls run in parallel on ``threads`` threads.
 
@@ -33,7 +40,7 @@ class Actor:
         self.kept, self.dead, self._open = kept, False, []
 
     def call(self, name, arguments):
-        answer = Future()
+        answer = Answer()
         self._open.append(answer)
         self.called.append(name)
         if self.dead:
