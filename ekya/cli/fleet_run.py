@@ -196,7 +196,9 @@ def _run_live(
         require_credentials(server.fleet)
     for failure in failures:
         if failure.site in servers.addresses:
-            raise UserError(f"--fail {failure.site}: it is on another machine; only servers here can be made to fail")
+            raise UserError(
+                f"--fail {failure.site}: it is on another machine; only servers here can be made to fail"
+            )
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
             sites.require(site)
@@ -223,6 +225,7 @@ def _resumed(
             ran = live.watch((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
 
+
 @contextmanager
 def _reached(
     config: FleetRunConfig, addresses: "Mapping[SiteName, str]"
@@ -235,7 +238,9 @@ def _reached(
 
     token = fleet_token(config.token_file)
     try:
-        host, port = (address_towards(addresses), 0) if config.listen is None else split_address(config.listen)
+        host, port = (
+            (address_towards(addresses), 0) if config.listen is None else split_address(config.listen)
+        )
     except ValueError as error:
         raise UserError(f"--listen {config.listen}: {error}") from None
     with (

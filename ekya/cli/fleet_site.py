@@ -63,7 +63,9 @@ def site(config: SiteConfig, output: Output) -> None:
     addresses = load_servers(config.servers, reads=lambda server: server.site == config.site).addresses
     listen = config.listen or addresses.get(name)
     if listen is None:
-        raise UserError(f"{config.servers}: servers.{name}.address: is missing; set it, or give --listen HOST:PORT")
+        raise UserError(
+            f"{config.servers}: servers.{name}.address: is missing; set it, or give --listen HOST:PORT"
+        )
     try:
         host, port = split_address(listen)
     except ValueError as error:

@@ -39,6 +39,7 @@ from ekya.system.folder_lock import hold_folder
 
 _LOG = logging.getLogger(__name__)
 
+
 class SiteRun:
     """Runs one server to its end. Thread-safe; ``run`` takes long, and other methods are called meanwhile.
 
@@ -99,9 +100,7 @@ class SiteRun:
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
             guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
-            above = AboveServer(
-                self._server, run, guests, self._coordinator, self._neighbours, self._begins
-            )
+            above = AboveServer(self._server, run, guests, self._coordinator, self._neighbours, self._begins)
             held.enter_context(closing(above))
             self._above = above
             session = RunSession(
