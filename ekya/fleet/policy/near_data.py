@@ -116,7 +116,7 @@ def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room]
             Part(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
             for part in loan.parts
         )
-        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.server))
+        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.parameter_server))
     return JobState(job, Left.all_of(job), assignment)
 
 
@@ -206,7 +206,7 @@ def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
         return alone(now_us, offer, spread.rooms[site], count, spread.links, reason)
     # The parameter server takes a part of a worker's share: with no worker there, it is beside the largest.
     placed = None if assignment.parameter_server is None else SiteName(assignment.parameter_server)
-    server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
-    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {server}"
-    loan = replace(spread, units=units, server=server).loan(now_us, crops, reason)
+    parameter_server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
+    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {parameter_server}"
+    loan = replace(spread, units=units, parameter_server=parameter_server).loan(now_us, crops, reason)
     return replace(loan, mode=assignment.mode)

@@ -44,7 +44,7 @@ def test_servers_lend_what_they_have_room_for_and_never_to_themselves(offers, ro
         for loan in tier(market(offers, rooms, ways)).loans:
             assert loan.offer.site not in loan.hosts
             assert len(set(loan.hosts)) == len(loan.hosts)
-            assert loan.server in loan.hosts
+            assert loan.parameter_server in loan.hosts
             assert sum(part.crops for part in loan.parts) == pytest.approx(1.0)
             for part in loan.parts:
                 assert part.crops > 0
@@ -71,13 +71,13 @@ def test_every_megabyte_has_a_way_and_a_reason(offers, rooms, ways) -> None:
             asked, batch = loan.offer, loan.offer.config.batch_size
             parts = {part.host: part for part in loan.parts}
             assert loan.sent_mb == {
-                (asked.site, host): asked.sent_mb(host, part.crops, validates=host == loan.server)
+                (asked.site, host): asked.sent_mb(host, part.crops, validates=host == loan.parameter_server)
                 for host, part in parts.items()
             }
             for host, part in parts.items():
-                if host != loan.server:
+                if host != (hub := loan.parameter_server):
                     steps = ceil(round(part.crops * asked.crops) / batch)
-                    there, back = loan.epoch_mb[host, loan.server], loan.epoch_mb[loan.server, host]
+                    there, back = loan.epoch_mb[host, hub], loan.epoch_mb[hub, host]
                     assert there == back == pytest.approx(steps * asked.trained_mb)
             assert len(loan.epoch_mb) == 2 * (len(parts) - 1)
             whole = sum(loan.sent_mb.values()) + asked.epochs * sum(loan.epoch_mb.values())

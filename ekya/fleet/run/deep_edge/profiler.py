@@ -123,8 +123,8 @@ def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Prog
         nodes: machines with the states for which it was solved.
         progress: of the training.
     """
-    server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
-    if server is None or progress.failures or progress.moves:
+    parameter_server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
+    if parameter_server is None or progress.failures or progress.moves:
         return []
     points, batches = [], tuple(part.batch for part in assignment.parts)
     for part in assignment.parts:
@@ -136,7 +136,7 @@ def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Prog
                     nodes[part.node].state,
                     part.batch,
                     batches,
-                    server.state,
+                    parameter_server.state,
                     part.share_milli,
                     compute_s=work.compute_s / work.crops,
                     update_s=work.update_s / work.steps,
