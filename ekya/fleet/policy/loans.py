@@ -151,9 +151,8 @@ def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reaso
     """Returns the loan in which one server does the whole retraining."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
-    ends_us = (
-        begins_us + host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
-    )
+    takes_s = host.takes_s(offer.gpu_s, units * host.step_milli)
+    ends_us = begins_us + host.late_us + round(takes_s * US_PER_S)
     return Loan(
         offer=offer,
         parts=(LoanPart(host.site, units * host.step_milli),),

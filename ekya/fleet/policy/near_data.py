@@ -93,8 +93,7 @@ def _name(key: Key) -> JobName:
 def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room], slot_us: int) -> JobState:
     hosts = [room for room in rooms.values() if room.site != offer.site] or list(rooms.values())
     # The slowest unit must be able to take a chunk through all epochs in a slot.
-    speed = min(room.speed.speed(room.step_milli) for room in hosts)
-    work = offer.gpu_s / speed * US_PER_S / slot_us
+    work = max(room.takes_s(offer.gpu_s, room.step_milli) for room in hosts) * US_PER_S / slot_us
     chunks = min(max(1, ceil(work)), offer.crops)
     steps = offer.epochs * offer.crops / chunks / offer.config.batch_size
     job = TrainJob(

@@ -86,9 +86,7 @@ def _part(running: Running, rooms: Sequence[Room]) -> Part:
 def _us_per_gpu_s(rooms: Sequence[Room]) -> dict[SiteName, list[float]]:
     """Returns how long a GPU-second takes on 1, 2, ... units of each server."""
     return {
-        room.site: [
-            US_PER_S / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
-        ]
+        room.site: [room.takes_s(US_PER_S, units * room.step_milli) for units in range(1, len(room.loss) + 1)]
         for room in rooms
     }
 

@@ -14,6 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
+from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.loans import Links, Loan, alone, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
@@ -39,9 +40,11 @@ class InOrderOfArrival:
 
     Attributes:
         solver: distributes the crops.
+        fitted: models of profiled hosts; where they do not hold, times follow from the offer.
     """
 
     solver: Solver
+    fitted: Fitted | None = None
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
@@ -49,15 +52,27 @@ class InOrderOfArrival:
         rooms = [room for room in market.free if room.site not in taken]
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
         for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
-            loan = splitter(market.now_us, offer, rooms, market.links) or best_alone(
-                market.now_us, offer, keeping_up(rooms), market.links
+            seen, unknown = self._seen(rooms, offer)
+            loan = splitter(market.now_us, offer, seen, market.links) or best_alone(
+                market.now_us, offer, keeping_up(seen), market.links
             )
             if loan is None or worth(loan, rooms) <= 0.0:
                 refused[key_of(offer)] = _why_not(loan, rooms)
                 continue
+            if guessed := unknown.intersection(loan.hosts):
+                told = f"nothing like it was profiled on {' and '.join(sorted(guessed))}"
+                loan = replace(loan, reason=f"{loan.reason}; {told}")
             made.append(loan)
             rooms = [room for room in rooms if room.site not in loan.hosts]
         return Deal(tuple(made), refused=refused)
+
+    def _seen(self, rooms: Sequence[Room], offer: Offer) -> tuple[list[Room], set[SiteName]]:
+        """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
+        if self.fitted is None:
+            return list(rooms), set()
+        seen = {room.site: self.fitted.seen(room, offer) for room in rooms}
+        found = (seen[room.site] or room for room in rooms)
+        return [room for room in found if room.loss], {site for site, room in seen.items() if room is None}
 
 
 def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:

@@ -46,7 +46,7 @@ class Spread:
         share_milli = units * room.step_milli
         if host == self.parameter_server:
             share_milli = round((1.0 - SERVER_PART) * share_milli)
-        return offer.gpu_s / (offer.epochs * offer.crops) / room.speed.speed(share_milli)
+        return room.takes_s(offer.gpu_s / (offer.epochs * offer.crops), share_milli)
 
     def exchange_s(self, host: SiteName) -> float:
         """Returns the seconds of one step's transfer to the parameter server and back."""
@@ -155,7 +155,11 @@ def late_streams(room: Room, lent_milli: int) -> list[str]:
 def _stretched(room: Room, lent: float) -> float:
     """Returns by how much inference takes longer where this part of the server is lent.
 
-    Its streams share the rest in proportion to their needs.
+    Its streams share the rest in proportion to their needs. Where models say that a frame then takes longer
+    than by its share, that counts.
     """
-    left = 1.0 - lent
-    return max(1.0, inferring(room).gpu / left) if left > 0.0 else inf
+    if lent >= 1.0:
+        return inf
+    units, needs = round(lent * room.capacity_milli / room.step_milli), inferring(room).gpu
+    slowdown = room.slowdown[units - 1] if units and room.slowdown else 1.0
+    return max(1.0, needs / (1.0 - lent), needs * slowdown)

@@ -13,7 +13,7 @@ from itertools import groupby
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Assignment
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
+from ekya.fleet.policy.deep_edge.profile import INFERENCE, EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.run.deep_edge.states import watched
@@ -21,9 +21,6 @@ from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.fleet.run.training.protocol import Progress
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
-
-INFERENCE = "inference"
-"""Name of the background application: here, the inference of the server that also trains."""
 
 
 @dataclass(frozen=True, slots=True)
