@@ -191,6 +191,11 @@ def test_dta_is_the_listing_s(drawn) -> None:
     assert (moves == listed_dta(ground, left, loads)).all()
 
 
+def exchange_cost(ground, task, workers, site):
+    """Returns the cost of exchanging parameters in a slot: Σ_r q^{r s} π_i y_i^r."""
+    return task.job.model_mb * (workers @ ground.mb_cost[:, site])
+
+
 def listed_pa(ground, task, free, count):
     """Algorithm 2 as printed, for one slot; returns its cost and y, or None."""
     best = None
@@ -205,7 +210,7 @@ def listed_pa(ground, task, free, count):
             asked = task.worker > 0
             fit = int(np.floor(there[asked] / task.worker[asked]).min())
             workers[site] = min(fit, count - workers.sum())
-        cost = task.exchange_cost(ground, workers, server)
+        cost = exchange_cost(ground, task, workers, server)
         if workers.sum() >= count and (best is None or cost <= best[0] + 1e-12):
             best = cost, workers
     return best
@@ -228,7 +233,7 @@ def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
             assert workers.sum() == count
             assert (task.needs(workers, site) <= free).all()
             assert found.slot_costs[case] == pytest.approx(listed[0])
-            assert task.exchange_cost(ground, workers, site) == pytest.approx(listed[0])
+            assert exchange_cost(ground, task, workers, site) == pytest.approx(listed[0])
     fit = np.isfinite(found.slot_costs)
     assert fit.sum() == min(len(counts), most_workers(task, free))
 

@@ -162,10 +162,6 @@ class Task:
         ends_us = self.now_us + slots * self.slot_us
         return self.job.waiting.of((ends_us - self.job.arrives_us) / US_PER_S)
 
-    def exchange_cost(self, ground: Ground, workers: Ints, parameter_server: int) -> float:
-        """Returns the cost of exchanging parameters in a slot: Σ_r q^{r s} π_i y_i^r."""
-        return float(self.job.model_mb * (workers @ ground.mb_cost[:, parameter_server]))
-
     def needs(self, workers: Ints, parameter_server: int) -> Floats:
         """Returns the resources that a deployment takes; R x K."""
         taken = np.outer(workers, self.worker)
