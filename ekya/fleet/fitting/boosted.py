@@ -46,10 +46,10 @@ def _compute(state: NodeState, batch: int, share_milli: int) -> Row:
     return (state.cpu, state.gpu, batch, share_milli)
 
 
-def _update(state: NodeState, batch: int, batches: Sequence[int], server: NodeState) -> Row:
+def _update(state: NodeState, batch: int, batches: Sequence[int], ps: NodeState) -> Row:
     """Returns the features of EstUpdateTime; of the distribution B size, minimum, maximum and Σ 1/b."""
     pushes = sum(1 / other for other in batches)
-    return (state.cpu, state.gpu, batch, server.cpu, len(batches), pushes, min(batches), max(batches))
+    return (state.cpu, state.gpu, batch, ps.cpu, len(batches), pushes, min(batches), max(batches))
 
 
 def _state(state: NodeState, batch: int, share_milli: int) -> Row:
@@ -138,15 +138,15 @@ class BoostedEstimates:
             worker.kind, COMPUTE.name, "", _compute(worker.state, worker.batch, worker.share_milli)
         )
 
-    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime of each worker."""
         batches = tuple(worker.batch for worker in workers)
-        return [self._updated(worker, batches, server) for worker in workers]
+        return [self._updated(worker, batches, parameter_server) for worker in workers]
 
-    def _updated(self, worker: Training, batches: tuple[int, ...], server: NodeState) -> float:
+    def _updated(self, worker: Training, batches: tuple[int, ...], ps: NodeState) -> float:
         if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
             return self._update_unknown_s
-        return self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, server))
+        return self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, ps))
 
     def state_after(self, worker: Training) -> NodeState:
         """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""

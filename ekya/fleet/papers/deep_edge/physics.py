@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, SERVERS, SIFT, WORKERS
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PARAMETER_SERVERS, SIFT, WORKERS
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
@@ -39,7 +39,7 @@ class EdgePhysics:
                 faults.append(f"{assignment.job} trains {trained} of {samples} samples")
             if (
                 assignment.parameter_server is None
-                or view.places.nodes[assignment.parameter_server].kind not in SERVERS
+                or view.places.nodes[assignment.parameter_server].kind not in PARAMETER_SERVERS
             ):
                 faults.append(f"{assignment.job} has no parameter server")
             for part in assignment.parts:
@@ -82,10 +82,10 @@ class EdgePhysics:
             (part.batch * each_s, self._after(nodes[part.node], part).cpu)
             for part, each_s in zip(parts, computing_s, strict=True)
         ]
-        server = assignment.parameter_server
-        if server is None:
+        name = assignment.parameter_server
+        if name is None:
             raise ValueError(f"{assignment.job} has no parameter server")
-        updating_s = laws.update_s(SERVERS[nodes[server].kind], self.truth[server].cpu, steps)
+        updating_s = laws.update_s(PARAMETER_SERVERS[nodes[name].kind], self.truth[name].cpu, steps)
         return [
             self._shard_s(nodes[part.node], part, update_s)
             for part, update_s in zip(assignment.parts, updating_s, strict=False)

@@ -147,15 +147,15 @@ class _Slot:
         started = start(self.ground, task, self.free, count)
         if started is None:
             return False
-        workers, server = started
+        workers, parameter_server = started
         reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
-        self._assign(task, workers, server, reason)
+        self._assign(task, workers, parameter_server, reason)
         return True
 
-    def _assign(self, task: Task, workers: Ints, server: int, reason: str) -> None:
-        np.subtract(self.free, task.needs(workers, server), out=self.free)
+    def _assign(self, task: Task, workers: Ints, parameter_server: int, reason: str) -> None:
+        np.subtract(self.free, task.needs(workers, parameter_server), out=self.free)
         moves = dispatched(self.ground, task, workers)
-        self.assignments.append(as_assignment(self.ground, task, workers, server, moves, reason))
+        self.assignments.append(as_assignment(self.ground, task, workers, parameter_server, moves, reason))
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
@@ -194,9 +194,9 @@ def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[i
 def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, int] | None:
     """Places a number of workers and the parameter server by Q and PA; None where they do not fit."""
     found = place(ground, task, free, np.array([count]), _WEIGHTS)
-    if found.servers[0] < 0:
+    if found.parameter_servers[0] < 0:
         return None
-    return found.workers(np.array([0]), np.array([count]))[0], int(found.servers[0])
+    return found.workers(np.array([0]), np.array([count]))[0], int(found.parameter_servers[0])
 
 
 def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:

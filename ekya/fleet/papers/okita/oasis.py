@@ -31,7 +31,7 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, server_room
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, room_beside
 from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
 from ekya.fleet.policy.okita.transfer import transfers, workloads
 from ekya.fleet.policy.protocol import Calls
@@ -158,18 +158,18 @@ class _Plan:
     """A schedule of H slots: workers (H x R), the parameter server's site (H), and the order of sites (R)."""
 
     workers: Ints
-    servers: Ints
+    parameter_servers: Ints
     order: Ints
 
     def after(self, slots: int) -> "_Plan":
         """Returns the schedule without its first slots."""
-        return _Plan(self.workers[slots:], self.servers[slots:], self.order)
+        return _Plan(self.workers[slots:], self.parameter_servers[slots:], self.order)
 
     def take(self, task: Task, free: list[Floats]) -> None:
         """Takes its resources from the slots, which are at least as many."""
-        for slot, (workers, server) in enumerate(zip(self.workers, self.servers, strict=True)):
+        for slot, (workers, site) in enumerate(zip(self.workers, self.parameter_servers, strict=True)):
             if workers.any():
-                free[slot] = free[slot] - task.needs(workers, int(server))
+                free[slot] = free[slot] - task.needs(workers, int(site))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +190,7 @@ class _Kept:
     def text(self) -> str:
         """The schedule as JSON, for ``Decision.memory``."""
         plan = self.plan
-        arrays = (plan.workers, plan.servers, plan.order)
+        arrays = (plan.workers, plan.parameter_servers, plan.order)
         return json.dumps([self.slot, self.sites, *(one.tolist() for one in arrays)])
 
     def rest(self, ground: Ground, task: Task, slot: int) -> _Plan | None:
@@ -199,8 +199,8 @@ class _Kept:
             return None
         rest = self.plan.after(slot - self.slot)
         failed = np.flatnonzero(task.closed)
-        servers = rest.servers[rest.workers.any(axis=1)]
-        return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
+        parameter_servers = rest.parameter_servers[rest.workers.any(axis=1)]
+        return None if rest.workers[:, failed].any() or np.isin(parameter_servers, failed).any() else rest
 
 
 def _in_order(ground: Ground, view: FleetView, slot_us: int) -> list[Task]:
@@ -223,14 +223,14 @@ def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Deci
 
 
 def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
-    workers, server = plan.workers[0], int(plan.servers[0])
+    workers, site = plan.workers[0], int(plan.parameter_servers[0])
     loads = workloads(task.left, task.can_train(workers)[None], plan.order)[0]
     moves = transfers(ground, task.left, loads)
     reason = (
         f"{int(workers.sum())} of {int(plan.workers.sum())} workers of its cheapest schedule of "
         f"{len(plan.workers)} slots"
     )
-    return as_assignment(ground, task, workers, server, moves, reason)
+    return as_assignment(ground, task, workers, site, moves, reason)
 
 
 def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) -> _Plan | None:
@@ -243,7 +243,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
     nothing = np.zeros_like(ground.capacity)
     cheapest = wanted * prices(ground, task, task.worker, nothing).min()
     least = (cheapest + prices(ground, task, task.parameter_server, nothing).min()) * (1 - 1e-9)
-    rooms, units, servers, server_costs = [], [], [], []
+    rooms, units, sites, site_costs = [], [], [], []
     best, best_cost, untouched = None, inf, 0
     for length in range(1, _LONGEST + 1):
         waiting = task.waiting_cost(length)
@@ -251,12 +251,12 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
             break
         if len(free) < length:
             free.append(ground.capacity)
-        held, unit, server, server_cost = _slot(ground, task, free[length - 1], order, prices)
+        held, unit, site, site_cost = _slot(ground, task, free[length - 1], order, prices)
         rooms.append(held)
         units.append(unit)
-        servers.append(server)
-        server_costs.append(server_cost)
-        found = _fill(np.array(rooms), np.array(units), np.array(server_costs), wanted)
+        sites.append(site)
+        site_costs.append(site_cost)
+        found = _fill(np.array(rooms), np.array(units), np.array(site_costs), wanted)
         if found is not None and found[1] + waiting < best_cost:
             best, best_cost = found[0], found[1] + waiting
         untouched += int(held.sum()) if free[length - 1] is ground.capacity else 0
@@ -267,7 +267,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
         return None
     workers = np.zeros_like(best)
     workers[:, order] = best
-    return _Plan(workers, np.array(servers[: len(best)]), order)
+    return _Plan(workers, np.array(sites[: len(best)]), order)
 
 
 def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
@@ -284,18 +284,18 @@ def _slot(
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)
     wanted = task.workers_at_most()
     unit = prices(ground, task, task.worker, taken)[order]
-    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
-    at_server = np.where(beside >= 0, prices(ground, task, task.parameter_server, taken), inf)[order]
-    server = int(order[np.argmin(at_server)])
-    if beside[server] < 0:
-        return np.zeros_like(alone), unit, server, 0.0
+    alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)
+    costs = np.where(beside >= 0, prices(ground, task, task.parameter_server, taken), inf)[order]
+    site = int(order[np.argmin(costs)])
+    if beside[site] < 0:
+        return np.zeros_like(alone), unit, site, 0.0
     held = alone.copy()
-    held[server] = beside[server]
-    return np.minimum(held, wanted)[order], unit, server, float(at_server.min())
+    held[site] = beside[site]
+    return np.minimum(held, wanted)[order], unit, site, float(costs.min())
 
 
 def _fill(
-    rooms: Ints, units: Floats, server_costs: Sequence[float] | Floats, wanted: int
+    rooms: Ints, units: Floats, site_costs: Sequence[float] | Floats, wanted: int
 ) -> tuple[Ints, float] | None:
     """Returns the cheapest worker-slots and their cost; None where there are too few."""
     if rooms.sum() < wanted:
@@ -307,4 +307,4 @@ def _fill(
     taken[cheapest] = np.minimum(np.maximum(wanted - before, 0), held)
     workers = taken.reshape(rooms.shape)
     used = workers.any(axis=1)
-    return workers, float((workers * units).sum() + np.asarray(server_costs)[used].sum())
+    return workers, float((workers * units).sum() + np.asarray(site_costs)[used].sum())

@@ -76,7 +76,7 @@ class _Slot:
     job: int
     at: int
     workers: Ints
-    server: Ints
+    parameter_server: Ints
     exchange: Ints
     moves: Ints
     ends: int
@@ -162,14 +162,14 @@ class _Model:
                 self._rows.append(({**got, int(slot.workers[place]): -job.chunks_per_slot}, -np.inf, 0))
                 split = {int(one): 1.0 for one in slot.exchange[place]}
                 self._rows.append(({**split, int(slot.workers[place]): -1.0}, 0, 0))
-                for server in range(len(self._sites)):
+                for parameter_server in range(len(self._sites)):
                     linked = {
-                        int(slot.exchange[place, server]): 1.0,
-                        int(slot.server[server]): -float(most[place]),
+                        int(slot.exchange[place, parameter_server]): 1.0,
+                        int(slot.parameter_server[parameter_server]): -float(most[place]),
                     }
                     self._rows.append((linked, -np.inf, 0))
             # At most one parameter server, and only until the job ends.
-            one = {int(place): 1.0 for place in slot.server}
+            one = {int(place): 1.0 for place in slot.parameter_server}
             self._rows.append(({**one, **{later.ends: -1.0 for later in slots[number:]}}, -np.inf, 0))
             by_now = {int(place): 1.0 for each in slots[: number + 1] for place in each.moves.ravel()}
             ended = {each.ends: -float(total) for each in slots[: number + 1]}
@@ -184,11 +184,11 @@ class _Model:
                     workers = {
                         int(slot.workers[site]): jobs[slot.job].worker.get(resource, 0.0) for slot in there
                     }
-                    servers = {
-                        int(slot.server[site]): jobs[slot.job].parameter_server.get(resource, 0.0)
+                    parameter_servers = {
+                        int(slot.parameter_server[site]): jobs[slot.job].parameter_server.get(resource, 0.0)
                         for slot in there
                     }
-                    self._rows.append(({**workers, **servers}, -np.inf, capacity))
+                    self._rows.append(({**workers, **parameter_servers}, -np.inf, capacity))
 
     def schedule(self, solution: Any) -> dict[int, tuple[Assignment, ...]]:
         """Converts a solution to assignments by slot."""
@@ -209,8 +209,8 @@ class _Model:
                 (self._sites[one], self._sites[other]): int(moves[one, other])
                 for one, other in np.argwhere(moves)
             }
-            server = self._nodes[int(np.argmax(rounded[slot.server]))].name
-            assignment = Assignment(job, parts, "the optimum has it so", server, sent)
+            parameter_server = self._nodes[int(np.argmax(rounded[slot.parameter_server]))].name
+            assignment = Assignment(job, parts, "the optimum has it so", parameter_server, sent)
             schedule[slot.at] = (*schedule.get(slot.at, ()), assignment)
         return schedule
 

@@ -253,7 +253,7 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     case = int(cases[best])
     return Schedule(
         workers[best],
-        int(found.servers[case]),
+        int(found.parameter_servers[case]),
         found.order,
         int(slots[case]),
         best_cost - float(waiting[case]),

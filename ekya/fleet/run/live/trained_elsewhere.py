@@ -205,7 +205,7 @@ class TrainedElsewhere:
             for part in loan.parts
         )
         job = JobName(f"{command.stream}, retraining {command.job}")
-        return Assignment(job, parts, loan.reason, names[loan.server])
+        return Assignment(job, parts, loan.reason, names[loan.parameter_server])
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed
