@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.link_sizes import sizes_of

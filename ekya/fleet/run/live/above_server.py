@@ -7,7 +7,6 @@ from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import HostedProcesses

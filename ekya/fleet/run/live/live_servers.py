@@ -1,4 +1,4 @@
-"""`ekya fleet run` on the wall clock: lets sites run their servers, coordinates them, and watches over them."""
+"""`ekya fleet run` on the wall clock: lets sites run their servers, coordinates and watches them."""
 
 import json
 import logging

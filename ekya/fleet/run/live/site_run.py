@@ -1,4 +1,4 @@
-"""One server's part of a live run of several servers: Ekya in this process, and all that others call of it."""
+"""One server's part of a live run of several: Ekya in this process, and what others call of it."""
 
 import json
 import logging

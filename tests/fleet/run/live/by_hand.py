@@ -9,8 +9,8 @@ from ekya.fleet.run.calls import CallError
 class ByHand:
     """A ``Handle``; calls run in parallel on ``threads`` threads.
 
-    A call to a ``dead`` object raises an error; a ``silent`` one never replies. ``called`` has the names of all
-    methods that were called.
+    A call to a ``dead`` object raises an error; a ``silent`` one never replies. ``called`` has the names
+    of all methods that were called.
     """
 
     def __init__(self, kept, threads=16):

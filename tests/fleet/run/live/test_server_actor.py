@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from byhand import OPTIONS
+from ekya.fleet.run.live.server_actor import ServerActor
 
 from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
@@ -19,7 +20,6 @@ from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.live import hosted_processes, server_actor
 from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
-from ekya.fleet.run.live.server_actor import ServerActor
 from ekya.fleet.run.server import ServerTerms
 from ekya.fleet.run.training.crew import SILENT_S, NoProcessError
 from ekya.fleet.run.training.protocol import FleetNode

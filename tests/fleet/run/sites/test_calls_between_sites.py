@@ -17,7 +17,7 @@ from ekya import __version__
 from ekya.core.errors import FullDiskError, UserError
 from ekya.fleet.run.calls import CallError, LocalHandle
 from ekya.fleet.run.sites import client, server
-from ekya.fleet.run.sites.client import SiteHandle, wire_codec
+from ekya.fleet.run.sites.client import SiteHandle
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.workers import WorkerId
 
