@@ -77,7 +77,7 @@ class Town:
                 stdout=log,
                 stderr=log,
             )
-        wait_for(told.is_file, LISTENS_WITHIN_S, lambda: (self.folder / f"{site}.log").read_text())
+        wait_for(told.is_file, LISTENS_WITHIN_S, (self.folder / f"{site}.log").read_text)
 
     def run(self, name, *words):
         """Begins a run, or another command of `ekya fleet run`, in the office."""
