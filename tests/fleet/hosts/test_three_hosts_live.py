@@ -192,7 +192,7 @@ def test_a_fleet_runs_and_north_borrows(town) -> None:
 
 
 def test_the_command_is_killed_while_a_loan_runs_and_another_takes_up_what_goes_on(town) -> None:
-    process = town.begins("killed")
+    process = town.begins("killed", "--windows", "4")
     wait_for(lambda: town.loans("killed"), 2 * WINDOW_S)
     process.send_signal(signal.SIGKILL)
     process.wait()
