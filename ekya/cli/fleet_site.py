@@ -53,6 +53,7 @@ def site(config: SiteConfig, output: Output) -> None:
     """
     from ekya.cli.servers_from_options import server_of_site
     from ekya.fleet.run.calls import LocalHandle, public_methods
+    from ekya.fleet.run.doctor import DOCTOR, HostDoctor
     from ekya.fleet.run.live.orders import SITE
     from ekya.fleet.run.live.site import Site
     from ekya.fleet.run.sites.server import SiteServer
@@ -81,6 +82,8 @@ def site(config: SiteConfig, output: Output) -> None:
     with closing(SiteServer(host, port, fleet_token(config.token_file))) as doors:
         its = Site(name, read, config.runs, config.shares, doors)
         doors.offer(SITE, LocalHandle(its, threads=4), public_methods(Site))
+        examines = LocalHandle(HostDoctor(name, read, config.runs), threads=4)
+        doors.offer(DOCTOR, examines, public_methods(HostDoctor))
         output.report({"site": name, "address": doors.address, "machine": its.who()[1]})
         output.say(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
         while not ends.wait(1.0):
