@@ -32,6 +32,8 @@ STREAMS = {"north": ("cam-1", "cam-2"), "south": ("cam-3",), "west": ("cam-4",)}
 PORT, ITS_PORT = 7070, 7071
 WINDOW_S, WINDOWS = 36, 3
 LISTENS_WITHIN_S, BEGINS_WITHIN_S, ENDS_WITHIN_S = 60, 120, 300
+DRIFT = {"lighting": "night", "livery": "south", "view": "side", "clothing": "summer"}
+"""Change of every street after ``WINDOWS`` windows, so that retrainings are worth something again."""
 GAP_S = 3.0
 """Longest time for which no frame of a stream may be analysed."""
 EKYA = (sys.executable, "-m", "ekya")
@@ -134,7 +136,8 @@ class Town:
             raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
             for stream in raw["streams"]:
                 shown = {key: its for key, its in stream["source"]["scenes"][-1].items() if key != "ramp_s"}
-                stream["source"] |= {"fps": 3, "scenes": [shown | {"at_s": 0}]}
+                scenes = [shown | {"at_s": 0}, shown | DRIFT | {"at_s": WINDOWS * WINDOW_S - 2}]
+                stream["source"] |= {"fps": 3, "scenes": scenes}
             (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
         servers = [
             self._server("north", 0.35, 250),
