@@ -1,174 +1,26 @@
 """The commands of docs/fleet/hosts.md on three hosts and an office, and what happens when something fails."""
 
-import json
-import os
-import secrets
 import signal
-import subprocess
-import sys
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-import yaml
 from host_namespaces import why_not
 from host_network import HostNetwork
+from host_town import ENDS_WITHIN_S, SITES, WINDOW_S, Server, Town, wait_for
 from host_wires import Link
-
-from ekya.config.shipped import shipped_path
-from ekya.core import events as ev
-from ekya.results.storage.journal import read_journal
-from ekya.results.storage.run_folder import RunFolder
-from ekya.results.storage.run_tables import read_predictions
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 
-SITES = {"north": 1, "south": 2, "west": 3}
-"""Hosts by the site that is on each."""
-OFFICE = 4
-"""Host on which `ekya fleet run` is called."""
-STREAMS = {"north": ("cam-1", "cam-2"), "south": ("cam-3",), "west": ("cam-4",)}
-PORT, ITS_PORT = 7070, 7071
-WINDOW_S, WINDOWS = 36, 3
-LISTENS_WITHIN_S, BEGINS_WITHIN_S, ENDS_WITHIN_S = 60, 120, 300
-DRIFT = {"lighting": "night", "livery": "south", "view": "side", "clothing": "summer"}
-"""Change of every street after ``WINDOWS`` windows, so that retrainings are worth something again."""
 GAP_S = 3.0
 """Longest time for which no frame of a stream may be analysed."""
-EKYA = (sys.executable, "-m", "ekya")
 
-
-class Town:
-    """Three sites that listen, and the commands of the office.
-
-    Attributes:
-        network: of the hosts.
-        folder: with a folder for each host, as if each had its own disk.
-    """
-
-    def __init__(self, network, folder):
-        self.network, self.folder, self._sites = network, folder, {}
-        self.environment = os.environ | {
-            "EKYA_FLEET_TOKEN": secrets.token_urlsafe(32),
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]),
-        }
-        for site in SITES:
-            self.place(site)
-            self._write(self.folder / site)
-        (self.folder / "office").mkdir()
-        # Nothing of a fleet has to be where the command is called.
-        self._write(self.folder / "office", with_fleet=False)
-
-    def place(self, site):
-        (self.folder / site).mkdir(exist_ok=True)
-
-    def start(self, site):
-        """Starts a site if it is not there, and waits until it listens."""
-        if site in self._sites and self._sites[site].poll() is None:
-            return
-        told = self.folder / site / "site.json"
-        told.unlink(missing_ok=True)
-        command = [*EKYA, "fleet", "site", "town.yaml", "--site", site, "--json", told]
-        with (self.folder / f"{site}.log").open("ab") as log:
-            self._sites[site] = self.network.popen(
-                SITES[site],
-                command,
-                cwd=self.folder / site,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-            )
-        wait_for(told.is_file, LISTENS_WITHIN_S, (self.folder / f"{site}.log").read_text)
-
-    def run(self, name, *words):
-        """Begins a run, or another command of `ekya fleet run`, in the office."""
-        command = [*EKYA, "fleet", "run", *words, "--listen", f"{self.network.address(OFFICE)}:{ITS_PORT}"]
-        return self.network.popen(
-            OFFICE,
-            [*command, "--json", f"{name}.json"],
-            cwd=self.folder / "office",
-            env=self.environment,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def begins(self, name, *words):
-        """Begins a run and waits until its first window has opened everywhere; returns its process."""
-        for site in SITES:
-            self.start(site)
-        process = self.run(name, "town.yaml", "--name", name, *words)
-
-        def begun():
-            assert process.poll() is None, process.stderr.read()
-            return all(self.opened(site, name) for site in SITES)
-
-        wait_for(begun, BEGINS_WITHIN_S)
-        return process
-
-    def opened(self, site, name):
-        journal = self.folder / site / "runs" / name / site / "journal.jsonl"
-        return journal.is_file() and "WindowOpened" in journal.read_text()
-
-    def summary(self, name):
-        return json.loads((self.folder / "office" / f"{name}.json").read_text())
-
-    def loans(self, name):
-        """Returns the records of loans that are written whole."""
-        file = self.folder / "office" / "runs" / name / "loans.jsonl"
-        lines = file.read_text().splitlines() if file.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def gap_s(self, name, site):
-        """Returns the longest time for which a stream of a site got no answer."""
-        folder = RunFolder(self.folder / "office" / "runs" / name / site)
-        return max(longest_gap_s(folder, stream) for stream in STREAMS[site])
-
-    def deaths(self, name, site):
-        """Returns the processes of a site's own streams that died."""
-        _, _, turns = read_journal(RunFolder(self.folder / "office" / "runs" / name / site).journal)
-        return [one for turn in turns for one in turn.events if isinstance(one, ev.WorkerDied)]
-
-    def _write(self, folder, with_fleet=True):
-        if with_fleet:
-            raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
-            raw |= {"window_s": WINDOW_S, "windows": WINDOWS}
-            raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
-            for stream in raw["streams"]:
-                shown = {key: its for key, its in stream["source"]["scenes"][-1].items() if key != "ramp_s"}
-                scenes = [shown | {"at_s": 0}, shown | DRIFT | {"at_s": WINDOWS * WINDOW_S - 2}]
-                stream["source"] |= {"fps": 3, "scenes": scenes}
-            (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
-        servers = [
-            self._server("north", 0.35, 250),
-            self._server("south", 0.85, 250),
-            self._server("west", 0.3, 200),
-        ]
-        content = {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 20}, "servers": servers}
-        (folder / "town.yaml").write_text(yaml.safe_dump(content))
-
-    def _server(self, site, gpus, share_milli):
-        changes = {"gpus": gpus, "preparation": {"share_milli": share_milli, "fraction": 0.15}}
-        return {
-            "site": site,
-            "address": f"{self.network.address(SITES[site])}:{PORT}",
-            "streams": list(STREAMS[site]),
-            "crops_may_leave": True,
-            "changes": changes,
-        }
-
-
-def wait_for(what, within_s, why=lambda: ""):
-    until_s = time.monotonic() + within_s
-    while not what():
-        assert time.monotonic() < until_s, why()
-        time.sleep(0.2)
-
-
-def longest_gap_s(folder, stream):
-    read = read_predictions(folder.predictions(stream))
-    at_us = [t_us for t_us, analysed in zip(read.t_us, read.analysed, strict=True) if analysed]
-    return max(after - before for before, after in pairwise(at_us)) / 1e6
+CROWDED = {
+    "north": Server(tuple(f"cam-{number}" for number in range(1, 6)), 0.45, 300),
+    "south": Server(("cam-11", "cam-12"), 1.05, 300),
+    "west": Server(tuple(f"cam-{number}" for number in range(6, 11)), 0.45, 300),
+}
+"""Ten cameras that cannot be retrained at home, and two beside which there is room."""
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +29,17 @@ def town(tmp_path_factory):
         pytest.skip(reason)
     with HostNetwork(4, Link(rate_mbit_s=200, delay_ms=5, loss=0)) as network:
         yield Town(network, tmp_path_factory.mktemp("town"))
+
+
+def test_the_doctor_knows_three_machines_and_their_links(town) -> None:
+    for site in SITES:
+        town.start(site)
+    told = town.doctor()
+    assert sorted(told["sites"]) == sorted(SITES)
+    assert len(told["links"]) == 6
+    # 200 Mbit/s and 5 ms each way; the file promises 20 of the 25 MB/s.
+    assert all(5 < link["mb_s"] < 27 for link in told["links"])
+    assert not [problem for problem in told["problems"] if "clock" in problem or "version" in problem]
 
 
 def test_a_fleet_runs_and_north_borrows(town) -> None:
@@ -258,3 +121,20 @@ def test_a_host_that_is_killed_takes_no_other_along(town) -> None:
     assert [servers[site]["died_s"] for site in ("north", "south")] == [None, None]
     assert servers["north"]["mean_accuracy"] > 0.3
     assert max(town.gap_s("storm", site) for site in ("north", "south")) <= GAP_S
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    if reason := why_not():
+        pytest.skip(reason)
+    with HostNetwork(4, Link(rate_mbit_s=200, delay_ms=5, loss=0)) as network:
+        yield Town(network, tmp_path_factory.mktemp("crowded"), CROWDED)
+
+
+@pytest.mark.parametrize("tier", ["andreas", "okita", "deep-edge"])
+def test_each_papers_policy_decides_about_all_open_offers_together(tier, crowded) -> None:
+    process = crowded.begins(tier, "--tier", tier, "--windows", "2")
+    assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
+    assert crowded.summary(tier)["frames"]["lost"] == 0
+    made = [one for one in crowded.loans(tier) if "site" in one]
+    assert max(one["among"] for one in made) >= 10
