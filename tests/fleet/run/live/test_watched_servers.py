@@ -111,7 +111,7 @@ class Sites:
 def quick(monkeypatch):
     monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
     monkeypatch.setattr(live_servers, "LEAD_US", 1000)
-    monkeypatch.setattr(live_servers, "AWAY_S", 0.1)
+    monkeypatch.setattr(live_servers, "AWAY_S", 0.3)
     monkeypatch.setattr(live_servers, "WAITED_S", 0.1)
     monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
 
@@ -181,9 +181,9 @@ def test_one_that_is_cut_off_and_reached_again_takes_part_again(town) -> None:
     north, south = Server(), Server()
     both = town(north, south)
     after(0.1, both.handles[SOUTH].die)
-    after(0.5, lambda: both.handles[SOUTH].begin_again(south))
-    after(0.9, north.over.set)
-    after(0.9, south.over.set)
+    after(0.9, lambda: both.handles[SOUTH].begin_again(south))
+    after(1.3, north.over.set)
+    after(1.3, south.over.set)
     ran = both.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert ran.died_s == {}
@@ -338,7 +338,14 @@ def test_the_folder_of_a_server_on_another_machine_is_copied_once(tmp_path) -> N
         "summary.json": "{}",
         "journal.jsonl": "[1]",
     }
-    assert there.called.count("files") == 1
+    assert there.called.count("part") == 4, "each to its end"
+
+
+def test_a_copy_that_broke_off_is_completed(tmp_path) -> None:
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "summary.json").write_text("{}")
+    collect_folder(ByHand(Folder()), tmp_path / "north")
+    assert (tmp_path / "north" / "journal.jsonl").read_text() == "[1]"
 
 
 def test_the_folder_of_a_server_that_has_died_stays_on_its_machine(tmp_path, caplog) -> None:
