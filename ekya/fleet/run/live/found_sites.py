@@ -85,7 +85,7 @@ class FoundSites:
             name, _, _ = self.handles[site].call("who").result(_ANSWERS_S)
         except (CallError, TimeoutError) as error:
             raise UserError(
-                f"{site}: {error or f'{address} does not answer'}; start it there with: ekya fleet site "
+                f"{site}: {str(error) or f'{address} does not answer'}; start it there with: ekya fleet site "
                 f"SERVERS --site {site} --listen {address}"
             ) from error
         if name != site:

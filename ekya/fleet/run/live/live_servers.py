@@ -152,7 +152,7 @@ def resume_servers(folder: ServersFolder, sites: FoundSites, doors: SiteServer) 
         try:
             opened[site] = handle.call("opened", live.run).result(_ANSWERS_S)
         except (CallError, NotYetError) as error:
-            _LOG.warning("%s: %s", site, error or "no answer")
+            _LOG.warning("%s: %s", site, str(error) or "no answer")
     if not opened:
         raise UserError(f"{folder.path}: no site knows of this run any more; its results are what is there")
     states = {site: _state_of(one.server) for site, one in opened.items()}
@@ -171,7 +171,7 @@ class _Watched:
     """A server as the driver sees it.
 
     Attributes:
-        heard_s: when it answered last.
+        silent_s: for how long it has not answered, while this process looked.
         asked: request for its state that is not answered yet.
         state: its last answer.
         away: it is taken for dead.
@@ -179,7 +179,7 @@ class _Watched:
 
     server: Handle
     machine: str
-    heard_s: float = 0.0
+    silent_s: float = 0.0
     asked: "Future[RunState] | None" = None
     state: RunState = field(default_factory=lambda: RunState("opening"))
     away: bool = False
@@ -209,7 +209,7 @@ class LiveServers:
         self._began_s: float | None = None
         self._complaint: UserError | None = None
         self._ticked: Future[Any] | None = None
-        self._stopping = False
+        self._stopping, self._looked_s = False, 0.0
         self._ran = RanServers()
 
     def begin(self, coordinator: Handle | None) -> None:
@@ -252,8 +252,6 @@ class LiveServers:
             UserError: every server has failed by an error in its input.
         """
         due = sorted(failures, key=lambda one: one.at_us)
-        for one in self._servers.values():
-            one.heard_s = time.monotonic()
         while self._servers:
             try:
                 while due and due[0].at_us <= self._now_us():
@@ -313,7 +311,11 @@ class LiveServers:
             if one.asked is None:
                 one.asked = one.server.call("state")
         wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
+        now_s = time.monotonic()
+        # This process may have been stopped, or have copied a folder.
+        passed_s, self._looked_s = min(now_s - self._looked_s, 2 * _LOOK_S), now_s
         for site, one in list(self._servers.items()):
+            one.silent_s += passed_s
             if one.asked is not None and one.asked.done():
                 asked, one.asked = one.asked, None
                 self._heard(site, one, asked)
@@ -328,13 +330,12 @@ class LiveServers:
         except (CallError, UserError) as error:
             _LOG.debug("%s: %s", site, error)
             return
-        one.heard_s = time.monotonic()
+        one.silent_s = 0.0
         if one.away:
             self._back(site, one)
 
     def _judge(self, site: SiteName, one: _Watched) -> None:
-        """Handles a server by its last state, and by how long ago that was."""
-        silent_s = time.monotonic() - one.heard_s
+        """Handles a server by its last state, and by how long it has been silent since."""
         if one.state.phase == "ended":
             self._ended(site, one)
         elif one.state.phase == "failed":
@@ -343,7 +344,7 @@ class LiveServers:
             self._gone(site, one.state.reason)
         elif self._sites.has_died(site):
             self._gone(site, "its process has ended")
-        elif silent_s > AWAY_S and not one.away:
+        elif one.silent_s > AWAY_S and not one.away:
             one.away = True
             _LOG.error("%s does not answer; the others go on", site)
             self._ran.died_s[site] = self._now_us() / US_PER_S
@@ -406,7 +407,7 @@ def collect_folder(server: Handle, target: Path) -> None:
         if copied := collect(server.call("files").result(_ANSWERS_S), part, target):
             _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
     except (CallError, UserError, NotYetError) as error:
-        _LOG.warning("%s: its folder stays on its machine: %s", target, error or "no answer")
+        _LOG.warning("%s: its folder stays on its machine: %s", target, str(error) or "no answer")
 
 
 def _coordinator(
@@ -431,7 +432,7 @@ def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
     except UserError as error:
         raise UserError(f"{site}: {error}") from error
     except (CallError, NotYetError) as error:
-        raise UserError(f"{site}: {error or 'no answer'}; see the output of ekya fleet site there") from error
+        raise UserError(f"{site}: {str(error) or 'no answer'}; see the output of ekya fleet site there") from error
 
 
 def _state_of(server: Handle) -> RunState:

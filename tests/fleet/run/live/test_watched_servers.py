@@ -81,6 +81,9 @@ class Coordinator:
     def died(self, site, at_us):
         self.heard.append(("died", site))
 
+    def ready(self):
+        pass
+
     def tick(self, now_us):
         self.ticks_us.append(now_us)
 
@@ -260,6 +263,34 @@ def test_a_site_that_is_to_fail_fails_once(town) -> None:
     after(0.6, north.over.set)
     both.run([ServerDeath(SOUTH, 300_000), ServerDeath(SOUTH, 10_000)])
     assert both.sites.failed == [SOUTH]
+
+
+def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> None:
+    def progress(site, now_us, ends_us):
+        if site == SOUTH and not came:
+            came.append(site)
+            time.sleep(0.5)
+            south.state = lambda: time.sleep(0.1) or own()
+            after(0.3, north.over.set)
+            after(0.3, south.over.set)
+
+    came = []
+    north, south = Server(), Server()
+    own = south.state
+    ran = town(north, south).run((), progress)
+    assert (sorted(ran.summaries), ran.died_s, ran.away_s) == ([NORTH, SOUTH], {}, [])
+
+
+def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    leave = both.coordinator.leave
+    both.coordinator.leave = lambda site: time.sleep(0.1) or leave(site)
+    north.over.set()
+    south.over.set()
+    both.run()
+    assert sorted(both.coordinator.heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
+    assert both.reached.dead
 
 
 def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
