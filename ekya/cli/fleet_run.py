@@ -189,11 +189,8 @@ def _run_live(
     failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.cli.fleet_from_options import require_credentials
     from ekya.fleet.run.live.live_servers import start_servers
 
-    for server in servers.servers:
-        require_credentials(server.fleet)
     for failure in failures:
         if failure.site in servers.addresses:
             raise UserError(

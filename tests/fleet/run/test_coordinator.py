@@ -215,7 +215,7 @@ def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_o
 
 
 def test_who_was_cut_off_and_is_reached_again_lends_and_borrows(town) -> None:
-    above, servers, _ = town
+    above, _, _ = town
     cut_off(EAST, town)
     assert above.ask(HOME, 30 * S, [offer()]).loan.hosts == (EAST,)
     cut_off(HOME, town)

@@ -400,6 +400,7 @@ class LiveServers:
 
 def collect_folder(server: Handle, target: Path) -> None:
     """Copies a server's run folder here, where it is not here already."""
+
     def part(file: str, offset: int) -> bytes:
         return bytes(server.call("part", file, offset).result(OPENS_WITHIN_S))
 
@@ -432,7 +433,9 @@ def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
     except UserError as error:
         raise UserError(f"{site}: {error}") from error
     except (CallError, NotYetError) as error:
-        raise UserError(f"{site}: {str(error) or 'no answer'}; see the output of ekya fleet site there") from error
+        raise UserError(
+            f"{site}: {str(error) or 'no answer'}; see the output of ekya fleet site there"
+        ) from error
 
 
 def _state_of(server: Handle) -> RunState:

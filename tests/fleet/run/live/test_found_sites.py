@@ -1,6 +1,5 @@
 """Sites as a driver finds, starts and ends them; a shell script stands for the process of a site."""
 
-import json
 import subprocess
 import time
 from contextlib import closing
@@ -80,9 +79,9 @@ def test_sites_without_an_address_are_started_and_known_where_they_listen(sites,
 
 
 def test_sites_elsewhere_reach_those_of_this_machine(sites, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(found_sites, "address_towards", lambda addresses: {"10.0.0.2:1": "fd00::1"}[
-        addresses[SOUTH]
-    ])
+    monkeypatch.setattr(
+        found_sites, "address_towards", lambda addresses: {"10.0.0.2:1": "fd00::1"}[addresses[SOUTH]]
+    )
     found = sites(addresses={SOUTH: "10.0.0.2:1"})
     started(found, tmp_path)
     assert found.addresses[NORTH] == "[fd00::1]:0"
@@ -100,7 +99,7 @@ def test_a_site_gets_its_options_and_the_token_where_no_other_user_sees_it(sites
 def test_of_a_site_that_does_not_start_its_last_words_are_told_and_the_others_end(sites, tmp_path) -> None:
     fails = f'if [ "$7" = south ]; then echo loading; echo "ekya: gpus: 9 is too many"; exit 2; fi\n{SERVES}'
     found = sites(fails)
-    with pytest.raises(UserError, match="^south: it does not start: gpus: 9 is too many$"):
+    with pytest.raises(UserError, match=r"^south: it does not start: gpus: 9 is too many$"):
         started(found, tmp_path, NORTH, SOUTH)
     assert (found.has_died(NORTH), found.has_died(SOUTH)) == (False, True)
     found.close()
@@ -109,7 +108,7 @@ def test_of_a_site_that_does_not_start_its_last_words_are_told_and_the_others_en
 
 def test_a_site_that_never_listens_is_not_waited_for_for_ever(sites, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(found_sites, "STARTS_WITHIN_S", 0.1)
-    with pytest.raises(UserError, match="^north: it does not start: it said nothing$"):
+    with pytest.raises(UserError, match=r"^north: it does not start: it said nothing$"):
         started(sites("exec sleep 60"), tmp_path)
 
 

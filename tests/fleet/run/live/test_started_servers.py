@@ -137,7 +137,7 @@ def test_a_site_that_does_not_answer_is_told_so(town, monkeypatch) -> None:
     monkeypatch.setattr(live_servers, "OPENS_WITHIN_S", 0.05)
     both = town(Site(Server()), Site(Server()))
     both.sites.handles[SOUTH].silent = True
-    with pytest.raises(UserError, match="^south: no answer; see the output of ekya fleet site there$"):
+    with pytest.raises(UserError, match=r"^south: no answer; see the output of ekya fleet site there$"):
         both.starts()
     assert both.north.server.stopped.is_set()
 
