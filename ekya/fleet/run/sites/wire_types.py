@@ -4,6 +4,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import SpeedCurve
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
@@ -21,6 +22,7 @@ COORDINATION: tuple[type, ...] = (
     Loan,
     LoanPart,
     Neighbour,
+    NodeState,
     Offer,
     Opened,
     RetrainConfig,
