@@ -207,7 +207,7 @@ class LiveServers:
         self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
         self._servers = {site: _Watched(one.server, one.machine) for site, one in opened.items()}
         self._began_s: float | None = None
-        self._complaint: UserError | None = None
+        self._reasons: list[str] = []
         self._ticked: Future[Any] | None = None
         self._stopping, self._looked_s = False, 0.0
         self._ran = RanServers()
@@ -249,7 +249,7 @@ class LiveServers:
             progress: receives the run time of each server and that of its end, in microseconds.
 
         Raises:
-            UserError: every server has failed by an error in its input.
+            UserError: no server has a result, with the reasons.
         """
         due = sorted(failures, key=lambda one: one.at_us)
         while self._servers:
@@ -265,8 +265,8 @@ class LiveServers:
         if self._coordinator is not None:
             wait([self._coordinator.call("ready")], _ANSWERS_S)  # All loans are on disk then.
             self._coordinator.end()
-        if self._complaint is not None and not self._ran.summaries:
-            raise self._complaint
+        if not self._ran.summaries:
+            raise UserError("; ".join(self._reasons))
         return self._ran
 
     def _await_ready(self, site: SiteName, told: "Future[RunState]") -> None:
@@ -339,8 +339,6 @@ class LiveServers:
         if one.state.phase == "ended":
             self._ended(site, one)
         elif one.state.phase == "failed":
-            if one.state.by_user:
-                self._complaint = UserError(f"{site}: {one.state.reason}")
             self._gone(site, one.state.reason)
         elif self._sites.has_died(site):
             self._gone(site, "its process has ended")
@@ -378,6 +376,7 @@ class LiveServers:
     def _gone(self, site: SiteName, reason: str) -> None:
         """Handles a server that will not come back; the others go on."""
         _LOG.error("%s died: %s", site, reason)
+        self._reasons.append(f"{site}: {reason}")
         del self._servers[site]
         if site not in self._ran.died_s:
             self._ran.died_s[site] = self._now_us() / US_PER_S
