@@ -237,6 +237,16 @@ def test_what_nobody_survived_is_told_to_the_user(town) -> None:
         town(north, south).run()
 
 
+def test_a_run_of_which_nothing_is_left_has_failed_for_all_its_reasons(town) -> None:
+    north, south = Server(breaks=RunState("failed", 5, ENDS_US, "KeyError: 'x'")), Server()
+    both = town(north, south)
+    north.over.set()
+    both.sites.ended.add(SOUTH)
+    with pytest.raises(UserError) as raised:
+        both.run()
+    assert sorted(str(raised.value).split("; ")) == ["north: KeyError: 'x'", "south: its process has ended"]
+
+
 def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins(town) -> None:
     north, south = Server(), Server(wrong="cam-1: no such file")
     both = town(north, south)
