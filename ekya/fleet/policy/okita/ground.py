@@ -173,6 +173,18 @@ class Task:
         return taken
 
 
+def slot_of(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
+    """Converts a view at the beginning of a slot."""
+    ground = Ground.of(view)
+    return ground, [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+
+
+def first_of(held: Ints, count: Ints | int) -> Ints:
+    """Returns the first ``count`` of what the entries of the last axis hold; all where they hold fewer."""
+    before = np.cumsum(held, axis=-1) - held
+    return np.asarray(np.minimum(np.maximum(count - before, 0), held))
+
+
 def fits(free: Floats, taken: Floats) -> bool:
     """Returns whether all needed resources are free."""
     return bool((taken <= free + ROUNDING).all())

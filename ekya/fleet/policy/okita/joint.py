@@ -31,8 +31,10 @@ from ekya.fleet.policy.okita.ground import (
     Ints,
     Task,
     as_assignment,
+    first_of,
     room,
     server_room,
+    slot_of,
 )
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.okita.transfer import this_slot
@@ -92,8 +94,7 @@ class OkitaJoint:
 
     def decide(self, view: FleetView) -> Decision:
         """Decides for one slot."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.slot_us) for state in view.jobs]
+        ground, tasks = slot_of(view, self.slot_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}
@@ -203,9 +204,7 @@ def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
         if not wanted.any():
             continue
         by_cost = np.argsort(unit[every[:, 0], source], axis=1, kind="stable")
-        there = np.take_along_axis(spare, by_cost, 1)
-        before = np.cumsum(there, axis=1) - there
-        sent = np.minimum(np.maximum(wanted[:, None] - before, 0), there)
+        sent = first_of(np.take_along_axis(spare, by_cost, 1), wanted[:, None])
         spare[every, by_cost] -= sent
         moves[every, source[:, None], by_cost] += sent
         rest[every[:, 0], source] = 0

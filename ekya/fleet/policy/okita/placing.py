@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, room, server_room
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of, room, server_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,8 @@ class Placed:
         servers = self.servers[cases]
         held = np.tile(self._room, (len(cases), 1))
         held[np.arange(len(cases)), servers] = self._beside[servers]
-        held = held[:, self.order]
-        before = np.cumsum(held, axis=1) - held
         workers = np.empty_like(held)
-        workers[:, self.order] = np.minimum(np.maximum(counts[:, None] - before, 0), held)
+        workers[:, self.order] = first_of(held[:, self.order], counts[:, None])
         return workers
 
 
