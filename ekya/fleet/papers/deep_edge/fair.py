@@ -1,6 +1,7 @@
 """Fairness-based baseline of Deep-Edge (§V.C): equal shards for all workers."""
 
 from dataclasses import dataclass
+from math import inf
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Part, whole
@@ -20,23 +21,24 @@ class Fair:
 
     def __call__(self, task: EdgeTask) -> EdgePlan:
         """Returns the plan over all workers that it may use."""
-        batches, left_out = {}, {}
+        chosen, left_out = [], {}
         for node in task.workers:
             batch = task.max_batch(node)
             late = task.pressure(node, batch) if batch and self.keeps_deadlines else None
             if not batch or late is not None:
                 left_out[node.name] = late or NO_MEMORY
             else:
-                batches[node.name] = batch
-        if not batches:
-            return EdgePlan((), float("inf"), left_out)
-        workers = [node for node in task.workers if node.name in batches]
-        shards = whole({name: task.samples / len(batches) for name in batches}, task.samples)
-        sample_s = task.sample_s([(node, batches[node.name], FULL_GPU_MILLI) for node in workers])
+                chosen.append((node, batch, FULL_GPU_MILLI))
+        if not chosen:
+            return EdgePlan((), inf, left_out)
+        shards = whole({node.name: task.samples / len(chosen) for node, _, _ in chosen}, task.samples)
         parts = [
-            Part(name, workers=1, chunks=shards[name], batch=batch)
-            for name, batch in batches.items()
-            if shards[name]
+            Part(node.name, workers=1, chunks=shards[node.name], batch=batch)
+            for node, batch, _ in chosen
+            if shards[node.name]
         ]
-        epoch_s = max(shards[node.name] * each_s for node, each_s in zip(workers, sample_s, strict=True))
+        sample_s = task.sample_s(chosen)
+        epoch_s = max(
+            shards[node.name] * each_s for (node, _, _), each_s in zip(chosen, sample_s, strict=True)
+        )
         return EdgePlan(tuple(parts), epoch_s, left_out)

@@ -26,7 +26,7 @@ class Force:
     def __call__(self, task: EdgeTask) -> EdgePlan:
         """Returns the plan with the shortest epoch."""
         best, steps = EdgePlan((), inf), Steps(task)
-        for some in product(*(self._ways(task, node) for node in task.workers)):
+        for some in product(*([None, *self._allowed(task, node)] for node in task.workers)):
             chosen = [one for one in some if one is not None]
             if chosen:
                 parts, epoch_s = steps.of(chosen)
@@ -36,11 +36,8 @@ class Force:
         left_out = {node.name: "no set with it is faster" for node in task.workers if node.name not in kept}
         return EdgePlan(best.parts, best.epoch_s, left_out)
 
-    def _ways(self, task: EdgeTask, node: Node) -> list[Chosen | None]:
-        """Returns the batches and shares at which a worker keeps its deadlines; None leaves it out."""
-        return [None, *self._allowed(task, node)]
-
     def _allowed(self, task: EdgeTask, node: Node) -> Iterator[Chosen]:
+        """Yields the batches and shares at which a worker keeps its deadlines."""
         for share in self.shares_milli:
             largest = task.max_batch(node, share)
             for batch in sorted({*(size for size in self.batches if size <= largest), largest} - {0}):

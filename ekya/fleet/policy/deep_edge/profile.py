@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
 
 
@@ -34,6 +35,11 @@ class ProfilePoint:
     after: NodeState
     app: str
     exec_s: float
+
+    @property
+    def training(self) -> Training:
+        """Input of the estimators for this worker."""
+        return Training(self.kind, self.before, self.batch, self.share_milli)
 
 
 @dataclass(frozen=True, slots=True)
