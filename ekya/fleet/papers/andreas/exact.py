@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ekya.fleet.papers.programme import Programme, UnsolvedError
-from ekya.fleet.policy.andreas.construct import WAITS
 from ekya.fleet.policy.andreas.point import Ints, Point
 
 
@@ -57,8 +56,7 @@ def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.
     ends_first = programme.variables([point.cost[one.job, one.config] for one in choices], 1.0, whole=True)
     for job in range(len(point.states)):
         programme.require({v: 1.0 for v in runs if choices[v].job == job}, most=1)
-    sizes = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
-    for node, size in enumerate(sizes):
+    for node, size in enumerate(point.node_gpus):
         here = [v for v in runs if choices[v].node == node]
         programme.require({v: float(point.gpus[choices[v].config]) for v in here}, most=size)
         firsts = {ends_first[v]: -1.0 for v in here}
@@ -74,8 +72,7 @@ def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.
     found = programme.solved(limit_s, gap=0.0)
     if found.status != 0:
         raise UnsolvedError(f"{len(choices)} choices of {len(point.states)} jobs: {found.message}")
-    config = np.full(len(point.states), WAITS, dtype=np.intp)
-    node_of = config.copy()
+    config, node_of = point.waiting, point.waiting
     for chosen, choice in zip(found.x[runs], choices, strict=True):
         if chosen > 0.5:
             config[choice.job], node_of[choice.job] = choice.config, choice.node

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.policy.andreas.point import Floats, Ints, Point
-
-WAITS = -1
+from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point
 
 Bools = NDArray[np.bool_]
 

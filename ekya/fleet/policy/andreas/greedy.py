@@ -60,7 +60,7 @@ class Andreas:
         """Returns the decision of the best schedule."""
         point = point_of(view)
         if not point.states or not point.shelves:
-            return decision_of(point, *_nothing(point))
+            return decision_of(point, point.waiting, point.waiting)
         best, row = self.best(point, np.random.default_rng([view.seed, view.now_us]))[:2]
         return decision_of(point, best.config[row], best.node[row])
 
@@ -126,8 +126,3 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     for column in range(upto.shape[1] - 1):
         drawn += uniform >= upto[:, column]
     return drawn
-
-
-def _nothing(point: Point) -> tuple[Ints, Ints]:
-    waits = np.full(len(point.states), -1, dtype=np.intp)
-    return waits, waits

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from ekya.fleet.policy.andreas.construct import WAITS
-from ekya.fleet.policy.andreas.point import Floats, Ints, Point
+from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point
 
 
-def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints) -> tuple[Ints, Ints]:
-    """Chooses a node for each job that has a configuration.
+def packed(point: Point, worth: Floats, config: Ints) -> tuple[Ints, Ints]:
+    """Returns the configuration and node of each job that is to have a configuration.
 
     A job that keeps its configuration keeps its node. The others follow in decreasing size; a job that finds
     no node with enough free GPUs takes fewer.
@@ -16,13 +15,9 @@ def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints)
         point: the scheduling point.
         worth: per second, of each job in each configuration.
         config: of each job, or ``WAITS``; in total at most the GPUs of each shelf.
-        now, now_node: present configuration and node of each job, or ``WAITS``.
-
-    Returns:
-        Configurations and nodes.
     """
-    config, node = config.copy(), np.full(len(config), WAITS, dtype=np.intp)
-    free = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
+    now, now_node = point.places_now
+    config, node, free = config.copy(), point.waiting, point.node_gpus
     stays = (config != WAITS) & (config == now)
     node[stays] = now_node[stays]
     for place, gpus in zip(node[stays], point.gpus[config[stays]], strict=True):
@@ -47,24 +42,23 @@ def packed(point: Point, worth: Floats, config: Ints, now: Ints, now_node: Ints)
     return config, node
 
 
-def emptied(point: Point, config: Ints, node: Ints, now: Ints, now_node: Ints, lost_s: Floats) -> Ints:
+def emptied(point: Point, config: Ints, node: Ints, lost_s: Floats) -> Ints:
     """Empties nodes whose base costs more than moving their jobs; returns the new nodes of the jobs.
 
-    Args:
-        point: the scheduling point.
-        config, node: of each job, or ``WAITS``.
-        now, now_node: present configuration and node of each job, or ``WAITS``.
-        lost_s: seconds that a job loses by a move, by configuration.
+    ``lost_s`` has the seconds that a job loses by a move, by configuration.
     """
     node = node.copy()
+    now, now_node = point.places_now
     for number, shelf in enumerate(point.shelves):
         base = shelf.base_cost_a_s
+        if base <= 0:
+            continue
         places = range(*point.nodes_of(number))
         on = {place: [int(row) for row in np.flatnonzero(node == place)] for place in places}
         free = {place: shelf.gpus - int(point.gpus[config[on[place]]].sum()) for place in places}
         for place in sorted(places, key=lambda place: (-free[place], place)):
             where = _elsewhere(point, config, on, free, place)
-            if base <= 0 or not where:
+            if not where:
                 continue
             moved = [row for row in where if now[row] == config[row] and now_node[row] == place]
             price = sum(

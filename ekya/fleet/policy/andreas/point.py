@@ -15,6 +15,9 @@ from ekya.fleet.policy.view import FleetView, JobState
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
+WAITS = -1
+"""Node and configuration of a job that waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
@@ -108,20 +111,32 @@ class Point:
         full = [self.shelves[number].cost_a_s[-1] / self.shelves[number].gpus for number in self.shelf]
         return np.array(full) * self.gpus
 
+    @property
+    def node_gpus(self) -> list[int]:
+        """GPUs of each node."""
+        return [shelf.gpus for shelf in self.shelves for _ in shelf.names]
+
+    @property
+    def waiting(self) -> Ints:
+        """Configurations, or nodes, of a schedule in which all jobs wait."""
+        return np.full(len(self.states), WAITS, dtype=np.intp)
+
     @cached_property
     def places_now(self) -> tuple[Ints, Ints]:
-        """Present node and configuration of each job, or -1 where it waits."""
-        nodes = {name: place for place, name in enumerate(self.node_names)}
-        shelf_of = [number for number, shelf in enumerate(self.shelves) for _ in shelf.names]
-        node = np.full(len(self.states), -1, dtype=np.intp)
-        config = node.copy()
+        """Present configuration and node of each job, or ``WAITS``."""
+        config, node = self.waiting, self.waiting
+        nodes = {
+            name: (at, begin, shelf.gpus)
+            for begin, shelf in zip(self.single, self.shelves, strict=True)
+            for at, name in enumerate(shelf.names, self.node_names.index(shelf.names[0]))
+        }
         for row, state in enumerate(self.states):
-            part = state.assignment.parts[0] if state.assignment is not None else None
-            place = None if part is None else nodes.get(part.node)
-            if part is None or place is None or not 0 < part.gpus <= self.shelves[shelf_of[place]].gpus:
-                continue
-            node[row], config[row] = place, self.single[shelf_of[place]] + part.gpus - 1
-        return node, config
+            part = None if state.assignment is None else state.assignment.parts[0]
+            if part is not None and part.node in nodes:
+                at, begin, gpus = nodes[part.node]
+                if 0 < part.gpus <= gpus:
+                    config[row], node[row] = begin + part.gpus - 1, at
+        return config, node
 
     def nodes_of(self, number: int) -> tuple[int, int]:
         """Returns the index of a shelf's first node, and the first index after the shelf."""

@@ -3,19 +3,13 @@
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ekya.fleet.policy.andreas.construct import WAITS
-from ekya.fleet.policy.andreas.point import Ints, Point
+from ekya.fleet.policy.andreas.point import WAITS, Ints, Point
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.names import NodeName
 
 
 def decision_of(point: Point, config: Ints, node: Ints) -> Decision:
-    """Returns a schedule as a decision, with named nodes and a reason for each job.
-
-    Args:
-        point: the scheduling point.
-        config, node: of each job, or ``WAITS``.
-    """
+    """Returns the schedule of these configurations and nodes with names of nodes and reasons."""
     names = _named(point, config, node)
     assignments, waiting = [], {}
     for row, state in enumerate(point.states):
@@ -32,17 +26,16 @@ def _named(point: Point, config: Ints, node: Ints) -> list[NodeName]:
     """Returns a name for each node of the schedule, by the matching in which most jobs stay."""
     count = len(point.node_names)
     stay = np.zeros((count, count))
-    now_node, now = point.places_now
+    now, now_node = point.places_now
     for row in np.flatnonzero((config != WAITS) & (config == now)):
         stay[node[row], now_node[row]] += 1
-    names, begin = list(point.node_names), 0
-    for shelf in point.shelves:
-        end = begin + len(shelf.names)
+    names = list(point.node_names)
+    for number in range(len(point.shelves)):
+        begin, end = point.nodes_of(number)
         if stay[begin:end, begin:end].any():
             used, taken = linear_sum_assignment(stay[begin:end, begin:end], maximize=True)
             for one, other in zip(used, taken, strict=True):
                 names[begin + one] = point.node_names[begin + other]
-        begin = end
     return names
 
 
