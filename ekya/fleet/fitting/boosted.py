@@ -109,8 +109,6 @@ class BoostedEstimates:
     Args:
         points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
             per application. A time of 0 means not measured.
-        trees: of each regressor.
-        seed: of the boosting.
         update_unknown_s: EstUpdateTime of a kind without a measured update; None raises a UserError.
         fitted: callback after each regressor, thus once per quantity and kind where each kind has one
             application.

@@ -26,7 +26,6 @@ class Judged:
 
     Attributes:
         kind, function: kind of machine, and estimated function.
-        train, test: numbers of points.
         mape, deviation: mean absolute percentage error over the test points, and its standard deviation.
     """
 
@@ -72,10 +71,7 @@ def reckoned(
     the deadline.
 
     Args:
-        estimates: to be judged.
-        test: held-out points.
         deadline_s: of the applications; None where it is not known yet, and all points count.
-        limits: all other limits.
     """
     mem, execs = [], []
     for point in test:

@@ -31,9 +31,7 @@ class World:
     """One drawn workload.
 
     Attributes:
-        jobs, places, physics: arguments of the engine.
         policy: makes the policy of a name.
-        currency: of all costs.
         until_us: latest end; None: the end of the last job.
     """
 
@@ -51,7 +49,6 @@ class Asked:
 
     Attributes:
         nodes, jobs: numbers; None: the world's default.
-        policies: names of the policies to run.
         restart_us: time in which an interrupted job restarts from its last snapshot; None: as in the paper's
             simulator.
         profiles: measured profiles of ANDREAS's jobs, by name, instead of the workload's own.
@@ -73,11 +70,9 @@ class WorldKind:
     """A workload that can be drawn.
 
     Attributes:
-        about: description in one line.
         nodes: default number of nodes.
         open: checks the options and does the slow preparation once; its second argument is a callback that
             receives the part that is done, in [0, 1].
-        policies: names of the policies that can run in it.
         shown: names of the facts of a run that are shown.
     """
 

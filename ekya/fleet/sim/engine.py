@@ -78,12 +78,7 @@ class FleetEngine:
     """One simulation.
 
     Args:
-        policy: under test.
-        physics: times, costs and constraints of the world.
         jobs: all of them, in any order.
-        places: all machines, and links.
-        outages: failures of nodes.
-        seed: of the policy.
         until_us: latest end of the simulation.
         timer: host clock in seconds, to measure decisions; it does not affect the simulation.
     """

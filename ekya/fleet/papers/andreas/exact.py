@@ -39,10 +39,8 @@ def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.
     jobs is marked as the first to end, and none of its jobs ends earlier.
 
     Args:
-        point: the scheduling point.
         postponing: ρ.
         period_s: longest time until the next scheduling point.
-        limit_s: time limit of the solver.
 
     Raises:
         UnsolvedError: no optimum within the time limit.

@@ -22,7 +22,6 @@ class FirstPrinciple:
     no place does not block the jobs behind it.
 
     Attributes:
-        name: of the method.
         rank: sort key; the smallest goes first.
     """
 

@@ -61,7 +61,6 @@ class Family:
     """Jobs that train one kind of network.
 
     Attributes:
-        name: of the network.
         epoch_s: an epoch on one V100 at the first batch size.
         batches: sizes to draw from; each takes ``SAVING`` of the time of the previous one.
         epochs: bounds of the uniformly drawn number of epochs.
@@ -130,9 +129,7 @@ def andreas_workload(
     """Draws jobs and places of one instance of §V.B.
 
     Args:
-        scenario: one of the two.
         nodes: N; where it is odd, there is one more V100 node.
-        seed: of the jobs.
         load: factor on the arrival rates above.
         profiles: measured profiles by name, instead of those above; due dates do not change.
     """

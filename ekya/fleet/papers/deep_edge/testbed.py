@@ -27,9 +27,7 @@ class Models:
     """Fitted models and their errors.
 
     Attributes:
-        estimates: for both kinds of machines.
         limits: include the errors of the estimates.
-        train: training points.
         tests: held-out points by kind of machine.
     """
 

@@ -38,7 +38,6 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
-        slot_us: length of a slot.
         part: of 0.5 A_i that a job takes, in [0, 1]; None: drawn at random.
     """
 
@@ -74,11 +73,7 @@ class OkitaFifo:
 
 @dataclass(frozen=True, slots=True)
 class Drf:
-    """Dominant resource fairness.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Dominant resource fairness."""
 
     slot_us: int
     name: str = "drf"
@@ -108,8 +103,6 @@ class _Slot:
     """State of a slot in which running jobs continue and others may start beside them.
 
     Attributes:
-        ground: sites.
-        tasks: all present jobs.
         waiting: jobs that do not run.
         free: free resources of each site; shrinks as jobs start.
         assignments: of running jobs; grows as jobs start.
@@ -160,15 +153,11 @@ class _Slot:
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
-    """Returns each job's number of workers at multi-resource max-min fairness, and its dominant share.
+    """Returns the number of workers and the dominant share of each present job at max-min fairness.
 
     Progressive filling: the job with the smallest dominant share that can use another worker gets one, as
     long as all resources last. Parameter servers count. Present assignments do not: a job that arrives while
     all resources are taken would otherwise keep one or two workers to its end.
-
-    Args:
-        ground: sites.
-        tasks: all present jobs.
     """
     capacity = ground.capacity.sum(axis=0)
     there = np.maximum(capacity, ROUNDING)

@@ -57,11 +57,7 @@ Prices = Callable[[Ground, Task, Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Oasis:
-    """Cheapest schedules by unit resource costs of each job, again in every slot.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Cheapest schedules by unit resource costs of each job, again in every slot."""
 
     slot_us: int
     name: str = "oasis"
@@ -89,7 +85,6 @@ class OasisFixed:
     """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
 
     Attributes:
-        slot_us: length of a slot.
         bounds: of prices, over all jobs.
     """
 

@@ -36,12 +36,10 @@ class Optimum:
 
 
 def optimum(world: OkitaWorkload, known_cost: float, limit_s: float = 60.0, gap: float = 1e-4) -> Optimum:
-    """Solves problem (2).
+    """Solves problem (2); four jobs on three sites take seconds.
 
     Args:
-        world: a small one: four jobs on three sites take seconds.
         known_cost: of any schedule; an upper bound that limits how late a job can end, and so the slots.
-        limit_s: time limit of the solver.
         gap: relative gap between cost and bound at which the solver may stop.
 
     Raises:

@@ -24,11 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class OkitaPhysics:
-    """Okita's physics.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Okita's physics."""
 
     slot_us: int
 

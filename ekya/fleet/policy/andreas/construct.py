@@ -33,7 +33,6 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
     that is late in any configuration takes the fastest that fits.
 
     Args:
-        point: the scheduling point.
         order: jobs of each schedule, in the order of placement; missing jobs get nothing.
         wished: configuration that each job tries first; jobs are columns.
         free: free GPUs of each node; None: all of them.
@@ -65,7 +64,6 @@ def piles_of(point: Point, free: Sequence[int] | None = None) -> list[list[int]]
     """Returns piles of nodes by configuration (shelf and free GPUs); the last of a pile is taken first.
 
     Args:
-        point: the scheduling point.
         free: free GPUs of each node; None: all of them.
     """
     piles: list[list[int]] = [[] for _ in point.gpus]
@@ -128,8 +126,6 @@ def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float
     configuration; α is 1 for the first job to end on a node, and π = t_jng c_ng is its cost there.
 
     Args:
-        point: the scheduling point.
-        schedules: of the point.
         postponing: ρ.
         period_s: longest time until the next scheduling point.
     """

@@ -113,7 +113,6 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     """Draws a configuration for each job with odds of 1/cost, among those it may choose.
 
     Args:
-        point: the scheduling point.
         uniform: random numbers in [0, 1), one per job and schedule.
     """
     with np.errstate(divide="ignore"):

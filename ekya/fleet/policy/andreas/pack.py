@@ -12,7 +12,6 @@ def packed(point: Point, worth: Floats, config: Ints) -> tuple[Ints, Ints]:
     no node with enough free GPUs takes fewer.
 
     Args:
-        point: the scheduling point.
         worth: per second, of each job in each configuration.
         config: of each job, or ``WAITS``; in total at most the GPUs of each shelf.
     """

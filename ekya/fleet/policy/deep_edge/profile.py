@@ -11,7 +11,6 @@ class ProfilePoint:
     """Measurement of a training on a worker under stress, with an application beside it.
 
     Attributes:
-        kind: of machine.
         before: X_i^initial, used by the stressors and the application.
         batch: b_i.
         batches: B, of all workers, including this one.
@@ -47,7 +46,6 @@ class EdgeWork:
     """Training with which a kind of machine was profiled; the models of one do not hold for another.
 
     Attributes:
-        kind: of machine.
         architecture, side: edge model, and the side of its crops in pixels.
         trainable_blocks: of the edge model.
     """
@@ -81,7 +79,6 @@ class ParameterServerPoint:
     """Measurement of a parameter server under stress.
 
     Attributes:
-        kind: of machine.
         before: used by the stressors.
         batches: B, of the workers that push to it.
         after: while workers push to it.

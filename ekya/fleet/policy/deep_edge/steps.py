@@ -23,9 +23,6 @@ class Steps:
     """Computes the best shards for given workers, and the estimated epoch.
 
     Compute times of batches are cached, because they do not depend on the set of workers.
-
-    Args:
-        task: with workers, samples and estimates.
     """
 
     def __init__(self, task: EdgeTask) -> None:

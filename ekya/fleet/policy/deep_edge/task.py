@@ -24,8 +24,6 @@ class EdgeTask:
         workers: W, with their states.
         parameter_server: X_ps.
         samples: |M|.
-        estimates: of times and states.
-        limits: of batches, memory and deadlines.
     """
 
     workers: tuple[Node, ...]

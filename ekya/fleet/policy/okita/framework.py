@@ -76,7 +76,6 @@ class Okita:
     """The paper's algorithm.
 
     Attributes:
-        slot_us: length of a slot.
         weights: α and β.
         until_us: T, the end of the last slot; None: no limit.
         fit: whether a job that does not fit begins with fewer workers.
@@ -180,10 +179,7 @@ def tentative(
     """Runs lines 4 to 10: returns the cheapest schedule over all numbers of workers; None where none fits.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
-        weights: of Q.
         until_us: T; None: no limit.
         at_most: largest number of workers; None for as many as train everything in one slot.
     """
@@ -203,11 +199,8 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     is the same.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
         counts: N, ascending; B.
-        weights: of Q.
     """
     found = place(ground, task, free, counts, weights)
     slots = task.slots(counts)

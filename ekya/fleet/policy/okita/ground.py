@@ -27,7 +27,6 @@ class Ground:
     """Sites with working nodes or data.
 
     Attributes:
-        sites: names.
         nodes: node of each site; None where none works now.
         resources: names, of all that nodes have or jobs need.
         capacity: C_r^k, R x K.
@@ -95,7 +94,6 @@ class Task:
     """A job as arrays.
 
     Attributes:
-        state: of the view.
         worker, parameter_server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
@@ -212,12 +210,9 @@ def as_assignment(
     """Converts a deployment to an assignment.
 
     Args:
-        ground: sites.
-        task: the job.
         workers: y; R.
         server: index of the parameter server's site.
         moves: g, R x R, from the row's site to the column's.
-        reason: of the deployment.
     """
     gpus = task.job.worker.get(GPU, 0.0)
     trained = moves.sum(axis=0)

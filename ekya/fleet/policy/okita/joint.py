@@ -75,10 +75,8 @@ class OkitaJoint:
     """Okita's framework and order, with the placement above.
 
     Attributes:
-        slot_us: length of a slot.
         weights: α of the order.
         servers: number of sites of the parameter server that are tried.
-        until_us: T, as for Okita.
     """
 
     slot_us: int
@@ -215,8 +213,6 @@ def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: i
     """Removes partly used worker-slots where sending their chunks to workers with idle time is cheaper.
 
     Args:
-        ground: sites.
-        task: the job.
         moves: chunks in all slots; R x R.
         server: site of the parameter server.
         at_server: chunks that workers at that site have time for in all slots.

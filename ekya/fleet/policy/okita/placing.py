@@ -43,7 +43,6 @@ class Placed:
         """Returns y_i^r of cases that fit; B x R.
 
         Args:
-            cases: indices; B.
             counts: N of each case; B.
         """
         servers = self.servers[cases]
@@ -73,11 +72,8 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     in a tie the last, as in line 12.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
         counts: N, ascending; B.
-        weights: of Q.
     """
     order = np.argsort(-quality(ground, task, free, weights), kind="stable")
     alone, beside = np.maximum(room(free, task), 0), server_room(free, task)

@@ -40,7 +40,6 @@ def transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
     """Returns Σ q^{rr'} g^{rr'} of Algorithm 3 (DTA), the link cost per megabyte of a chunk; B.
 
     Args:
-        ground: sites.
         left: M_i^r; R.
         loads: d_i^r, one row per case, in total at most what is left; B x R.
     """
