@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA, PLAYED
-from ekya.fleet.papers.worlds import Asked, Draw, World, WorldKind
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA
+from ekya.fleet.papers.worlds import Asked, Draw, WorldKind, andreas_world, okita_world
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.places import Node
 from ekya.fleet.policy.registry import Terms
@@ -127,9 +125,7 @@ def _has_room(job: TrainJob, nodes: Sequence[Node]) -> bool:
 
 
 def _open_andreas(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
-    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
-    jobs, terms = own.jobs[: asked.jobs], Terms(restart_us=asked.restart_us)
-    return lambda _seed: World(jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency)
+    return lambda _seed: andreas_world(asked, own.jobs, own.places, own.currency)
 
 
 def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
@@ -137,7 +133,5 @@ def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
         raise UserError("--restart: in slots an interruption costs the slot; leave it out")
     jobs, slot_us = own.jobs[: asked.jobs], (own.slot_s or 1) * US_PER_S
     until_us = (-(-jobs[-1].arrives_us // slot_us) + own.slots) * slot_us
-    terms, physics = Terms(slot_us, until_us, jobs=jobs), OkitaPhysics(slot_us)
-    return lambda _seed: World(
-        jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency, until_us
-    )
+    terms = Terms(slot_us, until_us, jobs=jobs)
+    return lambda _seed: okita_world(terms, own.places, own.currency, until_us)
