@@ -1,16 +1,8 @@
 """ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that arrive in bursts.
 
-The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning:
-
-- Three families of networks, batch sizes and numbers of epochs. Larger batches take fewer steps and less time
-  per epoch; g GPUs are g^scaling times as fast, which is less than g; TURING (a T4) is slower and draws less.
-- A node draws a base power and a power per GPU in use, as a ThunderX2 board with V100-PCIe or T4 cards.
-- "Mixed" arrivals (the paper's [16]): Poisson arrivals whose rate changes between high and low. Four phases
-  with a quarter of the jobs each, high first. Rates grow with the number of nodes. With all jobs on one GPU
-  the two-GPU clusters have a load of 1 on average and of 2 in a burst; the four-GPU ones half of that.
-- A due date is a job's arrival plus ``SLACK`` times its time on one V100. A second of tardiness costs more
-  than any node does in a second, as the paper demands.
-- Both scenarios of a size and a seed have the same jobs.
+The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning, and
+in docs/fleet/andreas.md. A node's power is that of a ThunderX2 board with V100-PCIe or T4 cards. Both
+scenarios of a size and a seed have the same jobs.
 """
 
 from collections.abc import Iterator, Mapping

@@ -27,10 +27,8 @@ class Schedules:
 def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | None = None) -> Schedules:
     """Applies ASSIGN, and where that fails ASSIGN_TO_SUBOPTIMAL, to one job after the other.
 
-    A configuration stands for all nodes that are alike. Of those with enough free GPUs the fullest is taken,
-    so an idle node comes last. The paper's open nodes N_O are read as nodes with free GPUs: if they were the
-    nodes in use, jobs would wait beside empty nodes. A job that finds no configuration of D_j waits; a job
-    that is late in any configuration takes the fastest that fits.
+    Of the nodes that are alike and have enough free GPUs the fullest is taken. A job that finds no
+    configuration of D_j waits; a job that is late in any configuration takes the fastest that fits.
 
     Args:
         order: jobs of each schedule, in the order of placement; missing jobs get nothing.
@@ -121,13 +119,9 @@ class _Left:
 def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float) -> Floats:
     """Returns Equation (1) for each schedule.
 
-    The text of (1) is damaged and is read as Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ is the tardiness of a job
-    that runs, τ̂ that of one that waits, which may have to begin after ``period_s`` and in its slowest
-    configuration; α is 1 for the first job to end on a node, and π = t_jng c_ng is its cost there.
-
-    Args:
-        postponing: ρ.
-        period_s: longest time until the next scheduling point.
+    It is Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ is the tardiness of a job that runs, τ̂ that of one that waits,
+    begins after ``period_s`` and runs in its slowest configuration; ρ is ``postponing``; α is 1 for the first
+    job to end on a node, and π = t_jng c_ng.
     """
     many, nodes = len(schedules.config), len(point.node_names)
     columns = len(point.gpus)

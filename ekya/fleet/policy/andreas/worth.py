@@ -1,17 +1,12 @@
 """Our policy for ANDREAS's problem: gives GPUs to the jobs with the highest worth per second.
 
-Weaknesses of the randomised greedy, and what is done here instead:
+- A second of work on a job that is about to be late is worth its weight, divided by its length where GPUs are
+  scarce: the "apparent tardiness cost" rule for weighted tardiness.
+- An optimal matching of jobs to GPUs gives each job one GPU; the remaining ones go where one is worth most.
+- A node's base cost is shared by its jobs, and a node is emptied where they fit on others.
+- A job moves where that is worth more than the restart and the part of an epoch that it loses.
 
-- Its proxy looks one scheduling point ahead, and its order puts the latest job first. With more jobs than
-  GPUs, jobs that can no longer be in time and long jobs then block all others. Here a second of work on a job
-  that is about to be late is worth its weight, divided by its length where GPUs are scarce: the "apparent
-  tardiness cost" rule for weighted tardiness.
-- It draws each job's configuration independently. Here an optimal matching of jobs to GPUs gives each job one
-  GPU, so that TURING goes to the jobs it slows least; the remaining GPUs go where one more is worth most.
-- It charges each job for a node as if it had the node alone. Here a node's base cost is shared, and a node is
-  emptied where its jobs fit on others.
-- It ignores the cost of moves. Here a job moves where that is worth more than the restart and the part of an
-  epoch that it loses.
+docs/fleet/andreas.md compares this with the weaknesses of the randomised greedy.
 """
 
 from dataclasses import dataclass
@@ -19,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ekya.fleet.policy.andreas.pack import emptied, packed
 from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point, point_of
-from ekya.fleet.policy.andreas.settle import decision_of
+from ekya.fleet.policy.andreas.settle import decision_of, emptied, packed
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
