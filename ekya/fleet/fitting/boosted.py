@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import Literal, Protocol, cast
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ekya.core.errors import UserError
@@ -21,11 +20,6 @@ TREES, DEPTH, RATE, PART, LEAF = 200, 3, 0.05, 0.7, 5
 """Hyperparameters of every regressor, from cross-validation on the training points of the Nano's
 EstUpdateTime, which is the hardest to fit.
 """
-
-
-class _Regressor(Protocol):
-    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns one value per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +122,7 @@ class BoostedEstimates:
         self._without_gpu = {point.kind for point in measured} - {
             point.kind for point in measured if point.after.gpu > 0
         }
-        self._regressors: dict[tuple[str, str, str], _Regressor] = {}
+        self._regressors: dict[tuple[str, str, str], GradientBoostingRegressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
             for quantity in QUANTITIES:
@@ -181,7 +175,9 @@ class BoostedEstimates:
         return estimated(regressor, row)
 
 
-def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0) -> _Regressor:
+def boosted(
+    rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0
+) -> GradientBoostingRegressor:
     """Fits a regressor to the labels' logarithm, so that errors are relative, as in MAPE."""
     model = GradientBoostingRegressor(
         n_estimators=trees,
@@ -191,9 +187,9 @@ def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, se
         min_samples_leaf=LEAF,
         random_state=seed,
     )
-    return cast(_Regressor, model.fit(np.array(rows), np.log(labels)))
+    return model.fit(np.array(rows), np.log(labels))
 
 
-def estimated(regressor: _Regressor, row: Row) -> float:
+def estimated(regressor: GradientBoostingRegressor, row: Row) -> float:
     """Returns the label that a regressor predicts for a row of features."""
     return float(np.exp(regressor.predict(np.array([row]))[0]))

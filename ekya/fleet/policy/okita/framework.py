@@ -1,9 +1,8 @@
 """Okita (§IV.B.1, Algorithm 1): `okita` to the letter, and `okita-fit` with one line changed.
 
 Line 17 tries a job whose schedule does not fit beside others again with exactly as many workers, N*, or lets
-it wait until a job ends. So it waits although most of its workers have room, and mostly longer than line 17
-expects, since jobs of higher priority take what becomes free. `okita-fit` takes the cheapest of 1 to N*
-workers on what is free, and waits only where there is no room for one.
+it wait until a job ends. `okita-fit` takes the cheapest of 1 to N* workers on what is free, and waits only
+where there is no room for one.
 
 Our reading of what is damaged or left open:
 

@@ -1,8 +1,6 @@
 """Our variant of Okita: chooses parameter server, workers and data together, on the free resources.
 
-Okita first places workers by Q, which ignores the site of the parameter server and the origin of the data,
-and only then computes the cost; and it keeps the number of workers that would be best with all sites free.
-Here, in Okita's order of jobs:
+In Okita's order of jobs (docs/fleet/okita.md has the reasons, and what was tried and left out):
 
 - A chunk from r trained at r' with the parameter server at p costs δ q^{rr'} + (π E / ρ) q^{r'p}: for each p
   these are the unit costs of a transport problem. Only the few p that are cheapest without limits are kept.
@@ -12,9 +10,6 @@ Here, in Okita's order of jobs:
 - Whole worker-slots are paid for, so the last few chunks of a site go to idle workers elsewhere where that is
   cheaper.
 - A worker-slot costs the same at any time: as many workers as fit work in the first slot.
-
-No job waits for better sites: when the cost of waiting a slot for free sites was compared with a schedule on
-the present resources, somewhat as in Okita, bandwidth cost a little more and waiting three times as much.
 """
 
 from collections.abc import Sequence
