@@ -45,9 +45,6 @@ GPU_W = {V100: 230.0, TURING: 65.0}
 SITE = SiteName("armida")
 
 
-NO_PROFILES: Mapping[str, EpochUs] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Jobs that train one kind of network.
@@ -116,7 +113,7 @@ def andreas_workload(
     nodes: int,
     seed: int,
     load: float = 1.0,
-    profiles: Mapping[str, EpochUs] = NO_PROFILES,
+    profiles: Mapping[str, EpochUs] = MappingProxyType({}),
 ) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws jobs and places of one instance of §V.B.
 
@@ -134,7 +131,7 @@ def andreas_workload(
 def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws the workload of §V.C: eight jobs, one every 1200 s, on armida-05, -06 and -07 (Table II)."""
     rng = np.random.default_rng([seed, 8])
-    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), NO_PROFILES) for place in range(8))
+    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), {}) for place in range(8))
     return jobs, places(
         (node("armida-05", V100, 1), node("armida-06", V100, 2), node("armida-07", TURING, 1))
     )

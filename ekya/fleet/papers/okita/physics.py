@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.okita.ground import ROUNDING
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.physics import Stage
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def _data_faults(view: FleetView, assignment: Assignment) -> Iterator[str]:
         if trained[site] != got[site]:
             yield f"(2a) {site} trains {trained[site]} chunks of {job.name} and is sent {got[site]}"
     for site, chunks in got.items():
-        if chunks > room[site] + _ROUNDING:
+        if chunks > room[site] + ROUNDING:
             told = f"{chunks} chunks and have time for {room[site]:g}"
             yield f"(2b) workers of {job.name} at {site} are sent {told}"
     if assignment.parameter_server is None:
@@ -103,5 +102,5 @@ def _resource_faults(view: FleetView, assignments: Sequence[Assignment]) -> Iter
                 used[assignment.parameter_server, resource] += amount
     for (name, resource), amount in sorted(used.items()):
         there = view.places.nodes[name].capacity.get(resource, 0.0)
-        if amount > there + _ROUNDING:
+        if amount > there + ROUNDING:
             yield f"(2d) {name} has {there:g} {resource}, and {amount:g} are given out"

@@ -59,11 +59,6 @@ class Course:
     link_cost: float
     waiting_cost: float
 
-    @property
-    def cost(self) -> float:
-        """Total cost."""
-        return self.link_cost + self.waiting_cost
-
 
 @dataclass(frozen=True, slots=True)
 class OkitaJoint:
