@@ -120,8 +120,14 @@ class FleetEngine:
                 self._decide()
             self._begin_stages()
         energy_cost = self._places.energy_cost(sum(self._energy_j.values()))
-        told = self._records, self._now_us, self._energy_j, energy_cost, tuple(self._decide_s)
-        return FleetOutcome(self._policy.name, *told)
+        return FleetOutcome(
+            self._policy.name,
+            self._records,
+            self._now_us,
+            self._energy_j,
+            energy_cost,
+            tuple(self._decide_s),
+        )
 
     def _next_us(self) -> int | None:
         due = [present.ends_us for present in self._present.values() if present.stage is not None]

@@ -160,15 +160,12 @@ def _unit_costs(ground: Ground, task: Task) -> Floats:
 
 
 def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
-    """Distributes data to training sites greedily, for a batch of cases.
+    """Returns the chunks that sites send to training sites, chosen greedily for each case; B x R x R.
 
     Args:
         left: M_i^r; R.
         unit: cost of a chunk from r trained at r'; B x R x R.
         room_for: chunks that sites have time for, in total no fewer than are left; B x R.
-
-    Returns:
-        Chunks moved from site to site; B x R x R.
     """
     cases, sites = room_for.shape
     moves = np.zeros((cases, sites, sites), dtype=np.int64)

@@ -8,7 +8,7 @@ from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of
 
 
 def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
-    """Returns d_i^r, the chunks that each site trains; in total as many as data and time allow.
+    """Returns d_i^r, the chunks that each site trains, in total as many as data and time allow; B x R.
 
     "Based on the number of assigned workers" is read as all that its workers have time for. Where that
     exceeds the remaining data, sites train their own data first, and the best sites use their remaining time
@@ -18,9 +18,6 @@ def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
         left: M_i^r; R.
         can_train: chunks that the sites' workers have time for, one row per case; B x R.
         order: sites, best first; R.
-
-    Returns:
-        B x R.
     """
     own = np.minimum(can_train, left)
     rest = np.minimum(can_train.sum(axis=1), left.sum()) - own.sum(axis=1)
