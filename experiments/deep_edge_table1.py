@@ -15,8 +15,8 @@ from recipe import RESULTS, Beside, Finding, Json, Out, channel, new_figure, pap
 
 from ekya.fleet.fitting.judged import Judged, judged, split
 from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.testbed import judged_server, learned
-from ekya.fleet.papers.deep_edge.workload import server_points
+from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
+from ekya.fleet.papers.deep_edge.workload import pi_points
 from ekya.results.report.themes import LIGHT
 
 PAPER = {
@@ -49,7 +49,7 @@ def rows_of_table() -> list[Judged]:
         for kind, test in models.tests.items()
         for row in judged(models.estimates, [point for point in models.train if point.kind == kind], test)
     ]
-    return [*rows, *judged_server(*split(server_points()))]
+    return [*rows, *judged_parameter_server(*split(pi_points()))]
 
 
 def found(rows: Sequence[Judged]) -> Finding:

@@ -102,18 +102,18 @@ def facts(alone: PlayedServers, lent: PlayedServers) -> dict[str, Any]:
 def failed(fleet: str, seed: int, scheduler: str, tier: str, lent: PlayedServers) -> dict[str, Any]:
     """Returns the outcomes of loans when the host of the first one dies while it trains."""
     first = lent.loans[0].loan
-    dies = ServerDeath(first.server, (first.begins_us + first.ends_us) // 2)
+    dies = ServerDeath(first.parameter_server, (first.begins_us + first.ends_us) // 2)
     died = play(fleet, seed, scheduler, tier, [dies])
     others = [
         value
         for site, streams in died.accuracy.items()
-        if site != first.server
+        if site != first.parameter_server
         for windows in streams.values()
         for value in windows
     ]
     outcomes = [made.outcome for made in died.loans]
     return {
-        "died": first.server,
+        "died": first.parameter_server,
         "loans_after": {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))},
         "others_after": round(fmean(others), 6),
     }

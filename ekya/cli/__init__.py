@@ -21,6 +21,7 @@ from ekya.cli import (
     fleet_profile,
     fleet_run,
     fleet_simulate,
+    fleet_site,
     fleet_worker,
     gc,
     golden,
@@ -85,7 +86,7 @@ _add(_ctl, ctl.status, ctl.add, ctl.remove, ctl.pause, ctl.resume, ctl.set_)
 _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, ctl.forget)
 app.add_typer(_ctl)
 _add(app, status.status, gc.gc, backup.backup, restore.restore, monitoring.monitoring)
-_add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_doctor.doctor)
+_add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
 _add(_fleet, fleet_profile.profile, fleet_manager.manager, fleet_worker.worker)
 app.add_typer(_fleet)
 

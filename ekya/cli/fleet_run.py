@@ -1,14 +1,15 @@
 """``ekya fleet run``: runs several servers, each with Ekya, that lend each other spare capacity."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 from rich.text import Text
 
@@ -18,17 +19,19 @@ from ekya.cli.fail_option import read_failing
 from ekya.cli.options import Clock
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI, us_to_seconds
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.core.units import US_PER_S, us_to_seconds
+from ekya.fleet.policy.names import SiteName
 from ekya.results.report.words import NONE, percent, points
 from ekya.system.files import write_text_atomic
 
 if TYPE_CHECKING:
     from ekya.control.loop import Observer
+    from ekya.fleet.run.live.found_sites import FoundSites
     from ekya.fleet.run.servers import ServerDeath
     from ekya.fleet.run.servers_folder import ServersFolder
     from ekya.fleet.run.servers_summary import RanServers
-    from ekya.fleet.servers_file import Servers
+    from ekya.fleet.run.sites.server import SiteServer
+    from ekya.fleet.servers_file import ServerConfig, Servers
 
 DEFAULT_TIER = "net"
 NO_TIER = "none"
@@ -62,12 +65,17 @@ class FleetRunConfig:
     name: opt.RunName = None
     runs: opt.Runs = Path("runs")
     shares: opt.Shares = "auto"
-    address: Annotated[
+    listen: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="A Ray cluster whose nodes are the servers; they are emulated on this machine if left out.",
+            help="Where sites on other machines reach the coordinator; default: any free port of this one.",
         ),
+    ] = None
+    token_file: opt.FleetToken = None
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Take up a run whose ekya fleet run has died, and nothing else."),
     ] = None
     json_to: opt.Json = None
 
@@ -75,31 +83,27 @@ class FleetRunConfig:
 @command(
     FleetRunConfig,
     "ekya fleet run",
-    "ekya fleet run my-servers.yaml --address 10.0.0.1:6379",
+    "ekya fleet run town.yaml --listen 10.0.0.1:7071",
+    "ekya fleet run --resume runs/town",
     "ekya fleet run --clock virtual --tier none --json -",
     "ekya fleet run my-servers.yaml --clock virtual --fail north@45 --name storm",
 )
 def run(config: FleetRunConfig, output: Output) -> None:
-    """Run several servers, each with Ekya inside, that lend each other shares of their GPUs."""
-    from ekya.cli.fleet_from_options import require_world
-    from ekya.config.shipped import shipped_path
+    """Run several servers, each with Ekya inside, that lend each other shares of their GPUs.
+
+    A server with an address in the file runs there, by ekya fleet site; the others run on this machine. They
+    go on when this command dies, and --resume takes them up again.
+    """
     from ekya.fleet.run.loan_file import read_loans
     from ekya.fleet.run.servers_summary import summarise_servers
-    from ekya.fleet.servers_file import DEFAULT_SERVERS, load_servers
 
-    options = {"scheduler": config.scheduler, "window_s": config.window, "windows": config.windows}
-    changes = {key: value for key, value in options.items() if value is not None}
-    servers = load_servers(config.servers or shipped_path(DEFAULT_SERVERS), changes)
-    failures = _failures(config.fail or (), servers)
-    for server in servers.servers:
-        require_world(server.fleet, server.fleet.scheduler, config.clock)
-        _require_by_itself(server.fleet.scheduler)
-    servers = _fitted(servers, config)
     tier = tier_of(config.tier or DEFAULT_TIER)
-    run_world = _run_live if config.clock is Clock.WALL else _run_emulated
     with ctrl_c_remembered():
-        ran, folder = run_world(config, servers, tier, failures, output.console)
-        summary = summarise_servers(folder.path.name, tier, servers.sites, ran, read_loans(folder.loans))
+        if config.resume is not None:
+            ran, folder, tier, sites = _resumed(config, config.resume, output.console)
+        else:
+            ran, folder, sites = _ran(config, tier, output.console)
+        summary = summarise_servers(folder.path.name, tier, sites, ran, read_loans(folder.loans))
         write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         output.report(summary)
         output.console.print(_table(summary))
@@ -117,25 +121,6 @@ def _failures(words: Sequence[str], servers: "Servers") -> "tuple[ServerDeath, .
     return tuple(ServerDeath(SiteName(failing.name), failing.from_us) for failing in failures)
 
 
-def _fitted(servers: "Servers", config: FleetRunConfig) -> "Servers":
-    """Fits the sizes of every fleet; fleets on this machine without ``gpus`` get equal parts of it."""
-    from ekya.config.sizing import ANY_MACHINE
-    from ekya.gpu.backends.registry import choose_backend
-    from ekya.pipeline.costs import fitted_by_card
-    from ekya.planning.profiling.sizes import Machine
-
-    part = ANY_MACHINE
-    if config.clock is Clock.WALL and config.address is None:
-        there = choose_backend(config.shares).capability
-        part = Machine(there.capacity_milli // len(servers.servers), on_cores=there.device != "cuda")
-    fitted = []
-    for server in servers.servers:
-        under = server.fleet.under(server.fleet.scheduler)
-        fleet, _ = fitted_by_card(under, ANY_MACHINE if server.fleet.is_set("gpus") else part)
-        fitted.append(replace(server, fleet=fleet))
-    return replace(servers, servers=tuple(fitted))
-
-
 def tier_of(name: str) -> str | None:
     """Returns the tier of ``--tier``; None if lending is disabled.
 
@@ -150,16 +135,24 @@ def tier_of(name: str) -> str | None:
     return None if name == NO_TIER else name
 
 
-def _require_by_itself(scheduler: str) -> None:
-    """Refuses a scheduler that sends retrainings to other servers itself, which is the tier's task."""
-    from ekya.planning.schedulers.registry import make_scheduler
+def _ran(
+    config: FleetRunConfig, tier: str | None, console: Console
+) -> "tuple[RanServers, ServersFolder, tuple[SiteName, ...]]":
+    from ekya.cli.servers_from_options import all_servers, servers_here
+    from ekya.config.shipped import shipped_path
+    from ekya.fleet.servers_file import DEFAULT_SERVERS
 
-    needs = make_scheduler(scheduler).needs
-    if needs.elsewhere or needs.kept_models:
-        raise UserError(
-            f"scheduler: {scheduler} brings weights that are not trained on its own GPUs, and among several "
-            "servers that is what the tier is for; choose another scheduler, such as ekya"
-        )
+    path = config.servers or shipped_path(DEFAULT_SERVERS)
+    options = {"scheduler": config.scheduler, "window_s": config.window, "windows": config.windows}
+    changes = {key: value for key, value in options.items() if value is not None}
+    if config.clock is Clock.VIRTUAL:
+        servers = all_servers(path, changes)
+        ran, folder = _run_emulated(config, servers, tier, _failures(config.fail or (), servers), console)
+    else:
+        servers = servers_here(path, changes, config.shares)
+        failures = _failures(config.fail or (), servers)
+        ran, folder = _run_live(config, path, servers, changes, tier, failures, console)
+    return ran, folder, servers.sites
 
 
 def _run_emulated(
@@ -172,14 +165,16 @@ def _run_emulated(
     from ekya.fleet.policy.tiers import TIERS
     from ekya.fleet.run.emulated_servers import emulate_servers
 
-    if config.address is not None:
-        raise UserError("--address: nothing runs on Ray on virtual time; leave it out, or leave out --clock")
+    if config.listen is not None:
+        raise UserError("--listen: nobody is reached on virtual time; leave it out, or leave out --clock")
     folder = _folder(config, servers)
     with bars_of(console) as bars:
-        follow = _followed(servers, bars)
+        follow = _followed(bars)
 
-        def observe(site: SiteName) -> "Observer":
-            return lambda batch, _: follow(site, batch.now_us)
+        def observe(server: "ServerConfig") -> "Observer":
+            site, fleet = server.terms.site, server.fleet
+            ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
+            return lambda batch, _: follow(site, batch.now_us, ends_us)
 
         decides = None if tier is None else TIERS[tier]
         return emulate_servers(folder, servers, decides, failures, config.seed, observe), folder
@@ -187,29 +182,70 @@ def _run_emulated(
 
 def _run_live(
     config: FleetRunConfig,
+    path: Path,
     servers: "Servers",
+    changes: Mapping[str, object],
     tier: str | None,
     failures: "Sequence[ServerDeath]",
     console: Console,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.cli.fleet_from_options import require_credentials
-    from ekya.config.run_options import RunOptions
-    from ekya.fleet.run.cluster import open_cluster
-    from ekya.fleet.run.live.live_servers import STORE_BYTES, run_live_servers
+    from ekya.fleet.run.live.live_servers import start_servers
 
-    if config.address is None:
-        _require_capacity(servers, config.shares)
-    elif failures:
-        raise UserError("--fail: only nodes that are emulated here are made to fail; leave out --address")
-    for server in servers.servers:
-        require_credentials(server.fleet)
-    options = RunOptions(seed=config.seed, runs=config.runs, name=config.name, shares=config.shares)
-    nodes = {NodeName(site): FULL_GPU_MILLI for site in servers.sites}
-    with open_cluster(config.address, nodes, STORE_BYTES) as cluster:
+    for failure in failures:
+        if failure.site in servers.addresses:
+            raise UserError(
+                f"--fail {failure.site}: it is on another machine; only servers here can be made to fail"
+            )
+    with _reached(config, servers.addresses) as (sites, doors):
+        for site in servers.addresses:
+            sites.require(site)
         folder = _folder(config, servers)
+        with console.status("starting the sites"):
+            here = [server.terms.site for server in servers.servers]
+            sites.start(here, path, folder.path, config.shares)
+            live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors)
         with bars_of(console) as bars:
-            follow = _followed(servers, bars)
-            return run_live_servers(folder, servers, tier, failures, options, cluster, follow), folder
+            return live.watch(failures, _followed(bars)), folder
+
+
+def _resumed(
+    config: FleetRunConfig, path: Path, console: Console
+) -> "tuple[RanServers, ServersFolder, str | None, tuple[SiteName, ...]]":
+    from ekya.fleet.run.live.live_servers import LiveRun, resume_servers
+    from ekya.fleet.run.servers_folder import ServersFolder
+
+    folder = ServersFolder(path)
+    run = LiveRun.load(folder.live)
+    with _reached(config, run.addresses) as (sites, doors):
+        live = resume_servers(folder, sites, doors)
+        with bars_of(console) as bars:
+            ran = live.watch((), _followed(bars))
+    return ran, folder, run.tier, tuple(sorted(run.addresses))
+
+
+@contextmanager
+def _reached(
+    config: FleetRunConfig, addresses: "Mapping[SiteName, str]"
+) -> "Iterator[tuple[FoundSites, SiteServer]]":
+    """Opens the way to sites and back, and ends those of this machine at the end."""
+    from ekya.fleet.run.live.found_sites import FoundSites, address_towards
+    from ekya.fleet.run.sites.server import SiteServer
+    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.servers_file import split_address
+
+    token = fleet_token(config.token_file)
+    here = address_towards(addresses)
+    try:
+        host, port = (here, 0) if config.listen is None else split_address(config.listen)
+    except ValueError as error:
+        raise UserError(f"--listen {config.listen}: {error}") from None
+    known_as = here if host in ("0.0.0.0", "::") else host
+    # Sites that end tell the coordinator what became of their loans.
+    with (
+        closing(SiteServer(host, port, token, known_as)) as doors,
+        closing(FoundSites(addresses, token)) as sites,
+    ):
+        yield sites, doors
 
 
 def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":
@@ -221,36 +257,16 @@ def _folder(config: FleetRunConfig, servers: "Servers") -> "ServersFolder":
     return folder
 
 
-def _require_capacity(servers: "Servers", shares: str) -> None:
-    """Refuses emulated servers that together need more capacity than this machine has."""
-    from ekya.gpu.backends.registry import choose_backend
+def _followed(bars: Progress) -> Callable[[SiteName, int, int | None], None]:
+    """Returns a callback that draws a bar for each server, from its run time and the time of its end."""
+    tasks: dict[SiteName, TaskID] = {}
 
-    there = choose_backend(shares).capability
-    wanted = sum(server.fleet.capacity_milli for server in servers.servers)
-    if wanted > there.capacity_milli:
-        raise UserError(
-            f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers together, is more than the "
-            f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); give them less, or name "
-            "a Ray cluster with --address"
-        )
-    # Cores are one pool. Of GPUs, every server takes the first ones, even if other servers use them.
-    first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)
-    if there.device == "cuda" and first_milli > FULL_GPU_MILLI:
-        raise UserError(
-            "gpus: every server would begin with this machine's first GPU, and they ask for "
-            f"{first_milli / FULL_GPU_MILLI:g} of it; give them less, use --shares cpu, or name a Ray "
-            "cluster with --address"
-        )
-
-
-def _followed(servers: "Servers", bars: Progress) -> Callable[[SiteName, int], None]:
-    """Adds a progress bar per server and returns the callback that updates it with the run time."""
-    fleets = {server.terms.site: server.fleet for server in servers.servers}
-    tasks = {site: bars.add_task(str(site), total=fleet.windows) for site, fleet in fleets.items()}
-
-    def follow(site: SiteName, now_us: int) -> None:
-        windows = int(us_to_seconds(now_us) / fleets[site].window_s)
-        bars.update(tasks[site], completed=min(windows, fleets[site].windows or windows))
+    def follow(site: SiteName, now_us: int, ends_us: int | None) -> None:
+        if site not in tasks:
+            tasks[site] = bars.add_task(str(site), total=None)
+        ends_s = None if ends_us is None else round(us_to_seconds(ends_us))
+        now_s = round(us_to_seconds(now_us))
+        bars.update(tasks[site], total=ends_s, completed=now_s if ends_s is None else min(now_s, ends_s))
 
     return follow
 
@@ -266,7 +282,7 @@ def _table(summary: dict[str, Any]) -> Table:
         gains = [stream["gain"] for stream in its["streams"].values() if stream["gain"] is not None]
         trained = its["retrainings"]
         table.add_row(
-            Text(site if its["died_s"] is None else f"{site}, died at {its['died_s']:.0f} s"),
+            Text(f"{site}{_fate(its)}"),
             NONE if its["gpus"] is None else f"{its['gpus']:g}",
             str(len(its["streams"])),
             percent(its["mean_accuracy"]),
@@ -291,3 +307,10 @@ def _table(summary: dict[str, Any]) -> Table:
     )
     table.caption_justify = "left"
     return table
+
+
+def _fate(its: Mapping[str, Any]) -> str:
+    """Returns when a server died or was cut off, in words; empty if neither happened."""
+    if its["died_s"] is not None:
+        return f", died at {its['died_s']:.0f} s"
+    return "".join(f", cut off from {begin_s:.0f} to {end_s:.0f} s" for begin_s, end_s in its["away_s"])

@@ -120,6 +120,14 @@ Overload = Annotated[
     ),
 ]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Folder of all runs.")]
+FleetToken = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Secret that all sites of a fleet share; default: ~/.config/ekya/fleet_token, made if missing.",
+    ),
+]
 Json = Annotated[
     str | None,
     typer.Option(

@@ -36,6 +36,15 @@ class RetrainConfig:
         return (self.trainable_blocks, seen, self.head_width, self.epochs, -self.batch_size)
 
 
+REPLAY_RATIO = 0.5
+"""Exemplars in an epoch as a fraction of its new crops; each epoch draws other ones."""
+
+
+def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:
+    """Returns the number of crops in an epoch: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
+    return fresh_crops + min(exemplars, round(REPLAY_RATIO * fresh_crops))
+
+
 GOLDEN_RESOLUTION = 0
 """Resolution of a λ in which the golden detector analyses the frames, at its own resolution."""
 

@@ -1,6 +1,6 @@
 """The servers file: several fleets, each on a separate server, and the links between the servers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -66,6 +66,8 @@ class ServerSpec(_Part):
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
         crops_may_leave: labelled crops of its streams may be sent to other servers. Frames never are.
         takes_guests: retrainings of other servers' streams may run on it.
+        address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
+            machine of ``ekya fleet run``.
     """
 
     site: str
@@ -74,6 +76,14 @@ class ServerSpec(_Part):
     changes: Mapping[str, object] = Field(default_factory=dict)
     crops_may_leave: bool = False
     takes_guests: bool = True
+    address: str | None = None
+
+    @field_validator("address")
+    @classmethod
+    def _has_a_port(cls, address: str | None) -> str | None:
+        if address is not None:
+            split_address(address)
+        return address
 
     @field_validator("site")
     @classmethod
@@ -83,6 +93,18 @@ class ServerSpec(_Part):
         except UserError as error:
             raise ValueError("use letters, digits, '-', '_' and '.' only, and no '.' or '-' first") from error
         return site
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port of ``HOST:PORT``; an IPv6 address is in brackets there.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or not 0 <= int(port) < 65536:
+        raise ValueError("write HOST:PORT, as 10.0.0.2:7070")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class ServersSpec(_Part):
@@ -116,25 +138,34 @@ class Servers:
     Attributes:
         name: of the run.
         links: between the servers.
-        servers: sorted by site.
+        terms: of all servers, sorted by site.
+        addresses: of the servers that have one.
+        servers: those whose fleet files were read, sorted by site.
     """
 
     name: str
     links: Links
+    terms: tuple[ServerTerms, ...]
+    addresses: Mapping[SiteName, str]
     servers: tuple[ServerConfig, ...]
 
     @property
     def sites(self) -> tuple[SiteName, ...]:
-        """Names of the servers."""
-        return tuple(server.terms.site for server in self.servers)
+        """Names of all servers."""
+        return tuple(terms.site for terms in self.terms)
 
 
-def load_servers(path: Path, changes: Mapping[str, object] | None = None) -> Servers:
+def load_servers(
+    path: Path,
+    changes: Mapping[str, object] | None = None,
+    reads: Callable[[ServerSpec], bool] = lambda server: True,
+) -> Servers:
     """Reads a servers file and its fleet files; paths are relative to the folder of the servers file.
 
     Args:
         path: the servers file.
         changes: top-level keys to override in every fleet file, for example from the command line.
+        reads: whether to read a server's fleet file, which may be on another machine.
 
     Raises:
         UserError: one sentence with file, key and remedy.
@@ -147,15 +178,21 @@ def load_servers(path: Path, changes: Mapping[str, object] | None = None) -> Ser
     sites = [server.site for server in spec.servers]
     for problem in _problems(spec, sites):
         raise UserError(f"{path}: {problem}")
-    servers = [_server(spec, server, path, changes or {}) for server in spec.servers]
+    servers = [_server(spec, server, path, changes or {}) for server in spec.servers if reads(server)]
     return Servers(
         plain_name(spec.name),
         Links(
             {(SiteName(way.origin), SiteName(way.target)): way.mb_s for way in spec.links.ways},
             spec.links.mb_s,
         ),
+        tuple(sorted(map(_terms, spec.servers), key=lambda terms: terms.site)),
+        {SiteName(server.site): server.address for server in spec.servers if server.address is not None},
         tuple(sorted(servers, key=lambda server: server.terms.site)),
     )
+
+
+def _terms(server: ServerSpec) -> ServerTerms:
+    return ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
 
 
 def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
@@ -184,10 +221,9 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
             f"{key} with {file}: edge.task: several servers train classifiers only; write `edge: {{task: "
             "classify}}`, or give this fleet file to ekya run"
         )
-    terms = ServerTerms(SiteName(server.site), server.crops_may_leave, server.takes_guests)
     # Loans are agreed on while a plan is made, and joint retrainings are planned twice.
     alone = fleet.model_copy(update={"drift": fleet.drift.model_copy(update={"joint": False})})
-    return ServerConfig(terms, alone)
+    return ServerConfig(_terms(server), alone)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:
@@ -219,12 +255,13 @@ def dump_servers(servers: Servers) -> str:
         "links": links_section(servers.links),
         "servers": [
             {
-                "site": str(server.terms.site),
-                "fleet": f"{server.terms.site}/fleet.yaml",
-                "crops_may_leave": server.terms.crops_may_leave,
-                "takes_guests": server.terms.takes_guests,
+                "site": str(terms.site),
+                "fleet": f"{terms.site}/fleet.yaml",
+                "crops_may_leave": terms.crops_may_leave,
+                "takes_guests": terms.takes_guests,
+                **({"address": servers.addresses[terms.site]} if terms.site in servers.addresses else {}),
             }
-            for server in servers.servers
+            for terms in servers.terms
         ],
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)

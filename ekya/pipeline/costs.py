@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_sections import StreamConfig
 from ekya.config.sizing import ANY_MACHINE, fitted, resolutions_to_follow, resolutions_to_measure
-from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import TYPICAL_OBJECTS, HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
@@ -24,7 +24,6 @@ from ekya.models.golden.registry import CLASSIFIERS, FILE
 from ekya.models.golden.spec import detector_of
 from ekya.models.proposer import ObjectsSpec
 from ekya.models.training.augmentation import VERSIONS
-from ekya.models.training.epochs import REPLAY_RATIO
 from ekya.models.training.labelled import VALIDATION_FRACTION
 from ekya.models.training.microprofile import Price
 from ekya.models.training.operations import (

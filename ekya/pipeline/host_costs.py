@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
 from ekya.config.sizing import resolutions_to_follow, resolutions_to_measure
-from ekya.core.configs import GOLDEN_RESOLUTION, RetrainConfig
+from ekya.core.configs import GOLDEN_RESOLUTION, REPLAY_RATIO, RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.host import HostCosts, StreamCosts
 from ekya.core.profile import Family, FamilyCost, family_of
@@ -40,7 +40,7 @@ from ekya.models.golden.detections import Question
 from ekya.models.golden.golden_model import GoldenModel, open_golden
 from ekya.models.golden.registry import FILE
 from ekya.models.proposer import Proposer
-from ekya.models.training.epochs import REPLAY_RATIO, steps_in_epoch
+from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import VALIDATION_FRACTION, Examples, LabelledCrops
 from ekya.models.training.trainer import Compute, Retraining, RetrainingData

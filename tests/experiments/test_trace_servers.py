@@ -94,7 +94,7 @@ def test_without_a_tier_every_server_is_by_itself() -> None:
 
 def test_an_overloaded_server_is_helped_and_the_fleet_as_a_whole_gains(lent) -> None:
     assert lent.loans
-    assert {made.loan.server for made in lent.loans} == {IDLE}
+    assert {made.loan.parameter_server for made in lent.loans} == {IDLE}
     assert lent.mean_accuracy > play(servers()).mean_accuracy
 
 
@@ -170,14 +170,14 @@ def test_epochs_that_were_home_when_their_host_died_are_not_lost(lent) -> None:
 def test_what_a_dead_server_did_for_others_goes_on_elsewhere_from_its_last_epoch() -> None:
     three = [*servers(), server(THIRD, 1, gpus=2.0, seed=202)]
     lives = play(three, CHEAPEST)
-    first, second, *_ = (made.loan for made in lives.loans if made.loan.server == THIRD)
+    first, second, *_ = (made.loan for made in lives.loans if made.loan.parameter_server == THIRD)
     dies = ServerDeath(THIRD, (second.begins_us + second.ends_us) // 2)
     died = play(three, CHEAPEST, failures=[dies])
     lost = [made.loan for made in died.loans if made.outcome == "third died"]
     again = [made for made in died.loans if made.loan.offer.now_us == dies.at_us]
     assert lost == [first, second]
     assert [made.loan.offer.stream for made in again] == [first.offer.stream, second.offer.stream]
-    assert {(made.loan.server, made.outcome) for made in again} == {(IDLE, ARRIVED)}
+    assert {(made.loan.parameter_server, made.outcome) for made in again} == {(IDLE, ARRIVED)}
     assert [loan.offer.epochs for loan in lost] == [5, 5]
     assert [made.loan.offer.epochs for made in again] == [2, 3]
     assert again[0].loan.offer.gpu_s == pytest.approx(first.offer.gpu_s * 2 / 5)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.models.edge.model import EdgeModel
 from ekya.models.edge.predictor import accuracy
-from ekya.models.training.epochs import batches_of, crops_in_epoch
+from ekya.models.training.epochs import batches_of
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import class_mix_weights
 from ekya.models.training.sgd import SgdRecipe

@@ -164,7 +164,7 @@ def fleet(tmp_path):
 @pytest.fixture
 def server_on(nodes):
     def make(node, ends=True):
-        where = NodeAffinitySchedulingStrategy(nodes[node].ray_node_id, soft=False)
+        where = NodeAffinitySchedulingStrategy(nodes[node].machine_id, soft=False)
         return ray.remote(Server).options(max_concurrency=4, scheduling_strategy=where).remote(ends)
 
     return make
@@ -205,7 +205,7 @@ def test_server_on_a_node_serves_weights_from_elsewhere(nodes, server_on, fleet,
         assert time.monotonic() < ends_s, there
         time.sleep(0.2)
         there = actors_of_the_run()
-    assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].ray_node_id}
+    assert {told["Address"]["NodeID"] for told in there} == {nodes[WEST].machine_id}
     folder = RunFolder(tmp_path / "one")
     assert not folder.journal.exists(), "it begins when everybody is ready"
     ray.get(server.begin.remote())

@@ -43,11 +43,11 @@ def _compute(worker: Training) -> Row:
     return (worker.state.cpu, worker.state.gpu, worker.batch, worker.share_milli)
 
 
-def _update(worker: Training, batches: Sequence[int], server: NodeState) -> Row:
+def _update(worker: Training, batches: Sequence[int], ps: NodeState) -> Row:
     """Returns the features of EstUpdateTime; of the distribution B size, minimum, maximum and Σ 1/b."""
     pushes = sum(1 / other for other in batches)
     of_batches = (len(batches), pushes, min(batches), max(batches))
-    return (worker.state.cpu, worker.state.gpu, worker.batch, server.cpu, *of_batches)
+    return (worker.state.cpu, worker.state.gpu, worker.batch, ps.cpu, *of_batches)
 
 
 def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
@@ -144,15 +144,15 @@ class BoostedEstimates:
         """Returns EstComputeTime."""
         return self._asked(worker.kind, COMPUTE.name, _compute(worker))
 
-    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime of each worker."""
         batches = tuple(worker.batch for worker in workers)
-        return [self._updated(worker, batches, server) for worker in workers]
+        return [self._updated(worker, batches, parameter_server) for worker in workers]
 
-    def _updated(self, worker: Training, batches: tuple[int, ...], server: NodeState) -> float:
+    def _updated(self, worker: Training, batches: tuple[int, ...], ps: NodeState) -> float:
         if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
             return self._update_unknown_s
-        return self._asked(worker.kind, UPDATE.name, _update(worker, batches, server))
+        return self._asked(worker.kind, UPDATE.name, _update(worker, batches, ps))
 
     def state_after(self, worker: Training) -> NodeState:
         """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""

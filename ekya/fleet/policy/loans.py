@@ -52,7 +52,7 @@ class Loan:
     Attributes:
         offer: the retraining.
         parts: of the hosts; one, where the retraining is not split.
-        server: site of the parameter server, which sends the snapshots home.
+        parameter_server: site of the parameter server, which sends the snapshots home.
         begins_us: when crops and model have arrived at the hosts.
         ends_us: planned end of the training.
         arrives_us: planned arrival of its weights at home.
@@ -66,7 +66,7 @@ class Loan:
 
     offer: Offer
     parts: tuple[LoanPart, ...]
-    server: SiteName
+    parameter_server: SiteName
     begins_us: int
     ends_us: int
     arrives_us: int
@@ -142,7 +142,7 @@ class Loan:
         epochs = min(max(part, 0.0), 1.0) * self.offer.epochs
         for way, size_mb in self.epoch_mb.items():
             moved[way] = moved.get(way, 0.0) + epochs * size_mb
-        home = (self.server, self.offer.site)
+        home = (self.parameter_server, self.offer.site)
         moved[home] = moved.get(home, 0.0) + self.offer.back_mb * self.came_home(at_us)[1]
         return moved
 
@@ -151,13 +151,12 @@ def alone(now_us: int, offer: Offer, host: Room, units: int, links: Links, reaso
     """Returns the loan in which one server does the whole retraining."""
     sent_mb = offer.sent_mb(host.site)
     begins_us = now_us + links.takes_us(offer.site, host.site, sent_mb)
-    ends_us = (
-        begins_us + host.late_us + round(offer.gpu_s / host.speed.speed(units * host.step_milli) * US_PER_S)
-    )
+    takes_s = host.takes_s(offer.gpu_s, units * host.step_milli)
+    ends_us = begins_us + host.late_us + round(takes_s * US_PER_S)
     return Loan(
         offer=offer,
         parts=(LoanPart(host.site, units * host.step_milli),),
-        server=host.site,
+        parameter_server=host.site,
         begins_us=begins_us,
         ends_us=ends_us,
         arrives_us=ends_us + links.takes_us(host.site, offer.site, offer.back_mb),

@@ -1,12 +1,13 @@
 """Input and output of a coordinator's decision: offers, running loans, spare capacity and links."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ekya.core.units import StreamId
+from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.loans import Links, Loan, beside, loan_cost
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.names import JobName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 
@@ -40,6 +41,10 @@ class Running:
         """Returns the rest of the loan, where it stays."""
         begins_us = min(max(now_us, self.loan.begins_us), self.loan.ends_us)
         return replace(self.loan, offer=self.rest(now_us), begins_us=begins_us)
+
+
+Jobs = Mapping[JobName, tuple[Offer, Running | None]]
+"""Open offers, and the rests of running loans with these, as a fleet policy's jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,48 @@ def worth_it(
                 f"{hosts} would lose {costs:.3g} for the {loan.brings:.3g} that it brings"
             )
     return tuple(made), why
+
+
+def job_of(offer: Offer) -> JobName:
+    """Returns the name of an offer as a job of a fleet policy."""
+    return JobName(f"{offer.site}/{offer.stream}")
+
+
+def jobs_of(
+    market: Market, fixed: Collection[Running], sites: Collection[SiteName]
+) -> tuple[Jobs, dict[Key, str]]:
+    """Returns the jobs that sites with room may do, and why other offers are none; ``fixed`` loans stay."""
+    refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
+    refused |= {key_of(offer): NO_ROOM for offer in market.offers if not {*sites} - {offer.site}}
+    asked = [(offer, None) for offer in market.offers if key_of(offer) not in refused]
+    rests = [(one.rest(market.now_us), one) for one in market.running if one not in fixed]
+    jobs = sorted([*asked, *rests], key=lambda one: key_of(one[0]))
+    return {job_of(one[0]): one for one in jobs}, refused
+
+
+def carried_out(
+    market: Market,
+    fixed: Collection[Running],
+    jobs: Jobs,
+    refused: dict[Key, str],
+    decision: Decision,
+    loan_of: Callable[[Offer, Running | None, Assignment], Loan | str | None],
+) -> Deal:
+    """Turns a policy's decision about jobs into a deal.
+
+    ``loan_of`` returns an assigned job's loan, None if it goes on as it is, or why it does not run.
+    """
+    stays, wanted = {one.number for one in fixed}, dict[Key, Loan]()
+    for name, (offer, running) in jobs.items():
+        assignment, key = decision.of(name), key_of(offer)
+        loan = decision.waiting[name] if assignment is None else loan_of(offer, running, assignment)
+        if isinstance(loan, str):
+            refused[key] = loan
+        elif loan is not None:
+            wanted[key] = loan
+        elif running is not None:
+            stays.add(running.number)
+    return settled(market, wanted, stays, refused)
 
 
 def settled(

@@ -84,7 +84,7 @@ class _Shares:
         for row, room in enumerate(rooms):
             self.loss[row, : len(room.loss) + 1] = (0.0, *room.loss)
             per_gpu_s[row, : len(room.loss)] = [
-                1.0 / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
+                room.takes_s(1.0, units * room.step_milli) for units in range(1, len(room.loss) + 1)
             ]
         way_s = _way_s(market.links, offers, rooms)
         late_s = np.array([us_to_seconds(room.late_us) for room in rooms])

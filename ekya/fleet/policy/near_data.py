@@ -20,8 +20,8 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Links, Loan, alone
-from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, key_of, settled
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.market import Deal, Market, Running, carried_out, job_of, jobs_of, key_of
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -49,56 +49,36 @@ class NearData:
 
     def __call__(self, market: Market) -> Deal:
         """Asks the policy once about all offers and all that runs."""
-        rooms = {room.site: room for room in market.rooms}
-        fixed = tuple(one for one in market.running if not set(one.loan.hosts) <= rooms.keys())
+        sites = {room.site for room in market.rooms}
+        fixed = tuple(one for one in market.running if not sites.issuperset(one.loan.hosts))
         rooms = {room.site: room for room in replace(market, running=fixed).free}
-        refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
-        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not rooms.keys() - {offer.site}}
-        asked: dict[Key, tuple[Offer, Running | None]] = {
-            key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
-        }
-        asked |= {
-            key_of(one.loan.offer): (one.rest(market.now_us), one)
-            for one in market.running
-            if one not in fixed
-        }
-        if not asked:
-            return settled(market, {}, {one.number for one in market.running}, refused)
-        offers = [offer for _, (offer, _) in sorted(asked.items())]
+        jobs, refused = jobs_of(market, fixed, rooms)
+        if not jobs:
+            return Deal(refused=refused)
+        offers = [offer for offer, _ in jobs.values()]
         slot_us = max(offer.until_us - offer.arrived_us for offer in offers) // _SLOTS
-        states = tuple(_state(*asked[key_of(offer)], rooms, slot_us) for offer in offers)
+        states = tuple(_state(offer, running, rooms, slot_us) for offer, running in jobs.values())
         places = _places(offers, rooms, market.links)
         decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
-        stays = {one.number for one in fixed}
-        wanted: dict[Key, Loan] = {}
-        for key, (offer, running) in asked.items():
-            assignment = decision.of(_name(key))
-            if assignment is None:
-                refused[key] = decision.waiting[_name(key)]
-            elif not _units(assignment):
-                refused[key] = f"it trains in a later slot: {assignment.reason}"
-            elif running is not None and _same(running.loan, assignment, rooms):
-                stays.add(running.number)
-            else:
-                spread = Spread(offer, market.links, rooms, {}, offer.site)
-                wanted[key] = _loan(market.now_us, spread, assignment)
-        return settled(market, wanted, stays, refused)
 
+        def loan_of(offer: Offer, running: Running | None, assignment: Assignment) -> Loan | str | None:
+            if not _units(assignment):
+                return f"it trains in a later slot: {assignment.reason}"
+            if running is not None and _same(running.loan, assignment, rooms):
+                return None
+            return _loan(market.now_us, Spread(offer, market.links, rooms, {}, offer.site), assignment)
 
-def _name(key: Key) -> JobName:
-    site, stream = key
-    return JobName(f"{site}/{stream}")
+        return carried_out(market, fixed, jobs, refused, decision, loan_of)
 
 
 def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room], slot_us: int) -> JobState:
     hosts = [room for room in rooms.values() if room.site != offer.site] or list(rooms.values())
     # The slowest unit must be able to take a chunk through all epochs in a slot.
-    speed = min(room.speed.speed(room.step_milli) for room in hosts)
-    work = offer.gpu_s / speed * US_PER_S / slot_us
+    work = max(room.takes_s(offer.gpu_s, room.step_milli) for room in hosts) * US_PER_S / slot_us
     chunks = min(max(1, ceil(work)), offer.crops)
     steps = offer.epochs * offer.crops / chunks / offer.config.batch_size
     job = TrainJob(
-        name=_name(key_of(offer)),
+        name=job_of(offer),
         arrives_us=offer.arrived_us,
         epochs=offer.epochs,
         waiting=Linear(offer.gain, 0.0),
@@ -116,7 +96,7 @@ def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room]
             Part(NodeName(part.host), workers=part.share_milli // rooms[part.host].step_milli)
             for part in loan.parts
         )
-        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.server))
+        assignment = Assignment(job.name, parts, "it runs", NodeName(loan.parameter_server))
     return JobState(job, Left.all_of(job), assignment)
 
 
@@ -206,7 +186,7 @@ def _loan(now_us: int, spread: Spread, assignment: Assignment) -> Loan:
         return alone(now_us, offer, spread.rooms[site], count, spread.links, reason)
     # The parameter server takes a part of a worker's share: with no worker there, it is beside the largest.
     placed = None if assignment.parameter_server is None else SiteName(assignment.parameter_server)
-    server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
-    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {server}"
-    loan = replace(spread, units=units, server=server).loan(now_us, crops, reason)
+    parameter_server = placed if placed in crops else max(crops, key=lambda site: (crops[site], site))
+    reason = f"{dealt_in_words(crops)}, so that data and steps have the shortest ways to {parameter_server}"
+    loan = replace(spread, units=units, parameter_server=parameter_server).loan(now_us, crops, reason)
     return replace(loan, mode=assignment.mode)

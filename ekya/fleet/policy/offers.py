@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ekya.control.remote_plan import without_retraining
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.plan import Plan
 from ekya.core.units import StreamId, us_to_seconds
 from ekya.core.view import RetrainOption, StreamView, WindowView
@@ -55,6 +55,7 @@ class Offer:
         per_accuracy: gain for each unit of accuracy by which the stream's model gets better.
         margin: part of its server's promises that is expected to come; see ``Promises``.
         serves_after_us: time from the arrival of the weights until they serve.
+        replayed: exemplars of an epoch for each of its crops.
     """
 
     site: SiteName
@@ -77,6 +78,7 @@ class Offer:
     per_accuracy: float = 1.0
     margin: float = 1.0
     serves_after_us: int = 0
+    replayed: float = 0.0
 
     @property
     def arrived_us(self) -> int:
@@ -191,6 +193,7 @@ def offers(
             back_mb=2.0 * sizes.trained_mb(option.config),
             validation_mb=counts.validation * sizes.crop_mb,
             per_accuracy=per_accuracy,
+            replayed=crops_in_epoch(trained, counts.exemplars) / trained - 1.0,
         )
 
 

@@ -12,8 +12,8 @@ from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Loan, alone
-from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, Running, fits, key_of, settled
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.policy.market import Deal, Market, Running, carried_out, fits, job_of, jobs_of
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
@@ -35,46 +35,25 @@ class OneNode:
     def __call__(self, market: Market) -> Deal:
         """Asks the policy once about all offers and all that runs."""
         fixed = tuple(one for one in market.running if not _movable(one, market.rooms))
-        movable = [one for one in market.running if one not in fixed]
         rooms = replace(market, running=fixed).free
-        refused = {key_of(offer): "it brings nothing" for offer in market.offers if offer.gain <= 0}
-        refused |= {key_of(offer): NO_ROOM for offer in market.offers if not _others(offer, rooms)}
-        asked: dict[Key, tuple[Offer, Running | None]] = {
-            key_of(offer): (offer, None) for offer in market.offers if key_of(offer) not in refused
-        }
-        asked |= {key_of(one.loan.offer): (one.rest(market.now_us), one) for one in movable}
-        speeds = _us_per_gpu_s(rooms)
-        states = tuple(_state(market, rooms, speeds, *one) for _, one in sorted(asked.items()))
+        jobs, refused = jobs_of(market, fixed, [room.site for room in rooms])
+        speeds, at = _us_per_gpu_s(rooms), {NodeName(room.site): room for room in rooms}
+        states = tuple(_state(market, rooms, speeds, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
-        stays = {one.number for one in fixed}
-        at = {NodeName(room.site): room for room in rooms}
-        wanted: dict[Key, Loan] = {}
-        for key, (offer, running) in asked.items():
-            assignment = decision.of(_name(key))
-            if assignment is None:
-                refused[key] = decision.waiting[_name(key)]
-                continue
+
+        def loan_of(offer: Offer, running: Running | None, assignment: Assignment) -> Loan | None:
             (part,) = assignment.parts
             if running is not None and part == _part(running, rooms):
-                stays.add(running.number)
-            else:
-                host = at[part.node]
-                wanted[key] = alone(market.now_us, offer, host, part.gpus, market.links, assignment.reason)
-        return settled(market, wanted, stays, refused)
+                return None
+            reason, host = assignment.reason, at[part.node]
+            return alone(market.now_us, offer, host, part.gpus, market.links, reason)
+
+        return carried_out(market, fixed, jobs, refused, decision, loan_of)
 
 
 def _movable(running: Running, rooms: Sequence[Room]) -> bool:
     """Returns whether a loan is on one server, which could lend its share again."""
     return len(running.loan.parts) == 1 and fits(running.loan, rooms)
-
-
-def _others(offer: Offer, rooms: Sequence[Room]) -> list[Room]:
-    return [room for room in rooms if room.site != offer.site]
-
-
-def _name(key: Key) -> JobName:
-    site, stream = key
-    return JobName(f"{site}/{stream}")
 
 
 def _part(running: Running, rooms: Sequence[Room]) -> Part:
@@ -86,9 +65,7 @@ def _part(running: Running, rooms: Sequence[Room]) -> Part:
 def _us_per_gpu_s(rooms: Sequence[Room]) -> dict[SiteName, list[float]]:
     """Returns how long a GPU-second takes on 1, 2, ... units of each server."""
     return {
-        room.site: [
-            US_PER_S / room.speed.speed(units * room.step_milli) for units in range(1, len(room.loss) + 1)
-        ]
+        room.site: [room.takes_s(US_PER_S, units * room.step_milli) for units in range(1, len(room.loss) + 1)]
         for room in rooms
     }
 
@@ -100,11 +77,12 @@ def _state(
     offer: Offer,
     running: Running | None,
 ) -> JobState:
-    name, now_us, links = _name(key_of(offer)), market.now_us, market.links
+    name, now_us, links = job_of(offer), market.now_us, market.links
     on_the_way_us = {
         room: links.takes_us(offer.site, room.site, offer.sent_mb(room.site))
         + links.takes_us(room.site, offer.site, offer.back_mb)
-        for room in _others(offer, rooms)
+        for room in rooms
+        if room.site != offer.site
     }
     takes_us = {
         (str(room.site), units): way_us + room.late_us + round(offer.gpu_s * us)

@@ -14,6 +14,7 @@ from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
+from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.loans import Links, Loan, alone, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
@@ -39,9 +40,11 @@ class InOrderOfArrival:
 
     Attributes:
         solver: distributes the crops.
+        fitted: models of profiled hosts; where they do not hold, times follow from the offer.
     """
 
     solver: Solver
+    fitted: Fitted | None = None
 
     def __call__(self, market: Market) -> Deal:
         """Returns loans for the open offers."""
@@ -49,15 +52,27 @@ class InOrderOfArrival:
         rooms = [room for room in market.free if room.site not in taken]
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
         for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
-            loan = splitter(market.now_us, offer, rooms, market.links) or best_alone(
-                market.now_us, offer, keeping_up(rooms), market.links
+            seen, unknown = self._seen(rooms, offer)
+            loan = splitter(market.now_us, offer, seen, market.links) or best_alone(
+                market.now_us, offer, keeping_up(seen), market.links
             )
             if loan is None or worth(loan, rooms) <= 0.0:
                 refused[key_of(offer)] = _why_not(loan, rooms)
                 continue
+            if guessed := unknown.intersection(loan.hosts):
+                told = f"nothing like it was profiled on {' and '.join(sorted(guessed))}"
+                loan = replace(loan, reason=f"{loan.reason}; {told}")
             made.append(loan)
             rooms = [room for room in rooms if room.site not in loan.hosts]
         return Deal(tuple(made), refused=refused)
+
+    def _seen(self, rooms: Sequence[Room], offer: Offer) -> tuple[list[Room], set[SiteName]]:
+        """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
+        if self.fitted is None:
+            return list(rooms), set()
+        seen = {room.site: self.fitted.seen(room, offer) for room in rooms}
+        found = (seen[room.site] or room for room in rooms)
+        return [room for room in found if room.loss], {site for site, room in seen.items() if room is None}
 
 
 def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
@@ -110,7 +125,7 @@ class Splitter:
         limits = EdgeLimits(batch_min=min(2, batch), batch_max=batch)
         plan = self.solver(EdgeTask(nodes, NodeState(), spread.offer.crops, spread, limits))
         crops = {SiteName(part.node): part.chunks for part in plan.parts}
-        if spread.server not in crops or len(crops) < 2:
+        if spread.parameter_server not in crops or len(crops) < 2:
             return None
         reason = f"{dealt_in_words(crops)}, so that an epoch takes {plan.epoch_s:.1f} s"
         return spread.loan(now_us, crops, reason)
@@ -152,17 +167,17 @@ def spreads(offer: Offer, rooms: Sequence[Room], links: Links) -> Iterator[Sprea
         room.site: room for room in sorted(rooms, key=lambda room: room.site) if room.site != offer.site
     }
     ready_us = {site: links.takes_us(offer.site, site, offer.sent_mb(site)) for site in others}
-    for server in others:
-        for by_us in sorted({at_us for at_us in ready_us.values() if at_us >= ready_us[server]}):
-            there = {site: room for site, room in others.items() if ready_us[site] <= by_us}
-            units = worth_lending(offer.gain, table_of(offer, there, links, server), server)
-            if len(units) > 1 and max(ready_us[site] for site in units) == by_us:
-                yield Spread(offer, links, {site: there[site] for site in units}, units, server)
+    for site in others:
+        for by_us in sorted({at_us for at_us in ready_us.values() if at_us >= ready_us[site]}):
+            there = {host: room for host, room in others.items() if ready_us[host] <= by_us}
+            units = worth_lending(offer.gain, table_of(offer, there, links, site), site)
+            if len(units) > 1 and max(ready_us[host] for host in units) == by_us:
+                yield Spread(offer, links, {host: there[host] for host in units}, units, site)
 
 
-def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, server: SiteName) -> Table:
+def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, parameter_server: SiteName) -> Table:
     """Returns losses, and rates in parts of the whole retraining per second without waiting for others."""
-    spread = Spread(offer, links, rooms, {}, server)
+    spread = Spread(offer, links, rooms, {}, parameter_server)
 
     def row(room: Room) -> list[tuple[float, float]]:
         exchange_s = spread.exchange_s(room.site) / offer.config.batch_size
@@ -175,18 +190,18 @@ def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, server:
     return {site: row(room) for site, room in rooms.items()}
 
 
-def worth_lending(gain: float, table: Table, server: SiteName) -> dict[SiteName, int]:
+def worth_lending(gain: float, table: Table, parameter_server: SiteName) -> dict[SiteName, int]:
     """Returns the units of each lending server that minimise (gain + losses) / rates.
 
     Args:
         gain: per second.
         table: of all candidates.
-        server: site of the parameter server, which always lends.
+        parameter_server: site of the parameter server, which always lends.
     """
     chosen = {site: len(row) for site, row in table.items()}
     while True:
         price = _price(gain, table, chosen)
-        wanted = {site: _taken(row, price, site == server) for site, row in table.items()}
+        wanted = {site: _taken(row, price, site == parameter_server) for site, row in table.items()}
         wanted = {site: units for site, units in wanted.items() if units}
         if not _price(gain, table, wanted) < price:
             return chosen
@@ -209,8 +224,8 @@ def _taken(row: Sequence[tuple[float, float]], price: float, certainly: bool) ->
 def _at_most(now_us: int, spread: Spread) -> float:
     """Returns an upper bound of the worth of a loan by these servers."""
     offer, links = spread.offer, spread.links
-    table = table_of(offer, spread.rooms, links, spread.server)
+    table = table_of(offer, spread.rooms, links, spread.parameter_server)
     model_mb = {site: offer.sent_mb(site, 0.0, validates=False) for site in spread.units}
     model_us = max(links.takes_us(offer.site, *way) for way in model_mb.items())
-    away_us = model_us + links.takes_us(spread.server, offer.site, offer.back_mb)
+    away_us = model_us + links.takes_us(spread.parameter_server, offer.site, offer.back_mb)
     return offer.brings(now_us + away_us) - _price(offer.gain, table, spread.units)

@@ -31,40 +31,40 @@ class Spread:
         links: between servers.
         rooms: of the possible hosts.
         units: of share that each host would lend.
-        server: host of the parameter server.
+        parameter_server: host of the parameter server.
     """
 
     offer: Offer
     links: Links
     rooms: Mapping[SiteName, Room]
     units: Mapping[SiteName, int]
-    server: SiteName
+    parameter_server: SiteName
 
     def crop_s(self, host: SiteName, units: int) -> float:
         """Returns the seconds per crop of an epoch at a number of units."""
         room, offer = self.rooms[host], self.offer
         share_milli = units * room.step_milli
-        if host == self.server:
+        if host == self.parameter_server:
             share_milli = round((1.0 - SERVER_PART) * share_milli)
-        return offer.gpu_s / (offer.epochs * offer.crops) / room.speed.speed(share_milli)
+        return room.takes_s(offer.gpu_s / (offer.epochs * offer.crops), share_milli)
 
     def exchange_s(self, host: SiteName) -> float:
         """Returns the seconds of one step's transfer to the parameter server and back."""
-        if host == self.server:
+        if host == self.parameter_server:
             return 0.0
-        there_us = self.links.takes_us(host, self.server, self.offer.trained_mb)
-        return (there_us + self.links.takes_us(self.server, host, self.offer.trained_mb)) / US_PER_S
+        there_us = self.links.takes_us(host, self.parameter_server, self.offer.trained_mb)
+        return (there_us + self.links.takes_us(self.parameter_server, host, self.offer.trained_mb)) / US_PER_S
 
     def compute_s(self, worker: Training) -> float:
         """Returns EstComputeTime."""
         host = SiteName(worker.kind)
         return self.crop_s(host, self.units[host])
 
-    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime: the exchange, and waiting for the exchanges of other workers.
 
-        Workers that compute, then queue for one server, are a closed queueing network; this is Schweitzer's
-        mean value analysis of it.
+        Workers that compute, then queue for one parameter server, are a closed queueing network; this is
+        Schweitzer's mean value analysis of it.
         """
         away_s = [worker.batch * self.compute_s(worker) for worker in workers]
         own_s = [self.exchange_s(SiteName(worker.kind)) for worker in workers]
@@ -101,7 +101,7 @@ class Spread:
         offer, hosts = self.offer, sorted(crops)
         parts = {host: crops[host] / offer.crops for host in hosts}
         sent_mb = {
-            (offer.site, host): offer.sent_mb(host, parts[host], validates=host == self.server)
+            (offer.site, host): offer.sent_mb(host, parts[host], validates=host == self.parameter_server)
             for host in hosts
         }
         begins_us = now_us + max(self.links.takes_us(*way, size_mb) for way, size_mb in sent_mb.items())
@@ -112,10 +112,10 @@ class Spread:
             parts=tuple(
                 LoanPart(host, self.units[host] * self.rooms[host].step_milli, parts[host]) for host in hosts
             ),
-            server=self.server,
+            parameter_server=self.parameter_server,
             begins_us=begins_us,
             ends_us=ends_us,
-            arrives_us=ends_us + self.links.takes_us(self.server, offer.site, offer.back_mb),
+            arrives_us=ends_us + self.links.takes_us(self.parameter_server, offer.site, offer.back_mb),
             sent_mb=sent_mb,
             epoch_mb=self._epoch_mb(crops),
             reason=reason,
@@ -135,9 +135,9 @@ class Spread:
     def _epoch_mb(self, crops: Mapping[SiteName, int]) -> dict[Way, float]:
         moved: dict[Way, float] = {}
         for host, count in crops.items():
-            if host != self.server:
+            if host != (hub := self.parameter_server):
                 steps = ceil(count / self.offer.config.batch_size)
-                moved[host, self.server] = moved[self.server, host] = steps * self.offer.trained_mb
+                moved[host, hub] = moved[hub, host] = steps * self.offer.trained_mb
         return moved
 
 
@@ -155,7 +155,11 @@ def late_streams(room: Room, lent_milli: int) -> list[str]:
 def _stretched(room: Room, lent: float) -> float:
     """Returns by how much inference takes longer where this part of the server is lent.
 
-    Its streams share the rest in proportion to their needs.
+    Its streams share the rest in proportion to their needs. Where models say that a frame then takes longer
+    than by its share, that counts.
     """
-    left = 1.0 - lent
-    return max(1.0, inferring(room).gpu / left) if left > 0.0 else inf
+    if lent >= 1.0:
+        return inf
+    units, needs = round(lent * room.capacity_milli / room.step_milli), inferring(room).gpu
+    slowdown = room.slowdown[units - 1] if units and room.slowdown else 1.0
+    return max(1.0, needs / (1.0 - lent), needs * slowdown)

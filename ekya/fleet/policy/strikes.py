@@ -12,7 +12,7 @@ class Strikes:
     """Failures under one training, by node.
 
     Attributes:
-        counted: by name, or by Ray node id where a machine that comes back has none.
+        counted: by name, or by machine id where a machine that comes back has none.
         gone: dead nodes.
     """
 

@@ -10,6 +10,7 @@ from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint
+from ekya.fleet.policy.fitted import Fitted
 from ekya.fleet.policy.market import Decider
 from ekya.fleet.policy.most_per_unit import MostPerUnit
 from ekya.fleet.policy.near_data import NearData
@@ -38,18 +39,21 @@ class Tier:
     every_us: int | None = None
 
 
-TIERS: Mapping[str, Tier] = MappingProxyType(
-    {
+def tiers_with(fitted: Fitted | None) -> Mapping[str, Tier]:
+    """Returns the tiers by name; those of Deep-Edge see profiled hosts as fitted models do."""
+    return {
         "andreas": Tier(OneNode(Andreas(period_s=_PERIOD_US / 1e6)), _PERIOD_US),
         # The times that it sees have the cost of moving in them.
         "worth": Tier(OneNode(Worth(moving_s=0.0, lost_epochs=0.0)), _PERIOD_US),
-        "deep-edge": Tier(InOrderOfArrival(Heuristic())),
+        "deep-edge": Tier(InOrderOfArrival(Heuristic(), fitted)),
         # The shares are chosen by price already, so the solver does not throttle workers.
-        "deep-edge-joint": Tier(InOrderOfArrival(Joint(shares_milli=(FULL_GPU_MILLI,)))),
+        "deep-edge-joint": Tier(InOrderOfArrival(Joint(shares_milli=(FULL_GPU_MILLI,)), fitted)),
         "okita": Tier(NearData(Okita), _DEPLOYED_US),
         "okita-fit": Tier(NearData(partial(Okita, fit=True)), _DEPLOYED_US),
         "okita-joint": Tier(NearData(OkitaJoint), _DEPLOYED_US),
         "net": Tier(MostPerUnit()),
     }
-)
-"""Tiers by name; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""
+
+
+TIERS: Mapping[str, Tier] = MappingProxyType(tiers_with(None))
+"""Tiers without models; the papers' algorithms to the letter are ``andreas``, ``deep-edge`` and ``okita``."""

@@ -67,6 +67,7 @@ class Made:
     Attributes:
         number: of the loan.
         loan: as it was agreed.
+        among: number of offers, its own included, that were open when it was decided on.
         outcome: empty while the loan lasts; then how it ended.
         over_us: when it ended.
         moved_mb: traffic over each link.
@@ -77,6 +78,7 @@ class Made:
 
     number: int
     loan: Loan
+    among: int = 1
     outcome: str = ""
     over_us: int = 0
     moved_mb: Mapping[Way, float] = field(default_factory=dict)
@@ -164,8 +166,18 @@ class Coordinator:
         return go_on
 
     def join(self, site: SiteName, peer: Peer) -> None:
-        """Registers a server."""
+        """Registers a server.
+
+        Of one that was taken for dead and is reached again, no other server keeps a share for its retrainings
+        any more, and what it lent goes on elsewhere; so both end there.
+        """
         self._peers[site] = peer
+        known = {made.number for made in self._open.values()}
+        for loan in peer.borrowed():
+            if loan.number not in known:
+                peer.fail(loan.offer.stream, "its server was cut off from the others", 0)
+        for number in set(peer.lends()) - known:
+            peer.take_back(number, 0)
 
     def leave(self, site: SiteName) -> None:
         """Removes a server whose run has ended."""
@@ -278,7 +290,7 @@ class Coordinator:
             if site in served or site not in self._peers:
                 continue
             served.add(site)
-            made = self._make(loan)
+            made = self._make(loan, len(offers))
             if site == asking:
                 mine = made
             else:
@@ -298,10 +310,10 @@ class Coordinator:
     def _running(self) -> tuple[Running, ...]:
         return tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
 
-    def _make(self, loan: Loan) -> Loan:
+    def _make(self, loan: Loan, among: int = 1) -> Loan:
         loan = replace(loan, number=self._next)
         free = Market(loan.offer.now_us, (), self._running(), self._rooms, self._links).free
-        made = Made(loan.number, loan, costs=loan_cost(loan, free))
+        made = Made(loan.number, loan, among, costs=loan_cost(loan, free))
         self._record(made)
         self._next += 1
         self.loans.append(made)

@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from ekya.control.loop import Observer
 from ekya.core.units import us_to_seconds
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.coordinator import Coordinator
 from ekya.fleet.run.link_sizes import sizes_of
@@ -37,7 +36,7 @@ def emulate_servers(
     tier: Tier | None,
     failures: Sequence[ServerDeath],
     seed: int,
-    observe: Callable[[SiteName], Observer],
+    observe: Callable[[ServerConfig], Observer],
 ) -> RanServers:
     """Runs all servers side by side, each into a separate run folder.
 
@@ -47,7 +46,7 @@ def emulate_servers(
         tier: decides about loans; None: every server works alone.
         failures: servers that die.
         seed: of all random draws.
-        observe: returns the observer of a site's control steps.
+        observe: returns the observer of a server's control steps.
 
     Ctrl-C ends the run early; the results up to then are measured and written as usual.
     """
@@ -63,7 +62,7 @@ def emulate_servers(
             own = folder.new_run(server.terms.site)
             run = stack.enter_context(open_emulated(own, cameras, cameras.scheduler, seed))
             runs.append(run)
-            specs.append(_spec(server, run, observe(server.terms.site)))
+            specs.append(_spec(server, run, observe(server)))
         fleet = ServerFleet(specs, above, failures)
         with suppress(KeyboardInterrupt):
             fleet.run()

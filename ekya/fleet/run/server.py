@@ -1,6 +1,6 @@
 """A server of a fleet: offers retrainings to other servers and quotes the capacity that it can lend."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from ekya.core.weights import Elsewhere
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import CropCounts, Offer, Sizes, offers
+from ekya.fleet.policy.places import Machine
 from ekya.fleet.policy.remembered import Remembered
 from ekya.fleet.policy.rooms import Room, room
 from ekya.fleet.run.coordinator import Answer
@@ -89,6 +90,7 @@ class LendingServer:
         inner: executor of its world.
         awaited: its remote retrainings.
         listens_every_us: as in ``LendingExecutor``.
+        machine: reads kind and state of its machine; None where no one measures it.
     """
 
     def __init__(
@@ -101,10 +103,12 @@ class LendingServer:
         inner: Executor,
         awaited: Awaited,
         listens_every_us: int | None = None,
+        machine: Callable[[], Machine | None] | None = None,
     ) -> None:
         self.site = terms.site
         self._terms, self._scheduler, self._options, self._sizes = terms, scheduler, options, sizes
         self._above, self._remembered = above, Remembered(sizes.exemplars)
+        self._machine = machine
         self._gains = None if above is None else Gains(above.came)
         self._state: LoopState | None = None
         self._granted: dict[StreamId, Loan] = {}
@@ -144,10 +148,12 @@ class LendingServer:
         state = self._state
         if not self._terms.takes_guests or state is None or state.fleet.window < 0 or state.fleet.preparing:
             return None
-        if self._priced is not None and self._priced[:2] == (state.epoch, until_us):
-            return self._priced[2]  # its own plan has not changed
-        self._priced = state.epoch, until_us, self._price(state, now_us, until_us)
-        return self._priced[2]
+        if self._priced is None or self._priced[:2] != (state.epoch, until_us):  # its own plan has changed
+            self._priced = state.epoch, until_us, self._price(state, now_us, until_us)
+        priced = self._priced[2]
+        if priced is None or self._machine is None:
+            return priced
+        return replace(priced, machine=self._machine())
 
     def _price(self, state: LoopState, now_us: int, until_us: int) -> Room | None:
         state = replace(state, fleet=replace(state.fleet, lent_milli=0))

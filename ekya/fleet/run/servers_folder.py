@@ -33,6 +33,11 @@ class ServersFolder:
         return self.path / "loans.jsonl"
 
     @property
+    def live(self) -> Path:
+        """What a driver that is started again must know of a live run."""
+        return self.path / "live.json"
+
+    @property
     def summary(self) -> Path:
         """Results of the run."""
         return self.path / "summary.json"

@@ -18,10 +18,12 @@ class RanServers:
     Attributes:
         summaries: of the servers whose runs could be measured, by site.
         died_s: time of death of each server that died, by site.
+        away_s: times from which and until which a server was cut off from the others.
     """
 
     summaries: dict[SiteName, dict[str, Any]] = field(default_factory=dict)
     died_s: dict[SiteName, float] = field(default_factory=dict)
+    away_s: list[tuple[SiteName, float, float]] = field(default_factory=list)
 
 
 def summarise_servers(
@@ -87,6 +89,7 @@ def _server(
     return {
         **{key: None if summary is None else summary[key] for key in _OF_A_SERVER},
         "died_s": ran.died_s.get(site),
+        "away_s": [[round(begin_s, 3), round(end_s, 3)] for of, begin_s, end_s in ran.away_s if of == site],
         "lends": sum(site in made.hosts for made in loans),
         "borrows": sum(made.site == site for made in loans),
         "streams": {

@@ -3,8 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-REPLAY_RATIO = 0.5
-"""Exemplars in an epoch as a fraction of its new crops; each epoch draws other ones."""
+from ekya.core.configs import crops_in_epoch
 
 
 def epoch_batches(
@@ -32,11 +31,6 @@ def epoch_batches(
     replayed = rng.choice(exemplars, crops_in_epoch(fresh_crops, exemplars) - fresh_crops, replace=False)
     order = rng.permutation(np.concatenate([fresh, versions * fresh_crops + replayed.astype(np.int64)]))
     return batches_of(order, batch_size)
-
-
-def crops_in_epoch(fresh_crops: int, exemplars: int) -> int:
-    """Returns the number of crops in an epoch: all fresh ones, and exemplars for ``REPLAY_RATIO`` of them."""
-    return fresh_crops + min(exemplars, round(REPLAY_RATIO * fresh_crops))
 
 
 def batches_of(order: NDArray[np.int64], batch_size: int) -> list[NDArray[np.int64]]:

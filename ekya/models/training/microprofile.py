@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.profile import FamilyCurve, Profiler
 from ekya.models.edge.model import EdgeModel, clone
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures, features_of
 from ekya.models.training.augmentation import versions_of
-from ekya.models.training.epochs import crops_in_epoch, steps_in_epoch
+from ekya.models.training.epochs import steps_in_epoch
 from ekya.models.training.goals import Judged, goal_of
 from ekya.models.training.label_weights import folds_of_tracks, tried_of, weighed_now
 from ekya.models.training.labelled import E, Examples, concatenate

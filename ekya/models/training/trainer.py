@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ekya.core.configs import RetrainConfig
+from ekya.core.configs import RetrainConfig, crops_in_epoch
 from ekya.core.matching import SURE
 from ekya.models.edge.model import EdgeModel
 from ekya.models.training.activation_cache import ActivationCache, KnownFeatures
 from ekya.models.training.answered import Answered
 from ekya.models.training.augmentation import copies_of, versions_of
-from ekya.models.training.epochs import crops_in_epoch, epoch_batches
+from ekya.models.training.epochs import epoch_batches
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import E, Examples, concatenate
 from ekya.models.training.optimizer import Recipe, optimizer_of, recipe_of

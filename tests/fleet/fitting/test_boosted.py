@@ -11,7 +11,7 @@ from ekya.fleet.fitting.boosted import BoostedEstimates
 from ekya.fleet.fitting.judged import judged, reckoned, split
 from ekya.fleet.fitting.points_file import add_points, read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, PI, SERVERS, SIFT, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import NANO, PARAMETER_SERVERS, PI, SIFT, TX2, WORKERS
 from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
@@ -34,7 +34,7 @@ def test_models_are_near_the_laws_that_they_were_never_told(estimates) -> None:
         assert estimates.exec_s(TX2, SIFT, true) == pytest.approx(laws.sift_s(tx2, true), rel=0.1)
         steps = [(16 * laws.compute_s(tx2, state, 16), true.cpu)] * 3
         (update_s, *_) = estimates.update_s([asked] * 3, NodeState(cpu=0.2))
-        assert update_s == pytest.approx(laws.update_s(SERVERS[PI], 0.2, steps)[0], rel=0.25)
+        assert update_s == pytest.approx(laws.update_s(PARAMETER_SERVERS[PI], 0.2, steps)[0], rel=0.25)
 
 
 def test_table_one_has_a_row_for_each_function(estimates) -> None:

@@ -23,8 +23,8 @@ class Estimates:
     def compute_s(self, worker):
         return SAMPLE_S[worker.kind] * (1 + worker.state.cpu) * 1000 / worker.share_milli
 
-    def update_s(self, workers, server):
-        return [0.1 * len(workers) * (1 + server.cpu)] * len(workers)
+    def update_s(self, workers, parameter_server):
+        return [0.1 * len(workers) * (1 + parameter_server.cpu)] * len(workers)
 
     def state_after(self, worker):
         cpu = worker.state.cpu + 0.4 * worker.share_milli / 1000

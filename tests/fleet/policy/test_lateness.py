@@ -69,7 +69,7 @@ def test_several_hosts_wait_for_the_latest() -> None:
     prompt, late = room("a", [0.0] * 3), replace(room("b", [0.0] * 3), late_us=7 * S)
 
     def ends_us(*rooms):
-        by_a = next(one for one in spreads(offer(), rooms, ways) if one.server == A)
+        by_a = next(one for one in spreads(offer(), rooms, ways) if one.parameter_server == A)
         return by_a.loan(NOW_US, crops, "").ends_us
 
     assert ends_us(prompt, late) - ends_us(prompt, replace(late, late_us=0)) == 7 * S

@@ -137,7 +137,7 @@ def test_a_split_loan_costs_what_all_its_hosts_lose_while_it_trains() -> None:
     split = type(one)(
         offer=one.offer,
         parts=parts,
-        server=A,
+        parameter_server=A,
         begins_us=NOW_US,
         ends_us=NOW_US + 30 * S,
         arrives_us=NOW_US + 40 * S,

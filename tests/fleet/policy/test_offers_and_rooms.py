@@ -58,6 +58,9 @@ def test_an_offer_says_what_crosses_links_and_what_training_takes() -> None:
     assert (one.crops, one.crops_mb) == (200, pytest.approx(0.6))
     assert (one.model_mb, one.back_mb) == (45.0, 2 * one.trained_mb)
     assert one.trained_mb == SIZES.trained_mb(HEAD)
+    assert one.replayed == 0.0
+    (one,) = offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(400, exemplars=60))
+    assert one.replayed == pytest.approx(0.3)
     assert offered(view(stream("cam", RetrainOption(HEAD, 0.7, 20.0))), CropCounts(0))[0].crops == 1
 
 

@@ -18,7 +18,7 @@ from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.job import Left
 from ekya.fleet.policy.okita import framework
 from ekya.fleet.policy.okita.framework import Okita, by_priority, osf, tentative
-from ekya.fleet.policy.okita.ground import Ground, Task, room, server_room
+from ekya.fleet.policy.okita.ground import Ground, Task, room, room_beside
 from ekya.fleet.policy.okita.joint import filled_up, give_out, link_costs
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place, quality
 from ekya.fleet.policy.okita.transfer import (
@@ -191,6 +191,11 @@ def test_dta_is_the_listing_s(drawn) -> None:
     assert (moves == listed_dta(ground, left, loads)).all()
 
 
+def exchange_cost(ground, task, workers, site):
+    """Returns the cost of exchanging parameters in a slot: Σ_r q^{r s} π_i y_i^r."""
+    return task.job.model_mb * (workers @ ground.mb_cost[:, site])
+
+
 def listed_pa(ground, task, free, count):
     """Algorithm 2 as printed, for one slot; returns its cost and y, or None."""
     best = None
@@ -205,7 +210,7 @@ def listed_pa(ground, task, free, count):
             asked = task.worker > 0
             fit = int(np.floor(there[asked] / task.worker[asked]).min())
             workers[site] = min(fit, count - workers.sum())
-        cost = task.exchange_cost(ground, workers, server)
+        cost = exchange_cost(ground, task, workers, server)
         if workers.sum() >= count and (best is None or cost <= best[0] + 1e-12):
             best = cost, workers
     return best
@@ -221,13 +226,14 @@ def test_pa_is_the_listing_s_and_never_above_what_is_free(world, seed) -> None:
     found = place(ground, task, free, counts, Weights())
     for case, count in enumerate(counts):
         listed = listed_pa(ground, task, free, count)
-        assert (listed is None) == (found.servers[case] < 0) == (not np.isfinite(found.slot_costs[case]))
+        site = int(found.parameter_servers[case])
+        assert (listed is None) == (site < 0) == (not np.isfinite(found.slot_costs[case]))
         if listed is not None:
-            workers, server = found.workers(np.array([case]), np.array([count]))[0], found.servers[case]
+            workers = found.workers(np.array([case]), np.array([count]))[0]
             assert workers.sum() == count
-            assert (task.needs(workers, server) <= free).all()
+            assert (task.needs(workers, site) <= free).all()
             assert found.slot_costs[case] == pytest.approx(listed[0])
-            assert task.exchange_cost(ground, workers, server) == pytest.approx(listed[0])
+            assert exchange_cost(ground, task, workers, site) == pytest.approx(listed[0])
     fit = np.isfinite(found.slot_costs)
     assert fit.sum() == min(len(counts), most_workers(task, free))
 
@@ -293,7 +299,7 @@ def test_room_is_what_every_resource_leaves() -> None:
     )
     free = np.array([[5.0, 3.0, 16.0, 9.0], [0.0, 3.0, 16.0, 9.0], [5.0, 3.0, 6.0, 9.0]])
     assert room(free, task).tolist() == [3, 3, 1]
-    assert server_room(free, task).tolist() == [3, -1, 0]
+    assert room_beside(free, task).tolist() == [3, -1, 0]
 
 
 def test_okita_fit_begins_with_fewer_workers_where_okita_waits() -> None:

@@ -93,7 +93,7 @@ def test_who_has_twice_the_share_goes_through_twice_the_crops() -> None:
     loan = Splitter()(NOW_US, offer(trained_mb=0.0, crops=4000, batch_size=2), rooms, links())
     crops = {part.host: part.crops for part in loan.parts}
     # The parameter server takes a fifth of its host's lent share.
-    assert loan.server == A
+    assert loan.parameter_server == A
     assert crops[B] / crops[A] == pytest.approx(2 / 0.8, rel=0.01)
 
 
@@ -150,9 +150,9 @@ def test_small_shares_of_many_are_worth_more_where_these_are_quick() -> None:
 
 def test_every_way_of_spreading_begins_when_its_slowest_host_is_ready() -> None:
     found = list(spreads(offer(), FOUR, links(12.5, home_d=0.25)))
-    assert {one.server for one in found} == {A, B, C, D}
+    assert {one.parameter_server for one in found} == {A, B, C, D}
     assert {frozenset(one.units) for one in found} == {frozenset([A, B, C]), frozenset([A, B, C, D])}
-    assert all(D in one.units for one in found if one.server == D)
+    assert all(D in one.units for one in found if one.parameter_server == D)
     assert HOME not in table_of(offer(), {one.site: one for one in FOUR}, links(), A)
 
 

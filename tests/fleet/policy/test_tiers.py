@@ -7,7 +7,7 @@ from math import ceil
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from loan_cases import HOME, NOW_US, S, all_links, all_offers, all_rooms, market, offer, room
+from loan_cases import FITTED, HOME, NOW_US, S, all_links, all_offers, all_rooms, market, offer, room
 
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
@@ -15,14 +15,18 @@ from ekya.fleet.policy.loans import beside, loan_cost
 from ekya.fleet.policy.market import Running, key_of, worth
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.tiers import TIERS, tiers_with
 
+ALL = {
+    **TIERS,
+    **{f"{name}, fitted": tiers_with(FITTED)[name] for name in ("deep-edge", "deep-edge-joint")},
+}
 FOUR = [room(site, [0.002, 0.005]) for site in "abcd"]
 
 
 def every_tier():
     """Yields all tiers for one example, which is not drawn again for each; a failure tells which it was."""
-    for name, tier in TIERS.items():
+    for name, tier in ALL.items():
         note(name)
         yield tier.decide
 
@@ -44,7 +48,7 @@ def test_servers_lend_what_they_have_room_for_and_never_to_themselves(offers, ro
         for loan in tier(market(offers, rooms, ways)).loans:
             assert loan.offer.site not in loan.hosts
             assert len(set(loan.hosts)) == len(loan.hosts)
-            assert loan.server in loan.hosts
+            assert loan.parameter_server in loan.hosts
             assert sum(part.crops for part in loan.parts) == pytest.approx(1.0)
             for part in loan.parts:
                 assert part.crops > 0
@@ -71,13 +75,13 @@ def test_every_megabyte_has_a_way_and_a_reason(offers, rooms, ways) -> None:
             asked, batch = loan.offer, loan.offer.config.batch_size
             parts = {part.host: part for part in loan.parts}
             assert loan.sent_mb == {
-                (asked.site, host): asked.sent_mb(host, part.crops, validates=host == loan.server)
+                (asked.site, host): asked.sent_mb(host, part.crops, validates=host == loan.parameter_server)
                 for host, part in parts.items()
             }
             for host, part in parts.items():
-                if host != loan.server:
+                if host != (hub := loan.parameter_server):
                     steps = ceil(round(part.crops * asked.crops) / batch)
-                    there, back = loan.epoch_mb[host, loan.server], loan.epoch_mb[loan.server, host]
+                    there, back = loan.epoch_mb[host, hub], loan.epoch_mb[hub, host]
                     assert there == back == pytest.approx(steps * asked.trained_mb)
             assert len(loan.epoch_mb) == 2 * (len(parts) - 1)
             whole = sum(loan.sent_mb.values()) + asked.epochs * sum(loan.epoch_mb.values())
@@ -92,12 +96,12 @@ def test_every_megabyte_has_a_way_and_a_reason(offers, rooms, ways) -> None:
             assert (at_us, home) == (loan.arrives_us, asked.epochs)
 
 
-@pytest.mark.parametrize("name", TIERS)
+@pytest.mark.parametrize("name", ALL)
 @given(all_offers, all_rooms, all_links, st.randoms())
 def test_neither_the_order_of_offers_nor_that_of_rooms_matters(name, offers, rooms, ways, chance) -> None:
-    done = TIERS[name].decide(market(offers, rooms, ways, seed=7))
+    done = ALL[name].decide(market(offers, rooms, ways, seed=7))
     shuffled = [chance.sample(some, len(some)) for some in (offers, rooms)]
-    assert TIERS[name].decide(market(*shuffled, ways, seed=7)) == done
+    assert ALL[name].decide(market(*shuffled, ways, seed=7)) == done
 
 
 @pytest.mark.parametrize("name", TIERS)
@@ -134,7 +138,7 @@ def test_ours_is_worth_at_least_what_each_other_is_for_one_offer() -> None:
 def markets_under_way(draw):
     """Draws a market in which some of the offers have got loans by some tier, a while ago."""
     offers, rooms, ways = draw(all_offers), draw(all_rooms), draw(all_links)
-    begun = TIERS[draw(st.sampled_from(sorted(TIERS)))].decide(market(offers, rooms, ways)).loans
+    begun = ALL[draw(st.sampled_from(sorted(ALL)))].decide(market(offers, rooms, ways)).loans
     running = [replace(loan, number=number) for number, loan in enumerate(begun)]
     ends_us = min((loan.ends_us for loan in running), default=NOW_US + S)
     now_us = NOW_US + round(draw(st.sampled_from([0.0, 0.3, 0.9])) * (ends_us - NOW_US))

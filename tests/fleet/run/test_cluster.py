@@ -43,7 +43,7 @@ def ray(monkeypatch):
 def test_a_running_cluster_has_its_live_nodes_and_is_left_at_the_end(ray):
     with open_cluster("auto", {}) as running:
         (node,) = running.nodes().values()
-        assert (node.name, node.site, node.ray_node_id, node.share_milli) == ("north", "north", "0a", 1000)
+        assert (node.name, node.site, node.machine_id, node.share_milli) == ("north", "north", "0a", 1000)
         with pytest.raises(UserError, match="--fail north: only emulated nodes"):
             running.fail(NORTH)
         assert (ray.joined, ray.closed) == (["auto"], 0)
@@ -103,4 +103,4 @@ def test_an_emulated_node_that_fails_is_gone_and_comes_back_as_another_ray_node(
     assert list(emulated.nodes()) == [SOUTH]
     emulated.begin(NORTH, 500)
     node = emulated.nodes()[NORTH]
-    assert (node.ray_node_id, node.share_milli) == ("node 3", 500)
+    assert (node.machine_id, node.share_milli) == ("node 3", 500)

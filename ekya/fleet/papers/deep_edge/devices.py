@@ -49,7 +49,7 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ParameterServer:
     """A kind of machine that runs the parameter server.
 
     Attributes:
@@ -97,8 +97,8 @@ WORKERS = {
     ),
 }
 
-SERVERS = {
-    PI: Server(
+PARAMETER_SERVERS = {
+    PI: ParameterServer(
         service_s=0.30,
         cpu_stress=0.8,
         cpu_demand=0.5,

@@ -6,7 +6,7 @@ Deep-Edge §V.B lists observations; each function names the ones that it reprodu
 from collections.abc import Sequence
 from math import sqrt
 
-from ekya.fleet.papers.deep_edge.devices import LINK_S, Server, Worker
+from ekya.fleet.papers.deep_edge.devices import LINK_S, ParameterServer, Worker
 from ekya.fleet.policy.places import NodeState
 
 _KNEE = 4
@@ -35,19 +35,19 @@ def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) 
     return slower * (worker.forward_s + worker.backward_s / batch)
 
 
-def update_s(server: Server, server_cpu: float, steps: Sequence[tuple[float, float]]) -> list[float]:
-    """Returns t_i^update of each worker: its own part, and the server's, for which workers queue.
+def update_s(kind: ParameterServer, cpu: float, steps: Sequence[tuple[float, float]]) -> list[float]:
+    """Returns t_i^update of each worker: its own part, and the parameter server's.
 
-    Workers that compute, then queue for one server, are a closed queueing network. By Schweitzer's mean value
-    analysis the time at the server is the service time times one plus the number of other workers there. So
-    it grows with the number of workers and the server's CPU utilisation (Figure 9f), and falls with batch
-    sizes, because the other workers then push less often (Figure 9e).
+    Workers that compute, then queue for the parameter server, are a closed queueing network. By Schweitzer's
+    mean value analysis the time there is the service time times one plus the number of other workers there.
+    So it grows with the number of workers and its CPU utilisation (Figure 9f), and falls with batch sizes,
+    because the other workers then push less often (Figure 9e).
 
     Args:
-        server_cpu: X_ps^cpu.
+        cpu: X_ps^cpu.
         steps: for each worker, seconds to compute a step, and its machine's CPU utilisation while it trains.
     """
-    service_s = server.service_s * (1 + server.cpu_stress * server_cpu**2)
+    service_s = kind.service_s * (1 + kind.cpu_stress * cpu**2)
     links_s = [LINK_S * (1 + cpu) for _, cpu in steps]
     away_s = [computing_s + link_s for (computing_s, _), link_s in zip(steps, links_s, strict=True)]
     there_s = [service_s] * len(steps)
@@ -70,15 +70,15 @@ def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0
     )
 
 
-def server_after(server: Server, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
+def after_updates(kind: ParameterServer, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
     """Returns the state of the parameter server while workers push to it."""
-    updates_s = update_s(server, state.cpu, steps)
+    updates_s = update_s(kind, state.cpu, steps)
     busy = sum(
-        server.service_s / (computing_s + updating_s)
+        kind.service_s / (computing_s + updating_s)
         for (computing_s, _), updating_s in zip(steps, updates_s, strict=True)
     )
-    cpu = saturated(state.cpu + server.cpu_demand * min(1.0, busy))
-    return NodeState(cpu, 0.0, state.mem + server.model_mem + server.worker_mem * len(steps))
+    cpu = saturated(state.cpu + kind.cpu_demand * min(1.0, busy))
+    return NodeState(cpu, 0.0, state.mem + kind.model_mem + kind.worker_mem * len(steps))
 
 
 def sift_s(worker: Worker, state: NodeState) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
-from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, SERVERS, WORKERS
+from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PARAMETER_SERVERS, WORKERS
 from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.deep_edge.estimates import Training
@@ -40,8 +40,8 @@ class EdgePhysics:
             trained = sum(part.chunks for part in assignment.parts)
             if trained != samples:
                 faults.append(f"{assignment.job} trains {trained} of {samples} samples")
-            server = assignment.parameter_server
-            if server is None or view.places.nodes[server].kind not in SERVERS:
+            name = assignment.parameter_server
+            if name is None or view.places.nodes[name].kind not in PARAMETER_SERVERS:
                 faults.append(f"{assignment.job} has no parameter server")
             for part in assignment.parts:
                 faults += self._part_faults(view, part)
@@ -54,12 +54,12 @@ class EdgePhysics:
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
         """Returns one epoch, as long as that of the slowest worker."""
-        nodes, server = view.places.nodes, assignment.parameter_server
-        if server is None:
+        nodes, name = view.places.nodes, assignment.parameter_server
+        if name is None:
             raise ValueError(f"{assignment.job} has no parameter server")
-        sharing = [assignment, *(other for other in others if other.parameter_server == server)]
+        sharing = [assignment, *(other for other in others if other.parameter_server == name)]
         trainings = [self._training(nodes[part.node], part) for one in sharing for part in one.parts]
-        updating_s = _LAWS.update_s(trainings, self.truth[server])
+        updating_s = _LAWS.update_s(trainings, self.truth[name])
         own = list(zip(assignment.parts, trainings, updating_s, strict=False))
         takes_s = max(_shard_s(part.chunks, training, update_s) for part, training, update_s in own)
         late = sum(

@@ -72,19 +72,19 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
 
 
-def judged_server(
+def judged_parameter_server(
     train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint], seed: int = 0
 ) -> list[Judged]:
     """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):
         labels, true = ([getattr(point.after, metric) for point in points] for points in (train, test))
-        regressor = boosted([_of_server(point) for point in train], labels, seed=seed)
-        values = [estimated(regressor, _of_server(point)) for point in test]
+        regressor = boosted([_row(point) for point in train], labels, seed=seed)
+        values = [estimated(regressor, _row(point)) for point in test]
         rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
     return rows
 
 
-def _of_server(point: ParameterServerPoint) -> tuple[float, ...]:
+def _row(point: ParameterServerPoint) -> tuple[float, ...]:
     pushes = sum(1 / batch for batch in point.batches)
     return (point.before.cpu, point.before.mem, len(point.batches), pushes)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import PI, SERVERS, SIFT, WORKERS
+from ekya.fleet.papers.deep_edge.devices import PARAMETER_SERVERS, PI, SIFT, WORKERS
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import NodeState, Places
@@ -19,10 +19,10 @@ class Truth:
         share = worker.share_milli / FULL_GPU_MILLI
         return laws.compute_s(WORKERS[worker.kind], worker.state, worker.batch, share)
 
-    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns t_i^update with a Pi as parameter server."""
         steps = [(one.batch * self.compute_s(one), self.state_after(one).cpu) for one in workers]
-        return laws.update_s(SERVERS[PI], server.cpu, steps)
+        return laws.update_s(PARAMETER_SERVERS[PI], parameter_server.cpu, steps)
 
     def state_after(self, worker: Training) -> NodeState:
         """Returns X_i^new."""

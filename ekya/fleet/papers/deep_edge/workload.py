@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, NANO, PI, SERVERS, SIFT, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import (
+    BATCH_MAX,
+    BATCH_MIN,
+    NANO,
+    PARAMETER_SERVERS,
+    PI,
+    SIFT,
+    TX2,
+    WORKERS,
+)
 from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
@@ -73,9 +82,9 @@ def edge_experiment(
         name = NodeName(f"{kind}-{place}")
         truth[name] = _loaded(kind, rng)
         nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=_measured(truth[name], rng), apps=apps)
-    server = NodeName("server")
-    truth[server] = _loaded_server(rng)
-    nodes[server] = Node(server, SITE, PI, capacity=_SERVES, state=_measured(truth[server], rng))
+    name = NodeName("server")
+    truth[name] = _loaded_pi(rng)
+    nodes[name] = Node(name, SITE, PI, capacity=_SERVES, state=_measured(truth[name], rng))
     job = TrainJob(
         JobName(f"update-{seed}"),
         0,
@@ -99,7 +108,7 @@ def profile_points(
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
     worker, points = WORKERS[kind], list[ProfilePoint]()
     while len(points) < count:
-        state, server = _stressed(kind, rng), _loaded_server(rng)
+        state, pi = _stressed(kind, rng), _loaded_pi(rng)
         batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
         after = laws.state_after(worker, state, batch, share / 1000)
         if after.mem > 1:
@@ -107,14 +116,14 @@ def profile_points(
         others = [_companion(rng) for _ in range(rng.integers(0, 4))]
         computing_s = laws.compute_s(worker, state, batch, share / 1000)
         steps = [(batch * computing_s, after.cpu), *(step for _, step in others)]
-        updating_s = laws.update_s(SERVERS[PI], server.cpu, steps)[0]
+        updating_s = laws.update_s(PARAMETER_SERVERS[PI], pi.cpu, steps)[0]
         points.append(
             ProfilePoint(
                 kind,
                 _measured(state, rng),
                 batch,
                 (batch, *(size for size, _ in others)),
-                _measured(server, rng),
+                _measured(pi, rng),
                 share,
                 computing_s * _noise(NOISE_COMPUTE, rng),
                 updating_s * _noise(NOISE_UPDATE, rng),
@@ -126,14 +135,14 @@ def profile_points(
     return points
 
 
-def server_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ParameterServerPoint]:
+def pi_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ParameterServerPoint]:
     """Draws data points of the parameter server, likewise."""
     rng = np.random.default_rng([seed, 2])
     points = []
     for _ in range(count):
-        state = _loaded_server(rng)
+        state = _loaded_pi(rng)
         others = [_companion(rng) for _ in range(rng.integers(1, 5))]
-        after = laws.server_after(SERVERS[PI], state, [step for _, step in others])
+        after = laws.after_updates(PARAMETER_SERVERS[PI], state, [step for _, step in others])
         batches = tuple(size for size, _ in others)
         points.append(ParameterServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
     return points
@@ -164,8 +173,8 @@ def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
             return state
 
 
-def _loaded_server(rng: np.random.Generator) -> NodeState:
-    rest = SERVERS[PI].rest
+def _loaded_pi(rng: np.random.Generator) -> NodeState:
+    rest = PARAMETER_SERVERS[PI].rest
     return replace(rest, cpu=rest.cpu + _stress(STRESS_SERVER, rng))
 
 

@@ -136,20 +136,20 @@ class _Slot:
         """Starts a job with a number of workers, placed by Q and PA; returns whether they fit."""
         counts = np.array([count])
         found = place(self.ground, task, self.free, counts, Weights())
-        if found.servers[0] < 0:
+        if found.parameter_servers[0] < 0:
             return False
         workers = found.workers(np.array([0]), counts)[0]
         reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
-        self._assign(task, workers, int(found.servers[0]), reason)
+        self._assign(task, workers, int(found.parameter_servers[0]), reason)
         return True
 
-    def _assign(self, task: Task, workers: Ints, server: int, reason: str) -> None:
+    def _assign(self, task: Task, workers: Ints, parameter_server: int, reason: str) -> None:
         """Dispatches all data to where it is trained, a site's own first; this slot moves a part of it."""
-        np.subtract(self.free, task.needs(workers, server), out=self.free)
+        np.subtract(self.free, task.needs(workers, parameter_server), out=self.free)
         slots = int(task.slots(np.array([workers.sum()]))[0])
         everything = moves_of(self.ground, task, workers * slots, np.argsort(-workers, kind="stable"))
         moves = this_slot(everything, task.can_train(workers))
-        self.assignments.append(as_assignment(self.ground, task, workers, server, moves, reason))
+        self.assignments.append(as_assignment(self.ground, task, workers, parameter_server, moves, reason))
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:

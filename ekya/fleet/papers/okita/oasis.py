@@ -39,7 +39,7 @@ from ekya.fleet.policy.okita.ground import (
     as_assignment,
     first_of,
     room,
-    server_room,
+    room_beside,
     slot_of,
 )
 from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
@@ -164,14 +164,14 @@ class _Plan:
         begins: number of its first slot.
         sites: names; R.
         workers: H x R.
-        servers: site of the parameter server; H.
+        parameter_servers: site of the parameter server; H.
         order: of sites, best first; R.
     """
 
     begins: int
     sites: tuple[SiteName, ...]
     workers: Ints
-    servers: Ints
+    parameter_servers: Ints
     order: Ints
 
     @classmethod
@@ -183,14 +183,14 @@ class _Plan:
     @property
     def text(self) -> str:
         """The schedule as JSON, for ``Decision.memory``."""
-        arrays = (self.workers, self.servers, self.order)
+        arrays = (self.workers, self.parameter_servers, self.order)
         return json.dumps([self.begins, self.sites, *(one.tolist() for one in arrays)])
 
     def take(self, task: Task, free: list[Floats]) -> None:
         """Takes its resources from the slots, which are at least as many."""
-        for slot, (workers, server) in enumerate(zip(self.workers, self.servers, strict=True)):
+        for slot, (workers, site) in enumerate(zip(self.workers, self.parameter_servers, strict=True)):
             if workers.any():
-                free[slot] = free[slot] - task.needs(workers, int(server))
+                free[slot] = free[slot] - task.needs(workers, int(site))
 
     def rest(self, ground: Ground, task: Task) -> "_Plan | None":
         """Returns it from now on; None where it is over, or a site of it cannot be used any more."""
@@ -198,10 +198,12 @@ class _Plan:
         done = slot - self.begins
         if done >= len(self.workers) or ground.sites != self.sites:
             return None
-        rest = replace(self, begins=slot, workers=self.workers[done:], servers=self.servers[done:])
+        rest = replace(
+            self, begins=slot, workers=self.workers[done:], parameter_servers=self.parameter_servers[done:]
+        )
         failed = np.flatnonzero(task.closed)
-        servers = rest.servers[rest.workers.any(axis=1)]
-        return None if rest.workers[:, failed].any() or np.isin(servers, failed).any() else rest
+        parameter_servers = rest.parameter_servers[rest.workers.any(axis=1)]
+        return None if rest.workers[:, failed].any() or np.isin(parameter_servers, failed).any() else rest
 
 
 def _in_order(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
@@ -220,13 +222,13 @@ def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Deci
             begins = int(np.flatnonzero(plan.workers.any(axis=1))[0])
             waiting[task.job.name] = f"its schedule begins in {begins} slots, when resources cost less"
         else:
-            workers, server = plan.workers[0], int(plan.servers[0])
+            workers, site = plan.workers[0], int(plan.parameter_servers[0])
             reason = (
                 f"{int(workers.sum())} of {int(plan.workers.sum())} workers of its cheapest schedule of "
                 f"{len(plan.workers)} slots"
             )
             moves = moves_of(ground, task, workers, plan.order)
-            assignments.append(as_assignment(ground, task, workers, server, moves, reason))
+            assignments.append(as_assignment(ground, task, workers, site, moves, reason))
     return Decision(tuple(assignments), waiting)
 
 
@@ -249,20 +251,20 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
         if len(free) < length:
             free.append(ground.capacity)
         slots.append(_slot(ground, task, free[length - 1], order, prices))
-        rooms, units, servers, server_costs = (np.array(column) for column in zip(*slots, strict=True))
-        found = _fill(rooms, units, server_costs, wanted)
+        rooms, units, sites, site_costs = (np.array(column) for column in zip(*slots, strict=True))
+        found = _fill(rooms, units, site_costs, wanted)
         if found is not None and found[1] + waiting < best_cost:
-            best, best_cost = (found[0], servers), found[1] + waiting
+            best, best_cost = (found[0], sites), found[1] + waiting
         untouched += int(rooms[-1].sum()) if free[length - 1] is ground.capacity else 0
         if untouched >= wanted:
             # Further slots without planned jobs are no cheaper than these.
             break
     if best is None:
         return None
-    filled, servers = best
+    filled, sites = best
     workers = np.zeros_like(filled)
     workers[:, order] = filled
-    return _Plan(task.now_us // task.slot_us, ground.sites, workers, servers, order)
+    return _Plan(task.now_us // task.slot_us, ground.sites, workers, sites, order)
 
 
 def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
@@ -279,17 +281,17 @@ def _slot(
     taken = 1 - np.divide(free, ground.capacity, out=np.ones_like(free), where=ground.capacity > 0)
     wanted = task.workers_at_most()
     unit = prices(ground, task, task.worker, taken)[order]
-    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
-    at_server = np.where(beside >= 0, prices(ground, task, task.parameter_server, taken), inf)[order]
-    server = int(order[np.argmin(at_server)])
-    if beside[server] < 0:
-        return np.zeros_like(alone), unit, server, 0.0
+    alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)
+    costs = np.where(beside >= 0, prices(ground, task, task.parameter_server, taken), inf)[order]
+    site = int(order[np.argmin(costs)])
+    if beside[site] < 0:
+        return np.zeros_like(alone), unit, site, 0.0
     held = alone.copy()
-    held[server] = beside[server]
-    return np.minimum(held, wanted)[order], unit, server, float(at_server.min())
+    held[site] = beside[site]
+    return np.minimum(held, wanted)[order], unit, site, float(costs.min())
 
 
-def _fill(rooms: Ints, units: Floats, server_costs: Floats, wanted: int) -> tuple[Ints, float] | None:
+def _fill(rooms: Ints, units: Floats, site_costs: Floats, wanted: int) -> tuple[Ints, float] | None:
     """Returns the cheapest worker-slots and their cost; None where there are too few."""
     if rooms.sum() < wanted:
         return None
@@ -297,4 +299,4 @@ def _fill(rooms: Ints, units: Floats, server_costs: Floats, wanted: int) -> tupl
     taken = np.empty(rooms.size, dtype=rooms.dtype)
     taken[cheapest] = first_of(rooms.ravel()[cheapest], wanted)
     workers = taken.reshape(rooms.shape)
-    return workers, float((workers * units).sum() + server_costs[workers.any(axis=1)].sum())
+    return workers, float((workers * units).sum() + site_costs[workers.any(axis=1)].sum())

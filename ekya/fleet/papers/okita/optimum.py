@@ -59,7 +59,7 @@ class _Slot:
     job: int
     at: int
     workers: Ints
-    server: Ints
+    parameter_server: Ints
     exchange: Ints
     moves: Ints
     ends: int
@@ -86,7 +86,7 @@ class _Model:
                 place,
                 at,
                 workers=variables(nothing, np.minimum(self._most[place], _enough(job)), whole=True),
-                server=variables(nothing, 1.0, whole=True),
+                parameter_server=variables(nothing, 1.0, whole=True),
                 exchange=variables(links * job.model_mb),
                 moves=variables(links * job.chunk_mb),
                 ends=int(variables(ending, 1.0, whole=True)),
@@ -123,11 +123,11 @@ class _Model:
                 workers = slot.workers[place]
                 require({**_sum(slot.moves[:, place]), workers: -job.chunks_per_slot}, most=0)
                 require({**_sum(slot.exchange[place]), workers: -1.0}, 0, 0)
-                for server in sites:
-                    linked = {slot.exchange[place, server]: 1.0, slot.server[server]: -float(most[place])}
+                for ps in sites:
+                    linked = {slot.exchange[place, ps]: 1.0, slot.parameter_server[ps]: -float(most[place])}
                     require(linked, most=0)
             # At most one parameter server, and only until the job ends.
-            require({**_sum(slot.server), **{later.ends: -1.0 for later in slots[number:]}}, most=0)
+            require({**_sum(slot.parameter_server), **{later.ends: -1.0 for later in slots[number:]}}, most=0)
             by_now = np.array([each.moves for each in slots[: number + 1]])
             require({**_sum(by_now), **{each.ends: -float(total) for each in slots[: number + 1]}}, least=0)
 
@@ -139,10 +139,11 @@ class _Model:
             for site, node in enumerate(self._nodes):
                 for resource, capacity in node.capacity.items():
                     workers = {slot.workers[site]: job.worker.get(resource, 0.0) for slot, job in there}
-                    servers = {
-                        slot.server[site]: job.parameter_server.get(resource, 0.0) for slot, job in there
+                    parameter_servers = {
+                        slot.parameter_server[site]: job.parameter_server.get(resource, 0.0)
+                        for slot, job in there
                     }
-                    self.programme.require({**workers, **servers}, most=capacity)
+                    self.programme.require({**workers, **parameter_servers}, most=capacity)
 
     def schedule(self, solution: Any) -> dict[int, tuple[Assignment, ...]]:
         """Converts a solution to assignments by slot."""
@@ -163,8 +164,8 @@ class _Model:
                 (self._sites[one], self._sites[other]): int(moves[one, other])
                 for one, other in np.argwhere(moves)
             }
-            server = self._nodes[int(np.argmax(rounded[slot.server]))].name
-            assignment = Assignment(job, parts, "the optimum has it so", server, sent)
+            parameter_server = self._nodes[int(np.argmax(rounded[slot.parameter_server]))].name
+            assignment = Assignment(job, parts, "the optimum has it so", parameter_server, sent)
             schedule[slot.at] = (*schedule.get(slot.at, ()), assignment)
         return schedule
 

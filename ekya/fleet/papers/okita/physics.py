@@ -45,13 +45,13 @@ class OkitaPhysics:
                 cost += view.places.mb_cost(origin, target) * job.chunk_mb * chunks
         nodes = view.places.nodes
         if assignment.parameter_server is not None:
-            server_site = nodes[assignment.parameter_server].site
+            home = nodes[assignment.parameter_server].site
             for part in assignment.parts:
                 site = nodes[part.node].site
-                if site != server_site:
+                if site != home:
                     exchanged_mb = job.model_mb * part.workers
                     moved_mb += exchanged_mb
-                    cost += view.places.mb_cost(site, server_site) * exchanged_mb
+                    cost += view.places.mb_cost(site, home) * exchanged_mb
         done = not any(left.values())
         return Stage(self.slot_us, None if done else replace(state.left, chunks=left), moved_mb, cost)
 

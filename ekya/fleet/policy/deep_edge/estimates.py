@@ -30,7 +30,7 @@ class EdgeEstimates(Protocol):
     def compute_s(self, worker: Training) -> float:
         """Returns EstComputeTime: t_i^compute, for one sample."""
 
-    def update_s(self, workers: Sequence[Training], server: NodeState) -> list[float]:
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime: t_i^update of each worker, for one step."""
 
     def state_after(self, worker: Training) -> NodeState:

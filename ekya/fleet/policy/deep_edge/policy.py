@@ -18,7 +18,7 @@ class EdgePolicy:
     """Spreads each training over the workers that are free when it arrives, and leaves it there.
 
     A training is spread again when a machine fails under it. A machine can be a worker or the parameter
-    server of a job if its capacity covers the job's ``worker`` or ``server`` needs.
+    server of a job if its capacity covers the job's ``worker`` or ``parameter_server`` needs.
     """
 
     name: str
@@ -42,10 +42,10 @@ class EdgePolicy:
 
     def _spread(self, view: FleetView, state: JobState, taken: set[NodeName]) -> Assignment | str:
         job, nodes = state.job, [node for _, node in sorted(view.places.nodes.items())]
-        server = next(
+        parameter_server = next(
             (node for node in nodes if _holds(node, job.parameter_server) and state.may_use(node.name)), None
         )
-        if server is None:
+        if parameter_server is None:
             return "no machine that could be the parameter server works"
         left_out = {
             node.name: f"it has failed {STRIKES} times under this training"
@@ -58,12 +58,12 @@ class EdgePolicy:
             if _holds(node, job.worker) and node.name not in taken and state.may_use(node.name)
         )
         samples = sum(state.left.chunks.values())
-        plan = self.solver(EdgeTask(workers, server.state, samples, self.estimates, self.limits))
+        plan = self.solver(EdgeTask(workers, parameter_server.state, samples, self.estimates, self.limits))
         left_out |= plan.left_out
         if not plan.parts:
             return f"no worker is free for it{_told(left_out)}"
         return Assignment(
-            job.name, plan.parts, _reason(plan, samples, left_out), server.name, mode="asynchronous"
+            job.name, plan.parts, _reason(plan, samples, left_out), parameter_server.name, mode="asynchronous"
         )
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
 
+INFERENCE = "inference"
+"""Name of the background application that is profiled: the inference of the server that also trains."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProfilePoint:

@@ -108,12 +108,12 @@ class Okita:
             if schedule is None:
                 waiting[task.job.name] = f"{why}; {turn}"
                 continue
-            workers, server = schedule.workers, schedule.parameter_server
-            free -= task.needs(workers, server)
+            workers, site = schedule.workers, schedule.parameter_server
+            free -= task.needs(workers, site)
             placed.append(schedule)
             moves = moves_of(ground, task, workers, schedule.order)
             reason = f"{told(schedule)}{why}; {turn}"
-            assignments.append(as_assignment(ground, task, workers, server, moves, reason))
+            assignments.append(as_assignment(ground, task, workers, site, moves, reason))
         return Decision(tuple(assignments), waiting)
 
     def _schedule(
@@ -227,7 +227,7 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     case = int(cases[best])
     return Schedule(
         workers[best],
-        int(found.servers[case]),
+        int(found.parameter_servers[case]),
         found.order,
         int(slots[case]),
         best_cost - float(waiting[case]),

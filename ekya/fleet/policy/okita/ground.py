@@ -114,7 +114,7 @@ class Task:
     def of(cls, ground: Ground, state: JobState, now_us: int, slot_us: int) -> "Task":
         """Converts a job of the view."""
         job = state.job
-        worker, server = (
+        worker, parameter_server = (
             np.array([needs.get(name, 0.0) for name in ground.resources])
             for needs in (job.worker, job.parameter_server)
         )
@@ -125,7 +125,7 @@ class Task:
         closed = ground.down
         if job.allowed or state.strikes.out:
             closed = np.array([node is None or not state.may_use(node) for node in ground.nodes])
-        return cls(state, worker, server, left, chunks, closed, now_us, slot_us)
+        return cls(state, worker, parameter_server, left, chunks, closed, now_us, slot_us)
 
     @property
     def job(self) -> TrainJob:
@@ -160,14 +160,10 @@ class Task:
         ends_us = self.now_us + slots * self.slot_us
         return self.job.waiting.of((ends_us - self.job.arrives_us) / US_PER_S)
 
-    def exchange_cost(self, ground: Ground, workers: Ints, server: int) -> float:
-        """Returns the cost of exchanging parameters in a slot: Σ_r q^{r s} π_i y_i^r."""
-        return float(self.job.model_mb * (workers @ ground.mb_cost[:, server]))
-
-    def needs(self, workers: Ints, server: int) -> Floats:
+    def needs(self, workers: Ints, parameter_server: int) -> Floats:
         """Returns the resources that a deployment takes; R x K."""
         taken = np.outer(workers, self.worker)
-        taken[server] += self.parameter_server
+        taken[parameter_server] += self.parameter_server
         return taken
 
 
@@ -197,7 +193,7 @@ def room(free: Floats, task: Task) -> Ints:
     return np.where(task.closed, 0, whole.min(axis=1)).astype(np.int64)
 
 
-def server_room(free: Floats, task: Task) -> Ints:
+def room_beside(free: Floats, task: Task) -> Ints:
     """Returns A_i^r beside the parameter server; negative where the parameter server does not fit."""
     left = free - task.parameter_server
     fits_there = (left >= -ROUNDING).all(axis=1) & ~task.closed
@@ -205,13 +201,13 @@ def server_room(free: Floats, task: Task) -> Ints:
 
 
 def as_assignment(
-    ground: Ground, task: Task, workers: Ints, server: int, moves: Ints, reason: str
+    ground: Ground, task: Task, workers: Ints, parameter_server: int, moves: Ints, reason: str
 ) -> Assignment:
     """Converts a deployment to an assignment.
 
     Args:
         workers: y; R.
-        server: index of the parameter server's site.
+        parameter_server: index of the parameter server's site.
         moves: g, R x R, from the row's site to the column's.
     """
     gpus = task.job.worker.get(GPU, 0.0)
@@ -226,4 +222,4 @@ def as_assignment(
         (ground.sites[origin], ground.sites[target]): int(moves[origin, target])
         for origin, target in np.argwhere(moves)
     }
-    return Assignment(task.job.name, tuple(parts), reason, ground.nodes[server], sent)
+    return Assignment(task.job.name, tuple(parts), reason, ground.nodes[parameter_server], sent)

@@ -28,7 +28,7 @@ from ekya.fleet.policy.okita.ground import (
     as_assignment,
     first_of,
     room,
-    server_room,
+    room_beside,
     slot_of,
 )
 from ekya.fleet.policy.okita.placing import Weights
@@ -66,12 +66,12 @@ class OkitaJoint:
 
     Attributes:
         weights: α of the order.
-        servers: number of sites of the parameter server that are tried.
+        parameter_servers: number of sites of the parameter server that are tried.
     """
 
     slot_us: int
     weights: Weights = field(default_factory=Weights)
-    servers: int = 6
+    parameter_servers: int = 6
     until_us: int | None = None
     name: str = "okita-joint"
 
@@ -111,26 +111,26 @@ class OkitaJoint:
         # The cost of all data if sites that can hold a worker had no limit.
         open_to = rooms[possible] > 0
         wish = (np.where(open_to[:, None, :], unit[possible], np.inf).min(axis=2) * task.left).sum(axis=1)
-        best_servers = possible[np.argsort(wish, kind="stable")[: self.servers]]
-        fewest = -(-task.total // np.maximum(task.can_train(rooms[best_servers].sum(axis=1)), 1))
+        cheapest = possible[np.argsort(wish, kind="stable")[: self.parameter_servers]]
+        fewest = -(-task.total // np.maximum(task.can_train(rooms[cheapest].sum(axis=1)), 1))
         cases = [
-            (int(server), int(least) + more)
-            for server, least in zip(best_servers, fewest, strict=True)
+            (int(site), int(least) + more)
+            for site, least in zip(cheapest, fewest, strict=True)
             for more in _MORE_SLOTS
         ]
         cases = self._in_time(task, cases)
-        servers, slots = (np.array(column) for column in zip(*cases, strict=True))
+        sites, slots = (np.array(column) for column in zip(*cases, strict=True))
         waiting = np.array([task.waiting_cost(int(length)) for length in slots])
-        moves = give_out(task.left, unit[servers], slots[:, None] * task.can_train(rooms[servers]))
-        links = link_costs(ground, task, moves, servers)
+        moves = give_out(task.left, unit[sites], slots[:, None] * task.can_train(rooms[sites]))
+        links = link_costs(ground, task, moves, sites)
         promising = np.argsort(links + waiting, kind="stable")[:_PROMISING]
         for case in promising:
-            time_for = slots[case] * int(task.can_train(rooms[servers[case], servers[case]]))
-            moves[case] = filled_up(ground, task, moves[case], int(servers[case]), time_for)
-        links[promising] = link_costs(ground, task, moves[promising], servers[promising])
+            time_for = slots[case] * int(task.can_train(rooms[sites[case], sites[case]]))
+            moves[case] = filled_up(ground, task, moves[case], int(sites[case]), time_for)
+        links[promising] = link_costs(ground, task, moves[promising], sites[promising])
         best = int(promising[np.argmin((links + waiting)[promising])])
         return Course(
-            int(servers[best]), int(slots[best]), moves[best], float(links[best]), float(waiting[best])
+            int(sites[best]), int(slots[best]), moves[best], float(links[best]), float(waiting[best])
         )
 
     def _in_time(self, task: Task, cases: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -145,7 +145,7 @@ class OkitaJoint:
 def _rooms(task: Task, free: Floats) -> Ints:
     """Returns workers that fit, by the parameter server's site; P x R, zeros where that does not fit."""
     most = task.workers_at_most()
-    alone, beside = np.clip(room(free, task), 0, most), server_room(free, task)
+    alone, beside = np.clip(room(free, task), 0, most), room_beside(free, task)
     rooms = np.tile(alone, (len(alone), 1))
     np.fill_diagonal(rooms, np.minimum(beside, most))
     rooms[beside < 0] = 0
@@ -196,13 +196,13 @@ def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
     return moves
 
 
-def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: int) -> Ints:
+def filled_up(ground: Ground, task: Task, moves: Ints, parameter_server: int, chunks_there: int) -> Ints:
     """Removes partly used worker-slots where sending their chunks to workers with idle time is cheaper.
 
     Args:
         moves: chunks in all slots; R x R.
-        server: site of the parameter server.
-        at_server: chunks that workers at that site have time for in all slots.
+        parameter_server: site of the parameter server.
+        chunks_there: chunks that workers at that site have time for in all slots.
     """
     a_worker = int(task.can_train(np.array([1]))[0])
     if a_worker < 2:
@@ -210,8 +210,8 @@ def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: i
     moves, loads = moves.copy(), moves.sum(axis=0)
     over = loads % a_worker
     spare = np.where(over > 0, a_worker - over, 0)
-    spare[server] = at_server - loads[server]
-    saved = task.job.model_mb * ground.mb_cost[:, server]
+    spare[parameter_server] = chunks_there - loads[parameter_server]
+    saved = task.job.model_mb * ground.mb_cost[:, parameter_server]
     asked = np.flatnonzero((over > 0) & (saved > 0) & (np.diag(moves) >= over))
     for site in asked[np.argsort(-saved[asked] / over[asked], kind="stable")]:
         if spare[site] != a_worker - over[site]:
@@ -228,10 +228,10 @@ def filled_up(ground: Ground, task: Task, moves: Ints, server: int, at_server: i
     return moves
 
 
-def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats:
+def link_costs(ground: Ground, task: Task, moves: Ints, parameter_servers: Ints) -> Floats:
     """Returns the cost of moved data, and of exchanged parameters by whole worker-slots; B."""
     worker_slots = np.ceil(moves.sum(axis=1) / task.job.chunks_per_slot - ROUNDING)
-    exchanged = (worker_slots * ground.mb_cost[:, servers].T).sum(axis=1)
+    exchanged = (worker_slots * ground.mb_cost[:, parameter_servers].T).sum(axis=1)
     moved = (moves * ground.mb_cost).sum(axis=(1, 2))
     return np.asarray(task.job.model_mb * exchanged + task.job.chunk_mb * moved)
 
@@ -239,7 +239,7 @@ def link_costs(ground: Ground, task: Task, moves: Ints, servers: Ints) -> Floats
 def first_slot(task: Task, course: Course, free: Floats) -> tuple[Ints, Ints]:
     """Returns workers and moves of a course's first slot on the free resources; R, and R x R."""
     rooms = np.maximum(room(free, task), 0)
-    rooms[course.parameter_server] = max(0, int(server_room(free, task)[course.parameter_server]))
+    rooms[course.parameter_server] = max(0, int(room_beside(free, task)[course.parameter_server]))
     loads = course.moves.sum(axis=0)
     worker_slots = np.ceil(loads / task.job.chunks_per_slot - ROUNDING).astype(np.int64)
     workers = np.minimum(worker_slots, rooms)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of, room, server_room
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of, room, room_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Placed:
 
     Attributes:
         order: sites by Q, best first; R.
-        servers: site of the parameter server, B; -1 where the workers do not fit.
+        parameter_servers: site of the parameter server, B; -1 where the workers do not fit.
         slot_costs: of the exchange of parameters in one slot, B; infinite where the workers do not fit.
     """
 
     order: Ints
-    servers: Ints
+    parameter_servers: Ints
     slot_costs: Floats
     _room: Ints
     _beside: Ints
@@ -45,9 +45,9 @@ class Placed:
         Args:
             counts: N of each case; B.
         """
-        servers = self.servers[cases]
+        parameter_servers = self.parameter_servers[cases]
         held = np.tile(self._room, (len(cases), 1))
-        held[np.arange(len(cases)), servers] = self._beside[servers]
+        held[np.arange(len(cases)), parameter_servers] = self._beside[parameter_servers]
         workers = np.empty_like(held)
         workers[:, self.order] = first_of(held[:, self.order], counts[:, None])
         return workers
@@ -76,7 +76,7 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
         counts: N, ascending; B.
     """
     order = np.argsort(-quality(ground, task, free, weights), kind="stable")
-    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
+    alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)
     most = int(counts[-1])
     # No site needs more workers than are wanted in total; so sums stay small.
     alone, beside = np.minimum(alone, most), np.minimum(beside, most)
@@ -88,18 +88,18 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     held[np.arange(len(possible)), rank[possible]] = beside[possible]
-    to_server = ground.mb_cost[np.ix_(order, possible)].T
-    costs = _filling_costs(held, to_server, counts)
+    exchange = ground.mb_cost[np.ix_(order, possible)].T
+    costs = _filling_costs(held, exchange, counts)
     # Reversed, so that argmin returns the last of equally cheap sites.
     best = len(possible) - 1 - np.argmin(costs[::-1], axis=0)
     cheapest = costs[best, np.arange(len(counts))]
-    servers = np.where(np.isfinite(cheapest), possible[best], -1)
-    return Placed(order, servers, task.job.model_mb * cheapest, alone, beside)
+    parameter_servers = np.where(np.isfinite(cheapest), possible[best], -1)
+    return Placed(order, parameter_servers, task.job.model_mb * cheapest, alone, beside)
 
 
 def most_workers(task: Task, free: Floats) -> int:
     """Returns A_i, the workers that fit beside their parameter server; 0 where that does not fit."""
-    alone, beside = np.maximum(room(free, task), 0), server_room(free, task)
+    alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)
     possible = beside >= 0
     if not possible.any():
         return 0

@@ -13,7 +13,7 @@ from itertools import groupby
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.assignment import Assignment
-from ekya.fleet.policy.deep_edge.profile import EdgeWork, ProfilePoint, Tried
+from ekya.fleet.policy.deep_edge.profile import INFERENCE, EdgeWork, ProfilePoint, Tried
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 from ekya.fleet.run.deep_edge.states import watched
@@ -21,9 +21,6 @@ from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.fleet.run.training.protocol import Progress
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
-
-INFERENCE = "inference"
-"""Name of the background application: here, the inference of the server that also trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,8 @@ def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Prog
         nodes: machines with the states for which it was solved.
         progress: of the training.
     """
-    server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
-    if server is None or progress.failures or progress.moves:
+    parameter_server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
+    if parameter_server is None or progress.failures or progress.moves:
         return []
     points, batches = [], tuple(part.batch for part in assignment.parts)
     for part in assignment.parts:
@@ -136,7 +133,7 @@ def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Prog
                     nodes[part.node].state,
                     part.batch,
                     batches,
-                    server.state,
+                    parameter_server.state,
                     part.share_milli,
                     compute_s=work.compute_s / work.crops,
                     update_s=work.update_s / work.steps,

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.link_sizes import sizes_of
-from ekya.fleet.run.live.coordinator_actor import RemoteCoordinator
-from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
+from ekya.fleet.run.live.coordination import RemoteCoordinator
+from ekya.fleet.run.live.hosted_processes import HostedProcesses
+from ekya.fleet.run.live.lent_processes import LentProcesses
+from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
 from ekya.fleet.servers_file import ServerConfig
-from ekya.gpu.backends.backend import ShareBackend
 from ekya.planning.schedulers.registry import make_scheduler
 from ekya.runtime.mailbox import RunClock
 from ekya.runtime.open_run import OpenRun
@@ -31,14 +30,12 @@ class AboveServer:
     Args:
         server: of the run.
         run: that is about to begin.
-        shares: backend for its own jobs and for guests; it stays open until this is closed.
-        coordinator: its actor; None: the server works alone.
-        ray_nodes: Ray node id of each server.
-        begins: waits until all servers are ready; returns the start of the run, as ``time.monotonic_ns``, and
-            the actors of all servers.
+        guests: processes for others' trainings; closed with this.
+        coordinator: None: the server works alone.
+        neighbours: the other servers; changes as they come and go.
+        begins: waits until all servers are ready; returns the start of the run, as ``time.monotonic_ns``.
 
     Attributes:
-        guests: processes for others' trainings.
         lending: the server's connection to the coordinator; None before it runs.
     """
 
@@ -46,38 +43,34 @@ class AboveServer:
         self,
         server: ServerConfig,
         run: OpenRun,
-        shares: ShareBackend,
-        coordinator: Any | None,
-        ray_nodes: Mapping[SiteName, str],
-        begins: Callable[[], tuple[int, Mapping[SiteName, Any]]],
+        guests: LentProcesses,
+        coordinator: RemoteCoordinator | None,
+        neighbours: Neighbours,
+        begins: Callable[[], int],
     ) -> None:
-        self._server, self._run, self._coordinator, self._ray_nodes = server, run, coordinator, ray_nodes
-        self._begins = begins
-        self._servers: Mapping[SiteName, Any] = {}
+        self._server, self._run, self._coordinator = server, run, coordinator
+        self._neighbours, self._begins = neighbours, begins
         self._open = ExitStack()
-        site = server.terms.site
-        self.guests = GuestProcesses(site, ray_nodes[site], shares, run.guests_gpu)
-        self._open.callback(self.guests.close)
+        self.guests = guests
+        self._open.callback(guests.close)
         self.lending: LendingServer | None = None
 
     def begin_ns(self) -> int:
         """Waits for the common start and returns its time; a process for guests is ready before."""
         if self._coordinator is not None and self._server.terms.takes_guests:
             self.guests.warm()
-        begin_ns, self._servers = self._begins()
-        return begin_ns
+        return self._begins()
 
     def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
         """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
-        run, site = self._run, self._server.terms.site
-        above = None if self._coordinator is None else RemoteCoordinator(self._coordinator)
-        processes = HostedProcesses(site, self._servers)
+        run, site, above = self._run, self._server.terms.site, self._coordinator
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
             if above is not None:
                 above.moved_since(site, stream, moved_mb)
 
-        awaited = TrainedElsewhere(site, self._ray_nodes, processes, remote, moved_since)
+        processes = HostedProcesses(site, self._neighbours)
+        awaited = TrainedElsewhere(site, self._neighbours, processes, remote, moved_since)
         if above is not None:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
@@ -103,6 +96,7 @@ class AboveServer:
 
     def observe(self, batch: Batch, result: StepResult) -> None:
         """Passes the new state on: the capacity that the server could lend may have changed."""
+        self.guests.end_silent()
         if self.lending is not None:
             self.lending.follow(result.state)
 

@@ -1,113 +1,448 @@
-"""`ekya fleet run` on the wall clock: a server actor on each Ray node, a coordinator, and supervision."""
+"""`ekya fleet run` on the wall clock: lets sites run their servers, coordinates and watches them."""
 
+import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import ray
-from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from uuid import uuid4
 
 from ekya.config.fleet_reading import load_fleet
-from ekya.config.run_options import RunOptions
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.run.cluster import Cluster
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.collected import collect
-from ekya.fleet.run.live.coordinator_actor import COORDINATOR, CoordinatorActor, server_name
-from ekya.fleet.run.live.server_actor import ServerActor
+from ekya.fleet.run.live.coordination import LiveCoordinator
+from ekya.fleet.run.live.found_sites import FoundSites
+from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 from ekya.fleet.run.servers_summary import RanServers
-from ekya.fleet.servers_file import Servers
+from ekya.fleet.run.sites.server import SiteServer
 from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
-from ekya.runtime.actor_errors import in_words, reporting_user_errors, unwrapping_user_error
-from ekya.system.memory import loaded_frozen
-from ekya.system.ray_environment import OF_ACTOR
+from ekya.system.files import write_text_atomic
 
 _LOG = logging.getLogger(__name__)
 
-LEAD_NS = 1_500_000_000
+LEAD_US = 1_500_000
 """Time between announcing the start to the servers and the start itself."""
 
-STORE_BYTES = 1024**3
-"""Object store of an emulated server's node."""
+AWAY_S = 5.0
+"""A server that has not answered for this long is taken for dead until it answers again."""
 
+WAITED_S = 20.0
+"""Time after its planned end for which a server that does not answer is waited for."""
+
+OPENS_WITHIN_S = 60.0
 _LOOK_S = 0.5
-_SERVER_THREADS = 16
-"""Of a server's actor: one for its run, the others for requests meanwhile."""
+_ANSWERS_S = 10.0
 
 
-def run_live_servers(
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """What a driver that is started again must know of a run.
+
+    Attributes:
+        run: its id.
+        tier: name of the policy that finds loans; None: every server works alone.
+        seed: of all random draws.
+        links: between the servers.
+        addresses: of all sites.
+    """
+
+    run: str
+    tier: str | None
+    seed: int
+    links: Links
+    addresses: Mapping[SiteName, str]
+
+    def save(self, path: Path) -> None:
+        """Writes it to a file."""
+        ways = [[*way, mb_s] for way, mb_s in self.links.mb_s.items()]
+        content = {
+            "run": self.run,
+            "tier": self.tier,
+            "seed": self.seed,
+            "mb_s": self.links.usual_mb_s,
+            "ways": ways,
+            "sites": dict(self.addresses),
+        }
+        write_text_atomic(path, json.dumps(content, indent=2) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> "LiveRun":
+        """Reads it from a file.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            links = Links({(way[0], way[1]): way[2] for way in said["ways"]}, said["mb_s"])
+            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"])
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise UserError(
+                f"{path}: cannot be read ({type(error).__name__}); name the folder of a run of ekya fleet run"
+            ) from error
+
+
+def start_servers(
     folder: ServersFolder,
-    servers: Servers,
+    links: Links,
     tier: str | None,
-    failures: Sequence[ServerDeath],
-    options: RunOptions,
-    cluster: Cluster,
-    watch: Callable[[SiteName, int], None],
-) -> RanServers:
-    """Runs all servers side by side, each on its node; this process is connected to Ray.
-
-    Ctrl-C ends the run early; the results up to then are measured and written as usual. The death of a server
-    does not end the others.
+    seed: int,
+    changes: Mapping[str, object],
+    sites: FoundSites,
+    doors: SiteServer,
+) -> "LiveServers":
+    """Lets all sites open their servers, and begins the run when they are ready.
 
     Args:
         folder: newly made.
-        servers: of the fleet.
-        tier: name of the policy that finds loans; None: every server works alone.
-        failures: nodes that are made to fail.
-        options: of every server's run.
-        cluster: with a node of the name of each server.
-        watch: receives the progress of each server, in microseconds of the run.
+        links: between the servers.
+        tier: as in ``LiveRun``.
+        seed: of all random draws.
+        changes: top-level keys to override in every fleet file.
+        sites: where the servers are to run.
+        doors: where sites reach the coordinator.
 
     Raises:
-        UserError: a server found something wrong with its input before the run began.
+        UserError: a site is not reached, or found an error in its input. No server runs then.
     """
-    nodes = cluster.nodes()
-    ray_nodes = {site: nodes[NodeName(site)].ray_node_id for site in servers.sites}
-    coordinator = None
-    if tier is not None:
-        coordinator = _coordinator().remote(
-            tier, servers.links, options.seed, folder.loans.absolute(), servers.sites
+    live = LiveRun(uuid4().hex[:12], tier, seed, links, sites.addresses)
+    live.save(folder.live)
+    coordinator = _coordinator(live, folder, {})
+    reached = _offered(coordinator, doors)
+    orders = {
+        site: RunOrder(
+            live.run, folder.path.name, sites.folder(site, folder.path), seed, dict(changes), reached
         )
-        unwrapping_user_error(lambda: ray.get(coordinator.ready.remote()))
-    actors = {
-        server.terms.site: _at(ray_nodes[server.terms.site], server.terms.site).remote(
-            server, folder.path, options, coordinator, ray_nodes
-        )
-        for server in servers.servers
+        for site in sites.handles
     }
-    with loaded_frozen():
-        ran = _Watched(actors, coordinator, cluster, sorted(failures, key=lambda one: one.at_us), watch).run()
-    for site in ran.summaries:
-        _collect(actors[site], folder.path / site)
-    for site in ran.died_s:
-        summary = _left_behind(folder.path / site, options.seed)
-        if summary is not None:
-            ran.summaries[site] = summary
-    return ran
-
-
-def _collect(actor: Any, target: Path) -> None:
-    """Copies a server's run folder here, if it is on another machine."""
-    if (target / "summary.json").is_file():
-        return
+    asked = {site: handle.call("open", orders[site]) for site, handle in sites.handles.items()}
     try:
-        copied = collect(
-            ray.get(actor.files.remote()),
-            lambda file, offset: ray.get(actor.part.remote(file, offset)),
-            target,
-        )
-        _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
-    except (RayError, UserError) as error:
-        words = in_words(error) if isinstance(error, RayError) else str(error)
-        _LOG.warning("%s: its folder stays on its machine: %s", target, words)
+        opened = {site: _reply(site, told, OPENS_WITHIN_S) for site, told in asked.items()}
+    except (UserError, KeyboardInterrupt):
+        begun, _ = wait(asked.values(), _ANSWERS_S)
+        runs = [told.result() for told in begun if told.exception() is None]
+        wait([run.server.call("stop") for run in runs], _ANSWERS_S)
+        raise
+    servers = LiveServers(folder, live, coordinator, sites, opened)
+    servers.begin(reached)
+    return servers
+
+
+def resume_servers(folder: ServersFolder, sites: FoundSites, doors: SiteServer) -> "LiveServers":
+    """Takes up a run whose driver has died: its servers went on meanwhile.
+
+    Raises:
+        UserError: the folder has no such run, or no site still knows of it.
+    """
+    live = LiveRun.load(folder.live)
+    opened = {}
+    for site, handle in sites.handles.items():
+        try:
+            opened[site] = handle.call("opened", live.run).result(_ANSWERS_S)
+        except (CallError, NotYetError) as error:
+            _LOG.warning("%s: %s", site, str(error) or "no answer")
+    if not opened:
+        raise UserError(f"{folder.path}: no site knows of this run any more; its results are what is there")
+    states = {site: _state_of(one.server) for site, one in opened.items()}
+    there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
+    coordinator = _coordinator(live, folder, there)
+    reached, servers = _offered(coordinator, doors), LiveServers(folder, live, coordinator, sites, opened)
+    if all(state.phase in ("opening", "ready") for state in states.values()):
+        servers.begin(reached)
+    else:
+        servers.go_on(reached, max(state.now_us for state in states.values()))
+    return servers
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A server as the driver sees it.
+
+    Attributes:
+        silent_s: for how long it has not answered, while this process looked.
+        asked: request for its state that is not answered yet.
+        state: its last answer.
+        away: it is taken for dead.
+    """
+
+    server: Handle
+    machine: str
+    silent_s: float = 0.0
+    asked: "Future[RunState] | None" = None
+    state: RunState = field(default_factory=lambda: RunState("opening"))
+    away: bool = False
+
+
+class LiveServers:
+    """Servers under way, as the driver watches over them.
+
+    Args:
+        folder: of the run.
+        live: the run.
+        coordinator: in this process; None: every server works alone.
+        sites: where the servers are.
+        opened: their runs.
+    """
+
+    def __init__(
+        self,
+        folder: ServersFolder,
+        live: LiveRun,
+        coordinator: Handle | None,
+        sites: FoundSites,
+        opened: Mapping[SiteName, Opened],
+    ) -> None:
+        self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
+        self._servers = {site: _Watched(one.server, one.machine) for site, one in opened.items()}
+        self._began_s: float | None = None
+        self._reasons: list[str] = []
+        self._ticked: Future[Any] | None = None
+        self._stopping, self._looked_s = False, 0.0
+        self._ran = RanServers()
+
+    def begin(self, coordinator: Handle | None) -> None:
+        """Waits until every server is ready, and starts all of them, without those that have died.
+
+        Raises:
+            UserError: a server found an error in its input; none runs then.
+        """
+        ready = {site: one.server.call("wait_ready") for site, one in self._servers.items()}
+        try:
+            for site, told in ready.items():
+                self._await_ready(site, told)
+        except (UserError, KeyboardInterrupt):
+            wait(self._tell("stop"), _ANSWERS_S)
+            raise
+        self._meet(coordinator)
+        for site, one in self._servers.items():
+            self._tell_coordinator("join", site, one.server)
+        self._began_s = time.monotonic() + LEAD_US / US_PER_S
+        self._tell("begin", LEAD_US)
+
+    def go_on(self, coordinator: Handle | None, now_us: int) -> None:
+        """Goes on watching at this time of the run."""
+        self._began_s = time.monotonic() - now_us / US_PER_S
+        self._meet(coordinator)
+
+    def watch(
+        self, failures: Sequence[ServerDeath], progress: Callable[[SiteName, int, int | None], None]
+    ) -> RanServers:
+        """Watches until the last server has ended, and collects its folder.
+
+        Ctrl-C ends the run early; the results up to then are measured and written as usual. A server that
+        dies or is cut off does not end the others; one that is reached again takes part again.
+
+        Args:
+            failures: sites that are made to fail.
+            progress: receives the run time of each server and that of its end, in microseconds.
+
+        Raises:
+            UserError: no server has a result, with the reasons.
+        """
+        due = sorted(failures, key=lambda one: one.at_us)
+        while self._servers:
+            try:
+                while due and due[0].at_us <= self._now_us():
+                    self._let_fail(due.pop(0).site)
+                self._look(progress)
+            except KeyboardInterrupt:
+                _LOG.warning("stopping; measuring what there is")
+                self._stopping = True
+                due = []
+                self._tell("stop")
+        if self._coordinator is not None:
+            wait([self._coordinator.call("ready")], _ANSWERS_S)  # All loans are on disk then.
+            self._coordinator.end()
+        if not self._ran.summaries:
+            raise UserError("; ".join(self._reasons))
+        return self._ran
+
+    def _await_ready(self, site: SiteName, told: "Future[RunState]") -> None:
+        while True:
+            try:
+                state = told.result(_LOOK_S)
+                break
+            except NotYetError:
+                if not self._sites.has_died(site):
+                    continue
+                self._gone(site, "its process has ended")
+                return
+            except CallError as error:
+                self._gone(site, str(error))
+                return
+        self._servers[site].state = state
+        if state.phase == "failed" and state.by_user:
+            raise UserError(f"{site}: {state.reason}")
+        if state.phase == "failed":
+            self._gone(site, state.reason)
+
+    def _meet(self, coordinator: Handle | None) -> None:
+        """Tells all servers where the others are."""
+        neighbours = {site: Neighbour(one.server, one.machine) for site, one in self._servers.items()}
+        wait(self._tell("meet", neighbours, coordinator), _ANSWERS_S)
+
+    def _tell(self, method: str, *arguments: object) -> "list[Future[Any]]":
+        return [one.server.call(method, *arguments) for one in self._servers.values()]
+
+    def _tell_coordinator(self, method: str, *arguments: object) -> "Future[Any] | None":
+        return None if self._coordinator is None else self._coordinator.call(method, *arguments)
+
+    def _now_us(self) -> int:
+        since_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        return max(0, round(since_s * US_PER_S))
+
+    def _look(self, progress: Callable[[SiteName, int, int | None], None]) -> None:
+        """Asks all servers for their state once, and handles those that have ended, gone or come back."""
+        if self._ticked is None or self._ticked.done():
+            self._ticked = self._tell_coordinator("tick", self._now_us())
+        for one in self._servers.values():
+            if one.asked is None:
+                one.asked = one.server.call("state")
+        wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
+        now_s = time.monotonic()
+        # This process may have been stopped, or have copied a folder.
+        passed_s, self._looked_s = min(now_s - self._looked_s, 2 * _LOOK_S), now_s
+        for site, one in list(self._servers.items()):
+            one.silent_s += passed_s
+            if one.asked is not None and one.asked.done():
+                asked, one.asked = one.asked, None
+                self._heard(site, one, asked)
+            if site in self._servers:
+                self._judge(site, one)
+                progress(site, one.state.now_us, one.state.ends_us)
+        time.sleep(_LOOK_S)
+
+    def _heard(self, site: SiteName, one: _Watched, asked: "Future[RunState]") -> None:
+        try:
+            one.state = asked.result()
+        except (CallError, UserError) as error:
+            _LOG.debug("%s: %s", site, error)
+            return
+        one.silent_s = 0.0
+        if one.away:
+            self._back(site, one)
+
+    def _judge(self, site: SiteName, one: _Watched) -> None:
+        """Handles a server by its last state, and by how long it has been silent since."""
+        if one.state.phase == "ended":
+            self._ended(site, one)
+        elif one.state.phase == "failed":
+            self._gone(site, one.state.reason)
+        elif self._sites.has_died(site):
+            self._gone(site, "its process has ended")
+        elif one.silent_s > AWAY_S and not one.away:
+            one.away = True
+            _LOG.error("%s does not answer; the others go on", site)
+            self._ran.died_s[site] = self._now_us() / US_PER_S
+            self._tell_of_death(site)
+        elif one.away and (self._stopping or self._is_overdue(one)):
+            self._gone(site, "it was not reached again; its results stay on its machine")
+
+    def _is_overdue(self, one: _Watched) -> bool:
+        """Returns whether there is no use in waiting for it: the others have ended, and it should have."""
+        ends_us = one.state.ends_us
+        others_run = any(not other.away for other in self._servers.values())
+        return not others_run and ends_us is not None and self._now_us() > ends_us + WAITED_S * US_PER_S
+
+    def _back(self, site: SiteName, one: _Watched) -> None:
+        _LOG.warning("%s is reached again", site)
+        one.away = False
+        self._ran.away_s.append((site, self._ran.died_s.pop(site), self._now_us() / US_PER_S))
+        self._tell_coordinator("join", site, one.server)
+
+    def _ended(self, site: SiteName, one: _Watched) -> None:
+        self._tell_coordinator("leave", site)
+        try:
+            self._ran.summaries[site] = one.server.call("summary").result(_ANSWERS_S)
+        except (CallError, NotYetError) as error:
+            self._gone(site, str(error) or "its summary does not arrive")
+            return
+        del self._servers[site]
+        collect_folder(one.server, self._folder.path / site)
+        self._sites.handles[site].call("forget", self._live.run)
+
+    def _gone(self, site: SiteName, reason: str) -> None:
+        """Handles a server that will not come back; the others go on."""
+        _LOG.error("%s died: %s", site, reason)
+        self._reasons.append(f"{site}: {reason}")
+        del self._servers[site]
+        if site not in self._ran.died_s:
+            self._ran.died_s[site] = self._now_us() / US_PER_S
+            self._tell_of_death(site)
+        summary = _left_behind(self._folder.path / site, self._live.seed)
+        if summary is not None:
+            self._ran.summaries[site] = summary
+
+    def _tell_of_death(self, site: SiteName) -> None:
+        self._tell_coordinator("died", site, self._now_us())
+        for other, one in self._servers.items():
+            if other != site:
+                one.server.call("other_died", site)
+
+    def _let_fail(self, site: SiteName) -> None:
+        if site in self._servers:  # Otherwise its run had ended before.
+            _LOG.warning("%s is made to fail", site)
+            self._sites.fail(site)
+
+
+def collect_folder(server: Handle, target: Path) -> None:
+    """Copies a server's run folder here, where it is not here already."""
+
+    def part(file: str, offset: int) -> bytes:
+        return bytes(server.call("part", file, offset).result(OPENS_WITHIN_S))
+
+    try:
+        if copied := collect(server.call("files").result(_ANSWERS_S), part, target):
+            _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
+    except (CallError, UserError, NotYetError) as error:
+        _LOG.warning("%s: its folder stays on its machine: %s", target, str(error) or "no answer")
+
+
+def _coordinator(
+    live: LiveRun, folder: ServersFolder, there: Mapping[SiteName, Handle]
+) -> LocalHandle | None:
+    if live.tier is None:
+        return None
+    served = LiveCoordinator(live.tier, live.links, live.seed, folder.loans.absolute(), there)
+    return LocalHandle(served, threads=1)
+
+
+def _offered(coordinator: LocalHandle | None, doors: SiteServer) -> Handle | None:
+    """Lets sites reach the coordinator; returns it as they do."""
+    if coordinator is None:
+        return None
+    return doors.offer("coordinator", coordinator, public_methods(LiveCoordinator))
+
+
+def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
+    try:
+        return told.result(within_s)
+    except UserError as error:
+        raise UserError(f"{site}: {error}") from error
+    except (CallError, NotYetError) as error:
+        raise UserError(
+            f"{site}: {str(error) or 'no answer'}; see the output of ekya fleet site there"
+        ) from error
+
+
+def _state_of(server: Handle) -> RunState:
+    try:
+        state: RunState = server.call("state").result(_ANSWERS_S)
+        return state
+    except (CallError, NotYetError):
+        return RunState("opening")
 
 
 def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
@@ -124,140 +459,3 @@ def _left_behind(path: Path, seed: int) -> dict[str, Any] | None:
     except UserError as error:
         _LOG.warning("%s: cannot be measured: %s", path, error)
         return None
-
-
-@dataclass(slots=True, eq=False)
-class _Watched:
-    """Supervises running servers."""
-
-    actors: dict[SiteName, Any]
-    coordinator: Any | None
-    cluster: Cluster
-    failures: list[ServerDeath]
-    watch: Callable[[SiteName, int], None]
-    ran: RanServers = field(default_factory=RanServers)
-    began_s: float | None = None
-    complaint: UserError | None = None
-    ticked: Any | None = None
-
-    def run(self) -> RanServers:
-        """Runs until the last server has ended.
-
-        Raises:
-            UserError: a server rejected its input before the run began, or one failed so and none finished.
-        """
-        under_way = {actor.run.remote(): site for site, actor in self.actors.items()}
-        try:
-            self._begin(under_way)
-            while under_way:
-                self._look(under_way)
-        except KeyboardInterrupt:
-            _LOG.warning("stopping; measuring what there is")
-            for actor in self.actors.values():
-                actor.stop.remote()
-            self.failures.clear()
-            while under_way:
-                self._look(under_way)
-        if self.complaint is not None and not self.ran.summaries:
-            raise self.complaint
-        return self.ran
-
-    def _begin(self, under_way: dict[Any, SiteName]) -> None:
-        """Starts the servers together when all are ready, without those that have died before.
-
-        Raises:
-            UserError: a server found an error in its input.
-        """
-        ready = {actor.wait_ready.remote(): site for site, actor in self.actors.items()}
-        runs = {site: reference for reference, site in under_way.items()}
-        waiting = list(ready)
-        while waiting:
-            done, waiting = ray.wait(waiting, timeout=_LOOK_S)
-            for site in (ready[reference] for reference in done if not _or_false(reference)):
-                del under_way[runs[site]]
-                self._never_began(site, runs[site])
-        there = {site: self.actors[site] for site in under_way.values()}
-        for site, actor in there.items():
-            if self.coordinator is not None:
-                self.coordinator.join.remote(site, actor)
-        self.began_s = time.monotonic() + LEAD_NS / 1e9
-        for actor in there.values():
-            actor.begin.remote(LEAD_NS, self.actors)
-
-    def _never_began(self, site: SiteName, run: Any) -> None:
-        try:
-            unwrapping_user_error(lambda: ray.get(run))
-        except RayError as error:
-            _LOG.error("%s died before the run began: %s", site, in_words(error))
-        self.ran.died_s[site] = 0.0
-
-    def _look(self, under_way: dict[Any, SiteName]) -> None:
-        """Lets nodes fail that are due, handles servers that have ended or died, and reports progress."""
-        since_s = 0.0 if self.began_s is None else time.monotonic() - self.began_s
-        now_us = max(0, round(since_s * US_PER_S))
-        while self.failures and self.failures[0].at_us <= now_us:
-            self._let_fail(self.failures.pop(0).site, under_way.values())
-        if self.coordinator is not None and (self.ticked is None or ray.wait([self.ticked], timeout=0)[0]):
-            self.ticked = self.coordinator.tick.remote(now_us)
-        done, running = ray.wait(list(under_way), timeout=_LOOK_S)
-        for reference in done:
-            self._ended(reference, under_way.pop(reference), now_us)
-        for reference in running:
-            self.watch(under_way[reference], now_us)
-
-    def _let_fail(self, site: SiteName, under_way: Collection[SiteName]) -> None:
-        if site in under_way:  # Otherwise its run had ended before.
-            _LOG.warning("%s: its node is made to fail", site)
-            self.cluster.fail(NodeName(site))
-
-    def _ended(self, reference: Any, site: SiteName, now_us: int) -> None:
-        try:
-            self.ran.summaries[site] = unwrapping_user_error(lambda: ray.get(reference))
-            if self.coordinator is not None:
-                self.coordinator.leave.remote(site)
-        except UserError as error:
-            self.complaint = error
-            self._died(site, now_us, str(error))
-        except RayError as error:
-            self._died(site, now_us, in_words(error))
-
-    def _died(self, site: SiteName, now_us: int, reason: str) -> None:
-        """Handles a server whose node, process or run failed; the others go on."""
-        _LOG.error("%s died: %s", site, reason)
-        self.ran.died_s[site] = now_us / US_PER_S
-        if self.coordinator is not None:
-            self.coordinator.died.remote(site, now_us)
-        for other, actor in self.actors.items():
-            if other != site:
-                actor.other_died.remote(site)
-
-
-def _or_false(reference: Any) -> bool:
-    """Returns an actor's boolean reply; False where the actor is dead."""
-    try:
-        return bool(ray.get(reference))
-    except RayError:
-        return False
-
-
-def _coordinator() -> Any:
-    """Places the coordinator on the node of this process; Ray starts it again when it dies."""
-    kind, name = reporting_user_errors(CoordinatorActor, COORDINATOR), COORDINATOR
-    return _options(kind, name, 1, ray.get_runtime_context().get_node_id(), restarts=-1)
-
-
-def _at(ray_node: str, site: SiteName) -> Any:
-    return _options(ServerActor, server_name(site), _SERVER_THREADS, ray_node)
-
-
-def _options(kind: type[Any], name: str, threads: int, ray_node: str, restarts: int = 0) -> Any:
-    remote: Any = ray.remote
-    return remote(kind).options(
-        name=name,
-        num_cpus=0,
-        max_restarts=restarts,
-        max_concurrency=threads,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(ray_node, soft=False),
-        # Without a GPU request some versions of Ray hide all GPUs from the server, which lists them itself.
-        runtime_env={"env_vars": OF_ACTOR},
-    )

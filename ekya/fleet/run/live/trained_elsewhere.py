@@ -1,4 +1,4 @@
-"""Retrainings of a server's streams that really run on other servers, over Ray."""
+"""Retrainings of a server's streams that really run on other servers."""
 
 import logging
 import threading
@@ -11,9 +11,11 @@ from ekya.core.units import FULL_GPU_MILLI, StreamId
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.guests import guest_task
-from ekya.fleet.run.training.processes import ProcessSource
+from ekya.fleet.run.live.neighbours import Neighbours
+from ekya.fleet.run.training.crew import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
 from ekya.fleet.run.training.trainer import RayFleetTrainer
 from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
@@ -78,7 +80,7 @@ class TrainedElsewhere:
 
     Args:
         site: of the streams.
-        ray_nodes: Ray node id of each server, in hexadecimal digits.
+        neighbours: this server and the others; changes as they come and go.
         processes: source of the trainings' processes.
         exchange: provides the inputs of retrainings and receives their results.
         moved_since: called by separate threads.
@@ -87,15 +89,15 @@ class TrainedElsewhere:
     def __init__(
         self,
         site: SiteName,
-        ray_nodes: Mapping[SiteName, str],
+        neighbours: Neighbours,
         processes: ProcessSource,
         exchange: RemoteRetrainings,
         moved_since: MovedSince,
     ) -> None:
-        self._ray_nodes, self._exchange, self._moved_since = ray_nodes, exchange, moved_since
+        self._neighbours, self._exchange, self._moved_since = neighbours, exchange, moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
-        home = FleetNode(self._home, site, ray_nodes[site], FULL_GPU_MILLI)
+        home = FleetNode(self._home, site, neighbours.machine(site), FULL_GPU_MILLI)
         self._trainer = RayFleetTrainer({self._home: home}, processes)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
@@ -182,7 +184,7 @@ class TrainedElsewhere:
                     mode = away.loan.mode
                     task = replace(task, mode=mode, waits=True, checkpoints_part=CHECKPOINTS_PART)
                     away.handle = self._trainer.start(task, self._assignment(away))
-        except (UserError, ValueError, LookupError, TimeoutError) as error:
+        except (UserError, CallError, ValueError, LookupError, TimeoutError) as error:
             away.failed = str(error) or type(error).__name__
         except Exception as error:
             # Any error must be reported: the loop waits for this training, and hosts hold shares for it.
@@ -196,13 +198,14 @@ class TrainedElsewhere:
         for part in loan.parts:
             name = names[part.host]
             self._sites[name] = part.host
-            self._trainer.know(FleetNode(name, part.host, self._ray_nodes[part.host], part.share_milli))
+            machine = self._neighbours.machine(part.host)
+            self._trainer.know(FleetNode(name, part.host, machine, part.share_milli))
         parts = tuple(
             Part(names[part.host], workers=1, chunks=max(1, round(part.crops * _CROPS_UNIT)))
             for part in loan.parts
         )
         job = JobName(f"{command.stream}, retraining {command.job}")
-        return Assignment(job, parts, loan.reason, names[loan.server])
+        return Assignment(job, parts, loan.reason, names[loan.parameter_server])
 
     def _come(self, away: _Away, now_us: int) -> Came | None:
         command, handle, failed = away.command, away.handle, away.failed

@@ -2,13 +2,12 @@
 
 import os
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayActorError
 
+from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.lone_worker import LoneWorker
 from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
@@ -82,10 +81,13 @@ class TrainingActor:
         if self._server is not None:
             self._server.abort()
 
-    @ray.method(num_returns=2)
-    def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
-        """Ends the epoch; its snapshot, if there is one, stays in this node's object store until fetched."""
+    def end_epoch(self, above: float = ALWAYS) -> EpochEnd:
+        """Ends the epoch."""
         return self._there.end_epoch(above)
+
+    def snapshot(self, token: object) -> bytes:
+        """Returns the snapshot of an epoch."""
+        return self._there.snapshot(token)
 
     def work(
         self,
@@ -122,8 +124,8 @@ class TrainingActor:
         scope = self._at_share(share_milli).scope
         self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
 
-    def run_epoch(self, server: Any, token: object, epoch: int) -> EpochWork:
-        """Runs all steps of an epoch with the parameter server of this handle, or with the one in here."""
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
+        """Runs all steps of an epoch with another process's parameter server, or with the one in here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
         if isinstance(self._worker, LoneWorker):
@@ -164,21 +166,22 @@ class TrainingActor:
 class _Remote:
     """Client of a parameter server in another process. When that dies, the epoch counts as aborted."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, process: Handle) -> None:
+        self._process = process
 
     def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        return self._weights(self._actor.pull.remote(token, worker))
+        return self._weights("pull", token, worker)
 
     def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        return self._weights(self._actor.push.remote(token, worker, push))
+        return self._weights("push", token, worker, push)
 
     def leave(self, token: object, worker: WorkerId) -> None:
-        with suppress(RayActorError):
-            ray.get(self._actor.leave.remote(token, worker))
+        with suppress(CallError):
+            self._process.call("leave", token, worker).result()
 
-    def _weights(self, asked: Any) -> NDArray[np.float32] | None:
-        with suppress(RayActorError):
-            weights: NDArray[np.float32] | None = ray.get(asked)
+    def _weights(self, method: str, *arguments: object) -> NDArray[np.float32] | None:
+        with suppress(CallError):
+            # It waits for other workers, for as long as they take.
+            weights: NDArray[np.float32] | None = self._process.call(method, *arguments).result()
             return weights
         return None

@@ -1,33 +1,58 @@
 """Processes of one training, its parameter server and workers: started, run and supervised."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
-import ray
-from ray.exceptions import RayError
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
-from ekya.fleet.run.training.processes import NoProcessError, ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
 from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
-from ekya.runtime.actor_errors import in_words
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
 SILENT_S = 60.0
 """A process that does not answer a heartbeat for this long counts as dead."""
+
+_SILENT = f"no answer for {SILENT_S:g} s"
+
+
+class NoProcessError(Exception):
+    """A node provides no process; the message says why, in one line."""
+
+
+class ProcessSource(Protocol):
+    """Source of the processes of trainings, which are ``TrainingActor``s."""
+
+    def take(self, node: FleetNode) -> Handle:
+        """Returns a process on a node; it may not have started yet, and errors appear in calls to it.
+
+        Raises:
+            NoProcessError: there is none for this training.
+        """
+
+    def give_back(self, node: FleetNode, process: Handle) -> None:
+        """Takes back a live process that is not used any more."""
+
+    def is_there(self, machine_id: str) -> bool:
+        """Returns whether the machine is alive under this id."""
+
+    def close(self) -> None:
+        """Ends all idle processes."""
 
 
 class Ledger(Protocol):
@@ -85,10 +110,10 @@ class _Member:
 
     on: FleetNode
     worker: WorkerId | None
-    actor: Any
+    process: Handle
     has: Positions
     set_to: tuple[LessonPlan, Shard | None, int] | None = None
-    ping: Any = None
+    ping: Future[Any] | None = None
     pinged_s: float = 0.0
 
     @property
@@ -111,7 +136,8 @@ class Crew:
     ) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
         self._members: dict[WorkerId | None, _Member] = {}
-        self._start = ray.put(material.task.start)
+        # Of epochs: a process that was given back never answers with another training's checkpoint.
+        self._token = uuid4().hex
         self._assembled = 0
         # One process is both the parameter server and the only worker.
         self._alone = False
@@ -139,13 +165,13 @@ class Crew:
         places: dict[WorkerId | None, FleetNode] = {worker: nodes[worker.node] for worker in shards}
         places[None] = nodes[server]
         for who, member in list(self._members.items()):
-            if who not in places or places[who].ray_node_id != member.on.ray_node_id:
+            if who not in places or places[who].machine_id != member.on.machine_id:
                 self._give_back([self._members.pop(who)])
         for who, node in places.items():
             if who not in self._members:
                 others = list(self._members.values()) if alone else []
-                actor = others[0].actor if others else self._take(node, who)
-                self._members[who] = _Member(node, who, actor, np.zeros(0, np.int64))
+                process = others[0].process if others else self._take(node, who)
+                self._members[who] = _Member(node, who, process, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
         # One process has one share, which the server attaches.
         begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
@@ -159,7 +185,7 @@ class Crew:
         if snapshot is not None:
             self._ledger.sent(self._material.task.home, server, Kind.CHECKPOINT, len(snapshot))
         member = self._members[None]
-        restored = self._gather({member: member.actor.restore.remote(snapshot)})
+        restored = self._gather({member: member.process.call("restore", snapshot)})
         return float(restored[member])
 
     def run_epoch(
@@ -180,18 +206,18 @@ class Crew:
         """
         server = self._members[None]
         workers = {who: member for who, member in self._members.items() if who is not None}
-        token = (self._assembled, epoch)
-        self._gather({server: server.actor.begin_epoch.remote(token, tuple(sorted(workers)))})
+        token = (self._token, self._assembled, epoch)
+        self._gather({server: server.process.call("begin_epoch", token, tuple(sorted(workers)))})
         asked = {
-            member: member.actor.run_epoch.remote(server.actor, token, epoch) for member in workers.values()
+            member: member.process.call("run_epoch", server.process, token, epoch)
+            for member in workers.values()
         }
         told: dict[_Member, EpochWork] = {}
         try:
             self._gather(asked, told, interrupted)
             if interrupted():
                 return None
-            ended, snapshot = server.actor.end_epoch.remote(above)
-            end: EpochEnd = self._gather({server: ended})[server]
+            end: EpochEnd = self._gather({server: server.process.call("end_epoch", above)})[server]
         finally:
             self._tell_work(server, {who: told[member] for who, member in workers.items() if member in told})
         result = end.result
@@ -201,21 +227,21 @@ class Crew:
             server.node,
             result.epoch,
             result.validation_accuracy,
-            lambda: bytes(ray.get(snapshot, timeout=SILENT_S)),
+            lambda: bytes(server.process.call("snapshot", token).result(SILENT_S)),
         )
 
     def pids(self) -> dict[tuple[NodeName, str], int]:
         """Returns the process ids by node and role, as in ``Dead.what``."""
         pids = {}
         for member in list(self._members.values()):
-            with suppress(RayError):
+            with suppress(CallError, TimeoutError):
                 what = Dead(member.on, member.worker, "").what
-                pids[member.node, what] = ray.get(member.actor.pid.remote(), timeout=SILENT_S)
+                pids[member.node, what] = member.process.call("pid").result(SILENT_S)
         return pids
 
-    def node_is_there(self, node: str) -> bool:
-        """Returns whether the node is alive, so that another attempt makes sense."""
-        return self._processes.is_there(node)
+    def is_there(self, machine_id: str) -> bool:
+        """Returns whether the machine is alive, so that another attempt makes sense."""
+        return self._processes.is_there(machine_id)
 
     def release(self) -> None:
         """Gives all processes back for other trainings."""
@@ -225,10 +251,10 @@ class Crew:
     def end(self) -> None:
         """Ends all processes, also busy ones."""
         for member in self._members.values():
-            self._processes.end(member.actor)
+            member.process.end()
         self._members.clear()
 
-    def _take(self, node: FleetNode, who: WorkerId | None) -> Any:
+    def _take(self, node: FleetNode, who: WorkerId | None) -> Handle:
         try:
             return self._processes.take(node)
         except NoProcessError as error:
@@ -236,35 +262,36 @@ class Crew:
 
     def _give_back(self, members: Iterable[_Member]) -> None:
         """Gives each process back once, also one with two roles."""
-        for actor, on in {member.actor: member.on for member in members}.items():
-            self._processes.give_back(on, actor)
+        for process, on in {member.process: member.on for member in members}.items():
+            self._processes.give_back(on, process)
 
     def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
         """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
-            with suppress(RayError):
-                exchanged = ray.get(server.actor.exchanged.remote(), timeout=SILENT_S)
+            with suppress(CallError, TimeoutError):
+                exchanged = server.process.call("exchanged").result(SILENT_S)
         for who, (pushed, pulled) in exchanged.items():
             self._ledger.sent(who.node, server.node, Kind.PUSHED, pushed)
             self._ledger.sent(server.node, who.node, Kind.PULLED, pulled)
         for who, work in told.items():
             self._ledger.did(who, work)
 
-    def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Any]:
+    def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Future[Any] | None]:
         member = self._members[None]
         if member.set_to == (plan, None, share_milli):
             return member, None
+        start, validation = self._material.task.start, self._material.validation
         if member.set_to is None:
-            home, validation = self._material.task.home, self._material.validation.labelled
-            self._ledger.sent(home, member.node, Kind.MODEL, len(self._material.task.start))
-            self._ledger.sent(home, member.node, Kind.DATA, validation.nbytes)
+            home = self._material.task.home
+            self._ledger.sent(home, member.node, Kind.MODEL, len(start))
+            self._ledger.sent(home, member.node, Kind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
-        return member, member.actor.serve.remote(self._start, plan, self._material.validation, share_milli)
+        return member, member.process.call("serve", start, plan, validation, share_milli)
 
     def _begin_worker(
         self, worker: WorkerId, number: int, plan: LessonPlan, shard: Shard, share_milli: int
-    ) -> tuple[_Member, Any]:
+    ) -> tuple[_Member, Future[Any] | None]:
         member = self._members[worker]
         anew = member.set_to is None
         if not anew and member.set_to == (plan, shard, share_milli):
@@ -277,10 +304,11 @@ class Crew:
         for origin, count in self._material.sent(missing).items():
             self._ledger.sent(origin, member.node, Kind.DATA, count)
         member.has, member.set_to = np.union1d(member.has, missing), (plan, shard, share_milli)
-        told = member.actor.work.remote(
+        told = member.process.call(
+            "work",
             worker,
             number,
-            self._start,
+            self._material.task.start,
             plan,
             self._material.epochs(plan),
             shard,
@@ -292,14 +320,14 @@ class Crew:
 
     def _gather(
         self,
-        asked: Mapping[_Member, Any],
+        asked: Mapping[_Member, Future[Any]],
         answers: dict[_Member, Any] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> dict[_Member, Any]:
         """Collects the replies; in an epoch that is interrupted they come soon.
 
         Args:
-            asked: reference to each reply.
+            asked: future of each reply.
             answers: receives the replies, also those before an error.
             interrupted: polled.
 
@@ -308,29 +336,31 @@ class Crew:
             UserError: a process found invalid input.
         """
         answers = {} if answers is None else answers
-        open_ = {reference: member for member, reference in asked.items()}
+        open_ = {told: member for member, told in asked.items()}
         dead: dict[_Member, str] = {}
         aborted = False
         while open_ and not dead:
-            ready, _ = ray.wait(list(open_), timeout=_LOOK_S)
-            for reference in ready:
-                member = open_.pop(reference)
+            ready, _ = wait(open_, _LOOK_S, FIRST_COMPLETED)
+            for told in ready:
+                member = open_.pop(told)
                 try:
-                    answers[member] = ray.get(reference)
-                except RayError as error:
-                    _raise_complaint(error)
+                    answers[member] = told.result()
+                except CallError as error:
                     dead |= self._dead(member, error)
             dead |= self._silent()
             if not aborted and interrupted():
                 aborted = True
-                self._members[None].actor.abort.remote()
+                open_ |= self._abort()
         if dead:
-            self._bury(dead)
+            for member in dead:
+                del self._members[member.worker]
+                member.process.end()
+            open_ |= self._abort()
             # The epoch is aborted, so the survivors end within a step.
-            ended, _ = ray.wait(list(open_), num_returns=len(open_), timeout=SILENT_S) if open_ else ([], [])
-            for reference in ended:
-                with suppress(RayError):
-                    answers[open_[reference]] = ray.get(reference)
+            ended, _ = wait([told for told, member in open_.items() if member not in dead], SILENT_S)
+            for told in ended:
+                with suppress(CallError, UserError):
+                    answers[open_[told]] = told.result()
             raise CrewLostError([Dead(one.on, one.worker, reason) for one, reason in dead.items()])
         return answers
 
@@ -339,36 +369,29 @@ class Crew:
         now_s = time.monotonic()
         silent = {}
         for member in self._members.values():
-            if member.ping is None or ray.wait([member.ping], timeout=0)[0]:
+            if member.ping is None or member.ping.done():
                 if now_s - member.pinged_s > _PING_EVERY_S:
-                    member.ping, member.pinged_s = member.actor.pid.remote(), now_s
+                    member.ping, member.pinged_s = member.process.call("pid"), now_s
             elif now_s - member.pinged_s > SILENT_S:
-                silent[member] = f"no answer for {SILENT_S:g} s"
+                silent[member] = _SILENT
         return silent
 
-    def _dead(self, suspect: _Member, error: RayError) -> dict[_Member, str]:
+    def _dead(self, suspect: _Member, error: CallError) -> dict[_Member, str]:
         """Returns which members are dead after an error in a reply, with the reasons."""
-        pings = {member: member.actor.pid.remote() for member in self._members.values()}
-        ray.wait(list(pings.values()), num_returns=len(pings), timeout=SILENT_S)
+        pings = {member: member.process.call("pid") for member in self._members.values()}
+        wait(pings.values(), SILENT_S)
         dead = {}
         for member, ping in pings.items():
             try:
-                ray.get(ping, timeout=0)
-            except RayError as gone:
-                dead[member] = in_words(gone)
+                ping.result(0)
+            except CallError as gone:
+                dead[member] = str(gone)
+            except TimeoutError:
+                dead[member] = _SILENT
         # All processes are alive, so the suspect failed at its task.
-        return dead or {suspect: in_words(error)}
+        return dead or {suspect: str(error)}
 
-    def _bury(self, dead: Collection[_Member]) -> None:
-        for member in dead:
-            del self._members[member.worker]
-            self._processes.end(member.actor)
-        if None in self._members:
-            self._members[None].actor.abort.remote()
-
-
-def _raise_complaint(error: RayError) -> None:
-    """Raises an error that the user can correct; returns on any other."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, UserError):
-        raise UserError(str(cause)) from error
+    def _abort(self) -> dict[Future[Any], _Member]:
+        """Aborts the epoch; the reply is to be awaited, so that no later epoch is meant."""
+        server = self._members.get(None)
+        return {} if server is None else {server.process.call("abort"): server}

@@ -13,7 +13,7 @@ def works_at_home(
 ) -> bool:
     """Returns whether the only worker is on the parameter server's node, so that one process can be both."""
     return len(shards) == 1 and all(
-        nodes[worker.node].ray_node_id == nodes[server].ray_node_id for worker in shards
+        nodes[worker.node].machine_id == nodes[server].machine_id for worker in shards
     )
 
 

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ray.exceptions import RayError
-
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training.messages import ALWAYS
-from ekya.runtime.actor_errors import in_words
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +21,7 @@ class CheckpointThere:
         node: its location.
         epochs: number of epochs that it contains.
         accuracy: on the validation crops.
-        fetch: returns its data; raises RayError where it is lost.
+        fetch: returns its data; raises CallError or TimeoutError where it is lost.
     """
 
     node: NodeName
@@ -164,8 +162,9 @@ class Homecoming:
                 return
         try:
             data = there.fetch()
-        except RayError as error:
-            _LOG.warning("the checkpoint after epoch %d is lost: %s", there.epochs, in_words(error))
+        except (CallError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            _LOG.warning("the checkpoint after epoch %d is lost: %s", there.epochs, why)
             with self._changed:
                 self._newest_there = _unless(there, self._newest_there)
                 self._best_there = _unless(there, self._best_there)

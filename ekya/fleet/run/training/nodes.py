@@ -27,6 +27,6 @@ class KnownNodes:
         with self._lock:
             self._nodes = {**self._nodes, node.name: node}
 
-    def which(self, ray_nodes: Collection[str]) -> frozenset[NodeName]:
-        """Returns the names of the nodes that have these Ray node ids now."""
-        return frozenset(name for name, node in self._nodes.items() if node.ray_node_id in ray_nodes)
+    def which(self, machine_ids: Collection[str]) -> frozenset[NodeName]:
+        """Returns the names of the nodes that have these machine ids now."""
+        return frozenset(name for name, node in self._nodes.items() if node.machine_id in machine_ids)

@@ -25,14 +25,14 @@ class FleetNode:
 
     Attributes:
         name, site: as policies know them.
-        ray_node_id: in hexadecimal digits; a machine that comes back has another.
+        machine_id: identifies the machine's present life; one that comes back has another.
         share_milli: of the machine, for a training.
         gpu: index of its GPU, from 0.
     """
 
     name: NodeName
     site: SiteName
-    ray_node_id: str
+    machine_id: str
     share_milli: int
     gpu: int = 0
 
@@ -212,7 +212,10 @@ class TrainingHandle(Protocol):
         """
 
     def stop(self) -> None:
-        """Ends the training within a step; the best epoch so far remains its result."""
+        """Ends the training within a step, or as soon as a checkpoint is home where there is none yet.
+
+        The best epoch at home remains its result.
+        """
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end, at most for the timeout; returns whether the training has ended."""
@@ -233,7 +236,7 @@ class FleetTrainer(Protocol):
     """Runs trainings on the nodes of a fleet."""
 
     def start(self, task: TrainingTask, assignment: Assignment) -> TrainingHandle:
-        """Begins a training; its actors start in the background.
+        """Begins a training; its processes start in the background.
 
         Raises:
             UserError: the assignment names a node that does not exist, or assigns no work.

@@ -32,6 +32,15 @@ class EpochEnd:
     kept: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """Snapshot of the epoch with this token."""
+
+    token: object
+    accuracy: float
+    data: bytes
+
+
 class ParameterServer:
     """Thread-safe parameter server; a worker must not call ``push`` or ``pull`` concurrently.
 
@@ -44,6 +53,8 @@ class ParameterServer:
         self._changed = threading.Condition()
         self._epoch: object = None
         self._exchanged: dict[WorkerId, tuple[int, int]] = {}
+        # The best and the newest, which may be the same.
+        self._kept: tuple[_Kept, ...] = ()
 
     def restore(self, snapshot: bytes | None) -> float:
         """Restores a snapshot, or the start model; returns the validation accuracy.
@@ -53,6 +64,7 @@ class ParameterServer:
         """
         with self._changed:
             self._end()
+            self._kept = ()
             return self._updates.restore(snapshot)
 
     def begin_epoch(self, token: object, workers: Collection[WorkerId]) -> None:
@@ -121,13 +133,30 @@ class ParameterServer:
         with self._changed:
             self._end()
 
-    def end_epoch(self, above: float = ALWAYS) -> tuple[EpochEnd, bytes | None]:
-        """Ends the epoch, as in ``Updates``. Every worker has pushed its last gradient."""
+    def end_epoch(self, above: float = ALWAYS) -> EpochEnd:
+        """Ends the epoch, as in ``Updates``, and keeps its snapshot. All workers have pushed their last."""
         with self._changed:
             result, snapshot = self._updates.end_epoch(above)
+            if snapshot is not None:
+                newest = _Kept(self._epoch, result.validation_accuracy, snapshot)
+                # Of equals the later is the best, as in ``Homecoming``.
+                best = max((newest, *self._kept[:1]), key=lambda kept: kept.accuracy)
+                self._kept = (best, newest)
             self._epoch = None
             gate = self._updates.gate
-            return EpochEnd(result, gate.version, gate.stalest, snapshot is not None), snapshot
+            return EpochEnd(result, gate.version, gate.stalest, snapshot is not None)
+
+    def snapshot(self, token: object) -> bytes:
+        """Returns the snapshot of an epoch since the last ``restore``, if it is the newest or the best.
+
+        Raises:
+            LookupError: it is not kept.
+        """
+        # Without the lock, which the next epoch's validation holds: meanwhile it might be dropped.
+        for kept in self._kept:
+            if kept.token == token:
+                return kept.data
+        raise LookupError("a newer checkpoint has taken its place")
 
     def _end(self) -> None:
         self._epoch = None

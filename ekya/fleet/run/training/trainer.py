@@ -11,13 +11,12 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.policy.strikes import Strikes
-from ekya.fleet.run.training.crew import Crew, CrewLostError
+from ekya.fleet.run.training.crew import Crew, CrewLostError, ProcessSource
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
 from ekya.fleet.run.training.nodes import KnownNodes
-from ekya.fleet.run.training.processes import ProcessSource
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
@@ -39,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RayFleetTrainer:
-    """Trains on the nodes of a Ray cluster that this process is connected to. A ``FleetTrainer``.
+    """Trains on nodes whose processes come from a source. A ``FleetTrainer``.
 
     Args:
         nodes: that assignments may name.
@@ -51,15 +50,15 @@ class RayFleetTrainer:
         self._processes = processes
 
     def know(self, node: FleetNode) -> None:
-        """Adds a node, or updates one that has another share or has come back as another Ray node.
+        """Adds a node, or updates one that has another share or has come back as another machine.
 
         A training under way uses it from its next move or failure on. If the node was excluded there, it may
-        take part again as another Ray node, but not with only another share.
+        take part again as another machine, but not with only another share.
         """
         self._nodes.know(node)
 
     def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
-        """Begins a training; its actors start in the background.
+        """Begins a training; its processes start in the background.
 
         Raises:
             UserError: the assignment names a node that does not exist, or assigns no work.
@@ -137,7 +136,7 @@ class Training:
             self._lock.notify_all()
 
     def stop(self) -> None:
-        """Ends the training within a step."""
+        """Ends the training within a step, or as soon as a checkpoint is home where there is none yet."""
         with self._lock:
             self._stopped.set()
             self._lock.notify_all()
@@ -217,6 +216,8 @@ class Training:
                 setting = self._standing(setting)
                 continue
             if self._stopped.is_set():
+                if self._checkpoints.best is None:  # Its only ones are lost as soon as the processes rest.
+                    self._checkpoints.wait_home()
                 break
             self._go_back()
             if self._next is None:
@@ -317,11 +318,11 @@ class Training:
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
-            node = dead.on.ray_node_id
-            there = self._crew.node_is_there(node)
-            self._strikes = self._strikes.struck(node) if there else self._strikes.lost(node)
+            machine_id = dead.on.machine_id
+            there = self._crew.is_there(machine_id)
+            self._strikes = self._strikes.struck(machine_id) if there else self._strikes.lost(machine_id)
             epoch = len(self.poll().epochs) + 1
-            failure = Failure(dead.node, dead.what, epoch, dead.reason, node in self._strikes.out)
+            failure = Failure(dead.node, dead.what, epoch, dead.reason, machine_id in self._strikes.out)
             self._note(partial(_with_failure, failure))
 
     def _note_epoch(self, end: EpochEnd, took_s: float) -> None:

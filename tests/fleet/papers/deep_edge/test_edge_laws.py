@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, PI, SERVERS, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import MEM_LIMIT, NANO, PARAMETER_SERVERS, PI, TX2, WORKERS
 from ekya.fleet.policy.places import NodeState
 
-SERVER = SERVERS[PI]
+SERVER = PARAMETER_SERVERS[PI]
 CLUSTER = (TX2, NANO, NANO, NANO)
 
 
@@ -103,6 +103,6 @@ def test_an_application_takes_longer_on_a_busier_machine(worker, state, more) ->
 
 
 def test_a_server_is_busier_with_more_workers() -> None:
-    one, three = (laws.server_after(SERVER, SERVER.rest, [(1.5, 0.5)] * count) for count in (1, 3))
+    one, three = (laws.after_updates(SERVER, SERVER.rest, [(1.5, 0.5)] * count) for count in (1, 3))
     assert three.cpu > one.cpu
     assert three.mem > one.mem

@@ -3,8 +3,8 @@
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import testbed
 from ekya.fleet.papers.deep_edge.devices import PI
-from ekya.fleet.papers.deep_edge.testbed import judged_server
-from ekya.fleet.papers.deep_edge.workload import POINTS, server_points
+from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server
+from ekya.fleet.papers.deep_edge.workload import POINTS, pi_points
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 
 
@@ -19,7 +19,7 @@ def test_deciders_fit_their_models_once_and_report_progress(monkeypatch) -> None
 
 
 def test_the_server_has_two_functions() -> None:
-    rows = judged_server(*split(server_points(80)))
+    rows = judged_parameter_server(*split(pi_points(80)))
     assert [(row.kind, row.function, row.test) for row in rows] == [
         (PI, "EstState cpu", 13),
         (PI, "EstState mem", 13),

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from ekya.fleet.papers.deep_edge import laws
-from ekya.fleet.papers.deep_edge.devices import NANO, PI, SERVERS, TX2, WORKERS
+from ekya.fleet.papers.deep_edge.devices import NANO, PARAMETER_SERVERS, PI, TX2, WORKERS
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
     SEEDS,
     edge_experiment,
+    pi_points,
     profile_points,
-    server_points,
 )
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.protocol import ON_EVENTS
@@ -64,7 +64,7 @@ def test_data_points_are_the_laws_but_for_noise() -> None:
     assert 0.005 < np.std(found) < 0.06
     assert {len(point.batches) for point in points} == {1, 2, 3, 4}
     assert all(point.batches[0] == point.batch and point.after.mem <= 1 for point in points)
-    assert {len(point.batches) for point in server_points(50)} == {1, 2, 3, 4}
+    assert {len(point.batches) for point in pi_points(50)} == {1, 2, 3, 4}
 
 
 def test_held_back_points_say_to_which_share() -> None:
@@ -82,7 +82,7 @@ def test_an_epoch_is_as_long_as_its_slowest_workers_whole_steps() -> None:
         state = experiment.truth[name]
         computing_s = batch * laws.compute_s(worker, state, batch)
         steps.append((computing_s, laws.state_after(worker, state, batch).cpu))
-    updating_s = laws.update_s(SERVERS[PI], experiment.truth["server"].cpu, steps)[1]
+    updating_s = laws.update_s(PARAMETER_SERVERS[PI], experiment.truth["server"].cpu, steps)[1]
     last_s = 7 * laws.compute_s(WORKERS[NANO], experiment.truth[slow], 7) + updating_s
     epoch_s = 231 * (steps[1][0] + updating_s) + last_s
     assert record.ended_us / 1e6 == pytest.approx(3 * epoch_s, abs=1e-5)

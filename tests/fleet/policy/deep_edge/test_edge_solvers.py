@@ -33,8 +33,8 @@ class Hand:
     def compute_s(self, worker):
         return float(worker.kind) * (1 + worker.state.cpu) / (worker.share_milli / 1000)
 
-    def update_s(self, workers, server):
-        return [self.each_s * len(workers) * (1 + server.cpu)] * len(workers)
+    def update_s(self, workers, parameter_server):
+        return [self.each_s * len(workers) * (1 + parameter_server.cpu)] * len(workers)
 
     def state_after(self, worker):
         cpu = worker.state.cpu + 0.4 * worker.share_milli / 1000
@@ -100,7 +100,7 @@ def test_the_paper_only_ever_removes_the_slowest_and_ours_looks_at_each() -> Non
     """A worker with little memory pushes often, which costs the others more than it contributes."""
 
     class Pushy(Hand):
-        def update_s(self, workers, server):
+        def update_s(self, workers, parameter_server):
             pushes = sum(1 / worker.batch for worker in workers)
             return [15.0 * pushes] * len(workers)
 

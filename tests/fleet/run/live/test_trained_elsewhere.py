@@ -16,6 +16,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
+from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
@@ -127,10 +128,11 @@ class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self):
-        self.exchange, self.moved_since = Exchange(), []
+        self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours()
+        neighbours.meet({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
         self.awaits = TrainedElsewhere(
             HOME,
-            {HOME: "h", EAST: "e", WEST: "w"},
+            neighbours,
             None,
             self.exchange,
             lambda *told: self.moved_since.append(told),
@@ -172,7 +174,7 @@ def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are
     (assignment,) = handle.assignments
     assert ([part.node for part in assignment.parts], assignment.parameter_server) == ([AT_EAST], AT_EAST)
     node = town.trainer.nodes[AT_EAST]
-    assert (node.site, node.ray_node_id, node.share_milli) == (EAST, "e", 300)
+    assert (node.site, node.machine_id, node.share_milli) == (EAST, "east's process", 300)
     assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
 
 

@@ -1,60 +1,71 @@
-"""Servers that end, die, report errors or are stopped, as the watching process handles them."""
+"""Servers that end, die, are cut off, report errors or are stopped, as the watching process handles them."""
 
 import threading
 import time
 
 import pytest
-from threads_for_actors import Actor, Ray
+from by_hand import ByHand
 
 from ekya.core.errors import UserError
+from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live import live_servers
+from ekya.fleet.run.live.live_servers import LiveRun, LiveServers, collect_folder
+from ekya.fleet.run.live.orders import Opened, RunState
 from ekya.fleet.run.servers import ServerDeath
+from ekya.fleet.run.servers_folder import ServersFolder
 
 NORTH, SOUTH = SiteName("north"), SiteName("south")
 PATIENCE_S = 10.0
+ENDS_US = 60_000_000
+COORDINATOR = "where the coordinator is reached"
 
 
 class Server:
     """A server whose run ends when the test says so, or when it is stopped.
 
     Attributes:
-        wrong: error raised before it is ready.
-        breaks: error raised instead of returning a summary.
+        wrong: error of the user found before it is ready.
+        breaks: outcome instead of a summary.
     """
 
-    def __init__(self, wrong=None, breaks=None):
-        self.wrong, self.breaks = wrong, breaks
-        self.ready, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
-        self.began_ns, self.died = None, []
+    def __init__(self, wrong="", breaks=None, ends_us=ENDS_US):
+        self.wrong, self.breaks, self.ends_us = wrong, breaks, ends_us
+        self.ready, self.over = threading.Event(), threading.Event()
+        self.ready.set()
+        self.lead_us, self.died, self.met = None, [], []
 
-    def run(self):
-        try:
-            if self.wrong is not None:
-                raise self.wrong
-            self.ready.set()
-            assert self.go.wait(PATIENCE_S)
-            assert self.over.wait(PATIENCE_S)
-        finally:
-            self.ready.set()
-        if self.breaks is not None:
-            raise self.breaks
-        return {"summary": True}
+    def state(self):
+        if self.wrong:
+            return RunState("failed", 0, self.ends_us, self.wrong, by_user=True)
+        if self.lead_us is None:
+            return RunState("ready", 0, self.ends_us)
+        if not self.over.is_set():
+            return RunState("running", 1, self.ends_us)
+        return self.breaks or RunState("ended", 2, self.ends_us)
 
     def wait_ready(self):
         assert self.ready.wait(PATIENCE_S)
-        return self.wrong is None
+        return self.state()
 
-    def begin(self, lead_ns, servers):
-        self.began_ns = lead_ns
-        self.go.set()
+    def meet(self, neighbours, coordinator):
+        self.met.append((sorted(neighbours), coordinator))
+
+    def begin(self, lead_us):
+        self.lead_us = lead_us
 
     def stop(self):
-        self.go.set()
+        self.lead_us = self.lead_us or 0
         self.over.set()
 
     def other_died(self, site):
         self.died.append(site)
+
+    def summary(self):
+        return {"summary": True}
+
+    def files(self):
+        return {}
 
 
 class Coordinator:
@@ -70,13 +81,30 @@ class Coordinator:
     def died(self, site, at_us):
         self.heard.append(("died", site))
 
+    def ready(self):
+        pass
+
     def tick(self, now_us):
         self.ticks_us.append(now_us)
 
 
-class Nodes:
+class Site:
     def __init__(self):
-        self.failed = []
+        self.forgotten = []
+
+    def forget(self, run):
+        self.forgotten.append(run)
+
+
+class Sites:
+    """Two sites; those in ``ended`` are processes of this machine that have ended."""
+
+    def __init__(self):
+        self.handles = {NORTH: ByHand(Site()), SOUTH: ByHand(Site())}
+        self.ended, self.failed = set(), []
+
+    def has_died(self, site):
+        return site in self.ended
 
     def fail(self, site):
         self.failed.append(site)
@@ -84,19 +112,26 @@ class Nodes:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(live_servers, "ray", Ray)
     monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
-    monkeypatch.setattr(live_servers, "LEAD_NS", 1_000_000)
+    monkeypatch.setattr(live_servers, "LEAD_US", 1000)
+    monkeypatch.setattr(live_servers, "AWAY_S", 0.3)
+    monkeypatch.setattr(live_servers, "WAITED_S", 0.1)
+    monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
 
 
 class Town:
-    def __init__(self, north, south, failures=(), watch=lambda site, now_us: None):
+    def __init__(self, folder, north, south):
         self.servers = {NORTH: north, SOUTH: south}
-        self.actors = {site: Actor(server) for site, server in self.servers.items()}
-        self.coordinator, self.nodes = Coordinator(), Nodes()
-        self.watched = live_servers._Watched(
-            self.actors, Actor(self.coordinator, 1), self.nodes, list(failures), watch
-        )
+        self.handles = {site: ByHand(server) for site, server in self.servers.items()}
+        self.coordinator, self.sites = Coordinator(), Sites()
+        self.reached = ByHand(self.coordinator, 1)
+        opened = {site: Opened(handle, f"machine of {site}") for site, handle in self.handles.items()}
+        live = LiveRun("abc", "net", 0, Links(), {NORTH: "n:1", SOUTH: "s:1"})
+        self.live = LiveServers(ServersFolder(folder), live, self.reached, self.sites, opened)
+
+    def run(self, failures=(), progress=lambda site, now_us, ends_us: None):
+        self.live.begin(COORDINATOR)
+        return self.live.watch(failures, progress)
 
     def heard(self, count):
         ends_s = time.monotonic() + PATIENCE_S
@@ -106,143 +141,214 @@ class Town:
         return self.coordinator.heard
 
 
+@pytest.fixture
+def town(tmp_path):
+    return lambda north, south: Town(tmp_path, north, south)
+
+
 def after(seconds, act):
     timer = threading.Timer(seconds, act)
     timer.start()
     return timer
 
 
-def test_all_begin_at_one_moment_and_leave_when_they_have_ended() -> None:
+def test_all_meet_begin_at_one_moment_and_leave_when_they_have_ended(town) -> None:
     north, south = Server(), Server()
-    town = Town(north, south)
+    both = town(north, south)
     north.over.set()
     south.over.set()
-    ran = town.watched.run()
+    ran = both.run()
     assert ran.summaries == {NORTH: {"summary": True}, SOUTH: {"summary": True}}
-    assert north.began_ns is not None
-    assert north.began_ns == south.began_ns
-    heard = town.heard(4)
+    assert north.lead_us == south.lead_us == 1000
+    assert north.met == south.met == [([NORTH, SOUTH], COORDINATOR)]
+    heard = both.heard(4)
     assert heard[:2] == [("join", NORTH), ("join", SOUTH)]
     assert sorted(heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
+    assert all(site.kept.forgotten == ["abc"] for site in both.sites.handles.values())
 
 
-def test_a_server_that_dies_takes_nobody_along_and_all_others_hear_of_it() -> None:
-    north, south = Server(), Server()
-    town = Town(north, south)
-    after(0.1, town.actors[SOUTH].die)
-    after(0.3, north.over.set)
-    ran = town.watched.run()
+def test_a_server_that_does_not_answer_takes_nobody_along_and_all_others_hear_of_it(town) -> None:
+    north, south = Server(), Server(ends_us=300_000)
+    both = town(north, south)
+    after(0.1, both.handles[SOUTH].die)
+    after(0.8, north.over.set)
+    ran = both.run()
     assert list(ran.summaries) == [NORTH]
     assert 0.0 < ran.died_s[SOUTH] < PATIENCE_S
-    assert sorted(town.heard(4)[2:]) == [("died", SOUTH), ("leave", NORTH)]
+    assert ran.away_s == []
+    assert sorted(both.heard(4)[2:]) == [("died", SOUTH), ("leave", NORTH)]
     assert north.died == [SOUTH]
 
 
-@pytest.mark.parametrize("breaks", [KeyError("a mistake of ours"), UserError("disk: is full")])
-def test_a_run_that_breaks_is_a_server_that_died(breaks) -> None:
-    north, south = Server(), Server(breaks=breaks)
-    south.over.set()
-    town = Town(north, south)
-    after(0.2, north.over.set)
-    ran = town.watched.run()
+def test_one_that_is_cut_off_and_reached_again_takes_part_again(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    after(0.1, both.handles[SOUTH].die)
+    after(0.9, lambda: both.handles[SOUTH].begin_again(south))
+    after(1.3, north.over.set)
+    after(1.3, south.over.set)
+    ran = both.run()
+    assert sorted(ran.summaries) == [NORTH, SOUTH]
+    assert ran.died_s == {}
+    ((site, begin_s, end_s),) = ran.away_s
+    assert site == SOUTH
+    assert 0.1 < begin_s < end_s < PATIENCE_S
+    assert both.heard(6)[2:4] == [("died", SOUTH), ("join", SOUTH)]
+
+
+def test_one_that_is_cut_off_is_waited_for_until_it_should_have_ended(town) -> None:
+    north, south = Server(), Server(ends_us=1_000_000)
+    both = town(north, south)
+    north.over.set()
+    both.live.begin(COORDINATOR)
+    both.handles[SOUTH].die()
+    began_s = time.monotonic()
+    ran = both.live.watch((), lambda *_: None)
+    assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
+    assert 0.9 < time.monotonic() - began_s < PATIENCE_S
+
+
+def test_a_process_of_this_machine_that_has_ended_is_not_waited_for(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    after(0.1, lambda: both.sites.ended.add(SOUTH))
+    after(0.3, north.over.set)
+    ran = both.run()
     assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
 
 
-def test_what_nobody_survived_is_told_to_the_user() -> None:
-    north, south = Server(breaks=UserError("disk: is full")), Server(breaks=UserError("disk: is full"))
+@pytest.mark.parametrize("by_user", [True, False])
+def test_a_run_that_breaks_is_a_server_that_died(by_user, town) -> None:
+    north = Server()
+    south = Server(breaks=RunState("failed", 5, ENDS_US, "disk: is full", by_user))
+    south.over.set()
+    both = town(north, south)
+    after(0.2, north.over.set)
+    ran = both.run()
+    assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
+
+
+def test_what_nobody_survived_is_told_to_the_user(town) -> None:
+    full = RunState("failed", 5, ENDS_US, "disk: is full", by_user=True)
+    north, south = Server(breaks=full), Server(breaks=full)
     north.over.set()
     south.over.set()
     with pytest.raises(UserError, match="disk: is full"):
-        Town(north, south).watched.run()
+        town(north, south).run()
 
 
-def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins() -> None:
-    north, south = Server(), Server(wrong=UserError("cam-1: no such file"))
-    town = Town(north, south)
-    with pytest.raises(UserError, match="cam-1: no such file"):
-        town.watched.run()
-    assert north.began_ns is None
-    north.stop()
+def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins(town) -> None:
+    north, south = Server(), Server(wrong="cam-1: no such file")
+    both = town(north, south)
+    with pytest.raises(UserError, match="south: cam-1: no such file"):
+        both.run()
+    assert both.coordinator.heard == []
+    assert north.over.wait(PATIENCE_S), "it was stopped"
 
 
-def test_a_server_that_dies_before_the_beginning_is_missed_by_nobody() -> None:
+def test_a_server_that_dies_before_the_beginning_is_missed_by_nobody(town) -> None:
     north, south = Server(), Server()
-    town = Town(north, south)
-    south.ready = threading.Event()
-    town.actors[SOUTH].die()
+    both = town(north, south)
+    both.handles[SOUTH].die()
     north.over.set()
-    ran = town.watched.run()
+    ran = both.run()
     assert (list(ran.summaries), ran.died_s) == ([NORTH], {SOUTH: 0.0})
-    assert town.heard(2) == [("join", NORTH), ("leave", NORTH)]
+    assert [one for one in both.heard(3) if one[0] != "died"] == [("join", NORTH), ("leave", NORTH)]
 
 
-def test_the_node_of_a_server_that_is_to_fail_fails_once() -> None:
-    north, south = Server(), Server()
-    failures = [ServerDeath(SOUTH, 10_000), ServerDeath(SOUTH, 300_000)]
-    town = Town(north, south, failures)
-    after(0.1, town.actors[SOUTH].die)
+def test_a_site_that_is_to_fail_fails_once(town) -> None:
+    north, south = Server(), Server(ends_us=100_000)
+    both = town(north, south)
+    after(0.1, lambda: both.sites.ended.add(SOUTH))
     after(0.6, north.over.set)
-    town.watched.run()
-    assert town.nodes.failed == [SOUTH]
+    both.run([ServerDeath(SOUTH, 300_000), ServerDeath(SOUTH, 10_000)])
+    assert both.sites.failed == [SOUTH]
 
 
-def test_ctrl_c_stops_all_and_what_there_is_is_kept() -> None:
-    def watch(site, now_us):
+def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> None:
+    def progress(site, now_us, ends_us):
+        if site == SOUTH and not came:
+            came.append(site)
+            time.sleep(0.5)
+            south.state = lambda: time.sleep(0.1) or own()
+            after(0.3, north.over.set)
+            after(0.3, south.over.set)
+
+    came = []
+    north, south = Server(), Server()
+    own = south.state
+    ran = town(north, south).run((), progress)
+    assert (sorted(ran.summaries), ran.died_s, ran.away_s) == ([NORTH, SOUTH], {}, [])
+
+
+def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    leave = both.coordinator.leave
+    both.coordinator.leave = lambda site: time.sleep(0.1) or leave(site)
+    north.over.set()
+    south.over.set()
+    both.run()
+    assert sorted(both.coordinator.heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
+    assert both.reached.dead
+
+
+def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
+    def progress(site, now_us, ends_us):
         if not came:
             came.append(site)
             raise KeyboardInterrupt
 
     came = []
     north, south = Server(), Server()
-    town = Town(north, south, [ServerDeath(SOUTH, 200_000)], watch)
-    north.stop = lambda: after(0.5, north.over.set)  # measuring takes time
-    south.stop = lambda: after(0.5, south.over.set)
-    ran = town.watched.run()
+    north.stop = lambda: after(0.3, north.over.set)  # measuring takes time
+    south.stop = lambda: after(0.3, south.over.set)
+    both = town(north, south)
+    ran = both.run([ServerDeath(SOUTH, 200_000)], progress)
     assert sorted(ran.summaries) == [NORTH, SOUTH]
-    assert town.nodes.failed == []
+    assert both.sites.failed == []
 
 
-def test_ctrl_c_before_the_beginning_lets_no_node_fail_and_no_time_pass(monkeypatch) -> None:
-    def interrupted(self, under_way):
-        raise KeyboardInterrupt
+def test_ctrl_c_waits_for_nobody_who_is_cut_off(town) -> None:
+    def progress(site, now_us, ends_us):
+        if site == SOUTH and ("died", SOUTH) in both.coordinator.heard and not came:
+            came.append(site)
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(live_servers._Watched, "_begin", interrupted)
-    seen = []
-    town = Town(Server(), Server(), [ServerDeath(SOUTH, 1)], lambda site, now_us: seen.append(now_us))
-    ran = town.watched.run()
-    assert sorted(ran.summaries) == [NORTH, SOUTH]
-    assert (town.nodes.failed, set(seen) <= {0}) == ([], True)
+    came = []
+    both = town(Server(), Server())
+    after(0.1, both.handles[SOUTH].die)
+    began_s = time.monotonic()
+    ran = both.run((), progress)
+    assert (list(ran.summaries), list(ran.died_s)) == ([NORTH], [SOUTH])
+    assert time.monotonic() - began_s < PATIENCE_S
 
 
-def test_without_a_coordinator_any_more_servers_run_to_their_end() -> None:
+def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town) -> None:
     north, south = Server(), Server()
-    town = Town(north, south)
-    town.watched.coordinator.die()
-    north.over.set()
-    south.over.set()
-    assert sorted(town.watched.run().summaries) == [NORTH, SOUTH]
-
-
-def test_the_coordinator_is_told_of_the_time_again_and_again() -> None:
-    north, south = Server(), Server()
-    town = Town(north, south)
+    both = town(north, south)
     after(0.2, north.over.set)
     after(0.2, south.over.set)
-    town.watched.run()
-    ticks_us = town.coordinator.ticks_us
+    both.run()
+    ticks_us = both.coordinator.ticks_us
     assert len(set(ticks_us)) > 2
     assert ticks_us == sorted(ticks_us)
 
+    silent = town(north, south)
+    silent.reached.silent = True
+    silent.run()
+    assert silent.reached.called.count("tick") == 1
 
-def test_a_silent_coordinator_is_not_told_of_the_time_before_it_has_heard_the_last_one() -> None:
-    north, south = Server(), Server()
-    town = Town(north, south)
-    told = town.watched.coordinator
-    told.silent = True
-    after(0.2, north.over.set)
-    after(0.2, south.over.set)
-    town.watched.run()
-    assert told.called.count("tick") == 1
+
+def test_what_a_new_driver_must_know_is_kept(tmp_path) -> None:
+    live = LiveRun("abc", "net", 3, Links({(NORTH, SOUTH): 4.0}, 20.0), {NORTH: "n:1", SOUTH: "s:2"})
+    live.save(tmp_path / "live.json")
+    assert LiveRun.load(tmp_path / "live.json") == live
+    (tmp_path / "live.json").write_text('{"run": "abc"}')
+    with pytest.raises(UserError, match="name the folder of a run of ekya fleet run"):
+        LiveRun.load(tmp_path / "live.json")
+    with pytest.raises(UserError, match="name the folder of a run of ekya fleet run"):
+        LiveRun.load(tmp_path / "nothing.json")
 
 
 class Folder:
@@ -256,18 +362,25 @@ class Folder:
 
 
 def test_the_folder_of_a_server_on_another_machine_is_copied_once(tmp_path) -> None:
-    there = Actor(Folder())
+    there = ByHand(Folder())
     for _ in range(2):
-        live_servers._collect(there, tmp_path / "north")
+        collect_folder(there, tmp_path / "north")
     assert {path.name: path.read_text() for path in (tmp_path / "north").iterdir()} == {
         "summary.json": "{}",
         "journal.jsonl": "[1]",
     }
-    assert there.called.count("files") == 1
+    assert there.called.count("part") == 4, "each to its end"
+
+
+def test_a_copy_that_broke_off_is_completed(tmp_path) -> None:
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "summary.json").write_text("{}")
+    collect_folder(ByHand(Folder()), tmp_path / "north")
+    assert (tmp_path / "north" / "journal.jsonl").read_text() == "[1]"
 
 
 def test_the_folder_of_a_server_that_has_died_stays_on_its_machine(tmp_path, caplog) -> None:
-    there = Actor(Folder())
+    there = ByHand(Folder())
     there.die()
-    live_servers._collect(there, tmp_path / "north")
+    collect_folder(there, tmp_path / "north")
     assert "stays on its machine" in caplog.text

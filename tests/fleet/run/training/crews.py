@@ -1,7 +1,9 @@
 """A training on several nodes in threads of one process, without Ray; and bars to train on."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 from torch import nn
@@ -9,6 +11,8 @@ from torch import nn
 from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
+from ekya.fleet.run.calls import LocalHandle
+from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import ALWAYS
@@ -67,6 +71,13 @@ def parted(*parts, server=None, moves=None):
 HALVES = parted(Part(EAST, workers=1, chunks=1), Part(WEST, workers=2, chunks=1))
 
 
+def process(name):
+    """Returns a training process in threads of this one, with a whole processor as its share."""
+    share = SimpleNamespace(scope=nullcontext, release=lambda: None)
+    whole = SimpleNamespace(probe=lambda: SimpleNamespace(device="cpu"), attach=lambda job: share)
+    return LocalHandle(TrainingActor(name, whole), threads=8)
+
+
 def crew_of(task, assignment, snapshot=None):
     """Returns the parameter server and its workers."""
     material = Material.of(task)
@@ -119,7 +130,7 @@ class Ended:
     """Result and snapshot of an epoch."""
 
     end: EpochEnd
-    snapshot: bytes
+    snapshot: bytes | None
 
     @property
     def result(self):
@@ -138,5 +149,6 @@ def run_epochs(server, workers, epochs, above=ALWAYS):
             server.begin_epoch(epoch, tuple(workers))
             told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
             works.append([one.result(timeout=10) for one in told])
-            ends.append(Ended(*server.end_epoch(above)))
+            end = server.end_epoch(above)
+            ends.append(Ended(end, server.snapshot(epoch) if end.kept else None))
     return ends, works

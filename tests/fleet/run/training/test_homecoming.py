@@ -6,8 +6,8 @@ import time
 
 import pytest
 from crews import EAST
-from ray.exceptions import GetTimeoutError
 
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.messages import ALWAYS
 
@@ -27,7 +27,7 @@ class Link:
             if self.slow:
                 assert self.lets.acquire(timeout=PATIENCE_S)
             if epochs in self.lost:
-                raise GetTimeoutError("the node is gone")
+                raise CallError("the node is gone")
             self.sent.append(epochs)
             return bytes([epochs])
 

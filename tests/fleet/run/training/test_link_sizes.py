@@ -1,12 +1,10 @@
 """Megabytes that an offer predicts, compared with those that a retraining on one host sends."""
 
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from crews import EAST, GAMMA, NAMES, SITES, WEST, bars, parted, task_of
+from crews import EAST, GAMMA, NAMES, SITES, WEST, bars, parted, process, task_of
 
 from ekya.core.configs import InferenceConfig
 from ekya.core.speed import LINEAR
@@ -15,8 +13,6 @@ from ekya.core.view import InferenceOption, RetrainOption, StreamView, WindowVie
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.offers import CropCounts, offers
 from ekya.fleet.run.link_sizes import sizes_with
-from ekya.fleet.run.training import crew as crew_module
-from ekya.fleet.run.training.actors import TrainingActor
 from ekya.fleet.run.training.crew import Crew
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
@@ -29,32 +25,11 @@ from ekya.planning.schedulers.registry import make_scheduler
 COUNTS = CropCounts(training=60, validation=30, exemplars=20)
 
 
-class Called:
-    """A reply that is available immediately."""
-
-    def __init__(self, value):
-        self.value = value
-
-
 class InThisProcess:
-    """A training's process in this process, and its own source."""
-
-    def __init__(self):
-        share = SimpleNamespace(scope=nullcontext, release=lambda: None)
-        whole = SimpleNamespace(probe=lambda: SimpleNamespace(device="cpu"), attach=lambda job: share)
-        self._actor = TrainingActor("west", whole)
+    """Source of training processes in this process."""
 
     def take(self, node):
-        return self
-
-    def __getattr__(self, name):
-        method = getattr(self._actor, name)
-
-        def remote(*given):
-            answer = method(*given)
-            return tuple(map(Called, answer)) if name == "end_epoch" else Called(answer)
-
-        return SimpleNamespace(remote=remote)
+        return process(node.name)
 
 
 class Counted:
@@ -71,18 +46,8 @@ class Counted:
         pass
 
 
-@pytest.fixture
-def without_ray(monkeypatch):
-    there = SimpleNamespace(
-        put=lambda value: value,
-        get=lambda called, **_: called.value,
-        wait=lambda called, **_: (called, []),
-    )
-    monkeypatch.setattr(crew_module, "ray", there)
-
-
 @pytest.mark.parametrize("blocks", [0, 1, 4])
-def test_a_loan_by_one_host_sends_what_was_offered(model, without_ray, blocks) -> None:
+def test_a_loan_by_one_host_sends_what_was_offered(model, blocks) -> None:
     config = replace(GAMMA, trainable_blocks=blocks)
     task = task_of(
         model,

@@ -6,12 +6,16 @@ import time
 from dataclasses import replace
 
 import pytest
+import ray
 from crews import EAST, GAMMA, WEST, bars, parted, task_of
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
+from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.cluster import emulated_cluster
+from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.traffic import Kind
@@ -123,6 +127,45 @@ def test_what_is_wrong_is_said_and_what_is_stopped_has_its_best_epoch(trainer, m
     stopped.stop()
     assert stopped.result(PATIENCE_S).epoch >= 1
     assert stopped.poll().state == "stopped"
+
+
+def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fleet, model):
+    class Host:
+        """Server that lends; it is defined in here so that its process need not import these tests."""
+
+        def __init__(self, ray_node):
+            self.ray_node, self.guests = ray_node, GuestProcesses(WEST, ray_node, CpuShares(2), 0)
+
+        def take_process(self, borrower):
+            return self.guests.take(borrower)
+
+        def give_back_process(self, borrower, process):
+            self.guests.give_back(borrower, process)
+
+        def machine(self):
+            return self.ray_node
+
+        def counts(self):
+            return [len(guests) for guests in self.guests._guests.values()]
+
+    ray_node = fleet.nodes()[WEST].machine_id
+    where = NodeAffinitySchedulingStrategy(ray_node, soft=False)
+    host = RayHandle(ray.remote(Host).options(num_cpus=0, scheduling_strategy=where).remote(ray_node))
+    hosted = HostedProcesses(EAST, {WEST: host}, {WEST: ray_node})
+    trainer = RayFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
+    task = gentle(model, "synchronous", epochs=2)
+    handle = trainer.start(task, parted(Part(WEST, workers=2)))
+    handle.result(PATIENCE_S)
+    told = handle.poll()
+    expected = one_node_accuracies(task, model)
+    assert [one.validation_accuracy for one in told.epochs] == pytest.approx(expected, abs=0.01)
+    assert told.failures == ()
+    assert host.call("counts").result(PATIENCE_S) == [0]
+    assert hosted.is_there(ray_node)
+    host.end()
+    ends_s = time.monotonic() + PATIENCE_S
+    while hosted.is_there(ray_node):
+        assert time.monotonic() < ends_s
 
 
 @pytest.mark.long

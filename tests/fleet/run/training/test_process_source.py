@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ray.exceptions import RayActorError
-from threads_for_actors import Actor, Ray
+from by_hand import ByHand
 
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import processes as processes_module
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import FleetNode
@@ -35,8 +35,8 @@ class Process:
         self.rests += 1
 
 
-class RayWithActors(Ray):
-    """Fake of Ray that makes and ends actors."""
+class Ray:
+    """Fake of Ray that makes actors."""
 
     def __init__(self):
         self.made = []
@@ -48,20 +48,17 @@ class RayWithActors(Ray):
         self.made.append(options)
         return _Made()
 
-    @staticmethod
-    def kill(actor):
-        actor.die()
-
 
 class _Made:
     def remote(self, *arguments):
-        return Actor(Process(*arguments))
+        return ByHand(Process(*arguments))
 
 
 @pytest.fixture
 def ray(monkeypatch):
-    made = RayWithActors()
+    made = Ray()
     monkeypatch.setattr(processes_module, "ray", made)
+    monkeypatch.setattr(processes_module, "RayHandle", lambda actor: actor)
     monkeypatch.setattr(processes_module, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
     return made
 
@@ -73,29 +70,29 @@ def processes(ray):
 
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, processes) -> None:
-    actor = processes.take(replace(NODE, gpu=gpu))
+    process = processes.take(replace(NODE, gpu=gpu))
     environment = ray.made[0]["runtime_env"]["env_vars"]
     assert environment[VISIBLE_VARIABLE] == f"GPU-{gpu}"
     assert environment[PIPE_VARIABLE] == f"/pipes/{gpu}"
     assert int(environment[PERCENTAGE]) * 10 == TRAINER_CAP_MILLI, "at a share that nobody knows yet"
-    assert actor.kept.arguments[1:] == (OPENED, gpu)
+    assert process.kept.arguments[1:] == (OPENED, gpu)
 
 
 def test_one_that_waits_is_taken_again_on_its_gpu_and_on_no_other(processes) -> None:
     first, second = (replace(NODE, gpu=gpu) for gpu in (0, 1))
-    actor = processes.take(second)
-    processes.give_back(second, actor)
-    assert actor.kept.rests == 1, "it holds nothing while it waits"
+    process = processes.take(second)
+    processes.give_back(second, process)
+    assert process.kept.rests == 1, "it holds nothing while it waits"
     other = processes.take(first)
-    assert other is not actor
-    assert processes.take(second) is actor
+    assert other != process
+    assert processes.take(second) == process
 
 
 def test_one_that_does_not_answer_waits_for_nobody(ray, processes) -> None:
-    actor = processes.take(NODE)
-    actor.die()
-    processes.give_back(NODE, actor)
-    assert processes.take(NODE) is not actor
+    process = processes.take(NODE)
+    process.end()
+    processes.give_back(NODE, process)
+    assert processes.take(NODE) != process
     assert len(ray.made) == 2
 
 
@@ -105,6 +102,5 @@ def test_who_comes_back_after_the_end_ends_too(processes) -> None:
     processes.close()
     assert (waits.dead, late.dead) == (True, False)
     processes.give_back(NODE, late)
-    assert late.dead
-    with pytest.raises(RayActorError):
-        Ray.get(late.pid.remote())
+    with pytest.raises(CallError):
+        late.call("pid").result(0)

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from crews import EAST, SITES, WEST, crew_with, parted, run_epochs, task_of
-from ray.exceptions import GetTimeoutError
+from crews import EAST, GAMMA, SITES, WEST, crew_with, parted, run_epochs, task_of
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import trainer as trainer_module
 from ekya.fleet.run.training.crew import CrewLostError, Dead
 from ekya.fleet.run.training.crew_shares import shares_of
@@ -28,8 +28,8 @@ BOTH = parted(Part(EAST, chunks=1), Part(WEST, chunks=2))
 AT_HUB = parted(Part(HUB, workers=2), server=HUB)
 
 
-def node(name, ray_node_id, share_milli=300):
-    return FleetNode(name, SiteName(name), ray_node_id, share_milli)
+def node(name, machine_id, share_milli=300):
+    return FleetNode(name, SiteName(name), machine_id, share_milli)
 
 
 def three_nodes():
@@ -37,10 +37,13 @@ def three_nodes():
 
 
 class Power:
-    """Ray nodes that are off, on which processes die, or that go off before an epoch.
+    """Machines that are off, on which processes die, or that go off before an epoch.
 
-    A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost.
+    A checkpoint of one of the ``slow`` epochs is in transit until its node goes off, and is then lost. Others
+    are lost if their process is given back within ``takes_s``.
     """
+
+    takes_s = 0.0
 
     def __init__(self, off=(), deadly=(), slow=(), **goes_off):
         self.off, self.deadly, self.goes_off, self.tried = set(off), set(deadly), goes_off, []
@@ -56,7 +59,7 @@ class CrewInThreads:
     def assemble(self, plan, shards, server, snapshot):
         self.there = {worker: self.nodes.now()[worker.node] for worker in sorted(shards)}
         self.there[None] = self.nodes.now()[server]
-        self.power.tried.append({one.ray_node_id for one in self.there.values()})
+        self.power.tried.append({one.machine_id for one in self.there.values()})
         self.look()
         self.crew = crew_with(self.material, plan, shards, snapshot)
         return 0.0
@@ -72,10 +75,13 @@ class CrewInThreads:
         result, server = ended.result, self.there[None]
 
         def fetch():
-            if result.epoch in self.power.slow and server.ray_node_id in self.power.goes_off:
-                while server.ray_node_id not in self.power.off:
+            if result.epoch in self.power.slow and server.machine_id in self.power.goes_off:
+                while server.machine_id not in self.power.off:
                     time.sleep(0.005)
-                raise GetTimeoutError("it is gone")
+                raise CallError("it is gone")
+            time.sleep(self.power.takes_s)
+            if not self.there:
+                raise CallError("it was given back")
             return ended.snapshot
 
         accuracy = result.validation_accuracy
@@ -83,12 +89,12 @@ class CrewInThreads:
 
     def look(self):
         off = self.power.off | self.power.deadly
-        dead = [Dead(on, who, "off") for who, on in self.there.items() if on.ray_node_id in off]
+        dead = [Dead(on, who, "off") for who, on in self.there.items() if on.machine_id in off]
         if dead:
             raise CrewLostError(dead)
 
-    def node_is_there(self, ray_node_id):
-        return ray_node_id not in self.power.off
+    def is_there(self, machine_id):
+        return machine_id not in self.power.off
 
     def release(self):
         self.there = {}
@@ -171,7 +177,7 @@ def test_an_epoch_whose_checkpoint_is_lost_on_its_way_is_trained_again(begun):
     assert all(torch.allclose(of, other[name], atol=1e-5) for name, of in learnt(undisturbed).items())
 
 
-def test_a_node_that_comes_back_as_another_ray_node_is_out_no_more(begun):
+def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
     nodes = three_nodes()
     power = Power(e=1, w=1)
     training = begun(power, nodes)
@@ -223,6 +229,17 @@ def test_who_is_stopped_meanwhile_keeps_the_best_epoch(begun):
         nothing.result(PATIENCE_S)
 
 
+def test_who_is_stopped_before_a_checkpoint_is_home_keeps_its_processes_until_one_is(begun):
+    power = Power()
+    power.takes_s = 0.3
+    training = begun(power, config=replace(GAMMA, epochs=5000))
+    while not training.poll().epochs:
+        time.sleep(0.005)
+    training.stop()
+    assert training.result(PATIENCE_S).epoch >= 1
+    assert training.poll().state == "stopped"
+
+
 def test_without_waiting_it_fails_as_soon_as_no_node_is_left(begun):
     training = begun(Power(e=1, w=1), waits=False)
     assert training.result(PATIENCE_S).epoch == 1
@@ -251,5 +268,5 @@ def test_a_nodes_share_is_what_is_known_of_it_now(model):
     assert shares_of(nodes.now(), EAST, shards) == {None: 100, east: 400, west: 100}
     assert shares_of(before, EAST, shards) == {None: 100, east: 400, west: 300}
     assert nodes.which({"w"}) == {WEST}
-    nodes.know(replace(node(WEST, "w"), ray_node_id="w again"))
+    nodes.know(replace(node(WEST, "w"), machine_id="w again"))
     assert nodes.which({"w"}) == frozenset()

@@ -1,32 +1,30 @@
-"""Actor `fleet/coordinator`: the coordinator of live servers, and how servers and it reach each other."""
+"""The coordinator of live servers, and how servers and it reach each other."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError
-
+from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links, Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.coordinator import Answer, Coordinator, Peer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.lending import GIVEN_UP, Lent
 from ekya.fleet.run.loan_file import UNDER_WAY, LoanFile, learnt, read_loans
-from ekya.runtime.actor_errors import in_words
-from ekya.system.memory import freeze_loaded
 
 _LOG = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
-
-COORDINATOR = "fleet/coordinator"
-"""Name of the actor."""
 
 ROOMS_WITHIN_S = 2.0
 """Time limit of asking all servers for their spare capacity; those that have not replied then have none."""
@@ -34,14 +32,22 @@ ROOMS_WITHIN_S = 2.0
 ANSWERS_WITHIN_S = 10.0
 """Timeout of another request to a server."""
 
+HEARD_WITHIN_S = 30.0
+"""Timeout of a call to the coordinator, which has others to answer; afterwards it is not reached."""
+
 DECIDES_WITHIN_S = 5.0
 """Timeout of a request to the coordinator, during which a server's control loop waits."""
 
+REPEATS_S = 60.0
+"""Time for which a server repeats what the coordinator must know; it asks for nothing meanwhile."""
 
-class CoordinatorActor:
-    """Coordinator of all servers. Handles one request at a time, so that no capacity is lent twice.
+REPEATS_EVERY_S = 1.0
 
-    Ray starts it again when it dies; it then takes up the loans that servers still have. Meanwhile these go
+
+class LiveCoordinator:
+    """Coordinator of all servers. One call at a time, so that no capacity is lent twice.
+
+    One that is started again after a death takes up the loans that servers still have. Meanwhile these go
     on, and servers plan by themselves.
 
     Args:
@@ -49,10 +55,12 @@ class CoordinatorActor:
         links: between the servers.
         seed: of all random draws.
         loans: file in which loans are recorded.
-        sites: of all servers, whose actors have the names ``server_name`` gives.
+        servers: those that run already, where it is started again.
     """
 
-    def __init__(self, tier: str, links: Links, seed: int, loans: Path, sites: Sequence[SiteName]) -> None:
+    def __init__(
+        self, tier: str, links: Links, seed: int, loans: Path, servers: Mapping[SiteName, Handle]
+    ) -> None:
         file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
         before = read_loans(loans)
         # The real length of a training is unknown: it keeps its share until it is over, or its window is.
@@ -65,19 +73,17 @@ class CoordinatorActor:
             rooms=_rooms_at_once,
             promises=learnt(before),
         )
-        # At the first start no server is there yet.
-        peers = {site: peer for site in sites if (peer := _found(site)) is not None}
+        peers = {site: _RemotePeer(site, server) for site, server in servers.items()}
         go_on = self._coordinator.take_up(len(before), peers)
         for number, loan in enumerate(before):
             if loan.outcome == UNDER_WAY and number not in go_on:
                 file.lost(number)
-        freeze_loaded()
 
     def ready(self) -> None:
-        """Returns when the actor can receive requests."""
+        """Returns when all earlier calls have been handled."""
 
-    def join(self, site: SiteName, server: Any) -> None:
-        """Registers a server."""
+    def join(self, site: SiteName, server: Handle) -> None:
+        """Registers a server, also one that was cut off and is reached again."""
         self._coordinator.join(site, _RemotePeer(site, server))
 
     def leave(self, site: SiteName) -> None:
@@ -85,7 +91,7 @@ class CoordinatorActor:
         self._coordinator.leave(site)
 
     def died(self, site: SiteName, at_us: int) -> None:
-        """Handles the death of a server."""
+        """Handles a server that died or is not reached."""
         self._coordinator.died(site, at_us)
 
     def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
@@ -120,126 +126,141 @@ class CoordinatorActor:
 
 
 class RemoteCoordinator:
-    """Client of the coordinator for a server: an ``AboveServers``. Without it a server works alone."""
+    """Client of the coordinator for a server: an ``AboveServers``. Without it a server works alone.
 
-    def __init__(self, coordinator: Any) -> None:
+    Its calls reach the coordinator one after the other, in their order.
+
+    Args:
+        coordinator: where it is.
+    """
+
+    def __init__(self, coordinator: Handle) -> None:
         self._coordinator = coordinator
-        self._unanswered: Any | None = None
+        self._calls = ThreadPoolExecutor(1, thread_name_prefix="coordinator")
+        self._unanswered: Future[Any] | None = None
+        self._repeats = False
+        self._room: Future[Any] | None = None
+        self._ends = threading.Event()
+
+    def reach_at(self, coordinator: Handle) -> None:
+        """Sets where the coordinator is from now on."""
+        self._coordinator = coordinator
 
     def ask(self, site: SiteName, now_us: int, offers: Sequence[Offer]) -> Answer:
-        """Requests a loan; none where the coordinator is dead or does not reply in time."""
-        if self._unanswered is not None and not ray.wait([self._unanswered], timeout=0)[0]:
+        """Requests a loan; none where the coordinator is not reached or does not reply in time."""
+        if self._repeats or (self._unanswered is not None and not self._unanswered.done()):
             return Answer()  # After a timeout no new request until that one has been handled.
-        asked, self._unanswered = self._coordinator.ask.remote(site, now_us, offers), None
+        asked, self._unanswered = self._call(0.0, "ask", site, now_us, tuple(offers)), None
         try:
-            answer: Answer = ray.get(asked, timeout=DECIDES_WITHIN_S)
+            answer: Answer = asked.result(DECIDES_WITHIN_S)
             return answer
-        except GetTimeoutError:
+        except NotYetError:
             _LOG.warning("the coordinator has not answered within %g s", DECIDES_WITHIN_S)
             self._unanswered = asked
-            # It may still make a loan that will not begin. These calls reach it after the request.
-            for offer in offers:
-                self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
-        except RayError as error:
-            _LOG.warning("the coordinator is gone: %s", in_words(error))
+        except CallError as error:
+            _LOG.warning("the coordinator is not reached: %s", error)
+        # It may still make a loan that will not begin. These calls reach it after the request.
+        for offer in offers:
+            self.over(offer.site, offer.stream, now_us, GIVEN_UP, {})
         return Answer()
 
     def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers; this method and those below do not wait for the reply."""
-        self._coordinator.withdraw.remote(site, streams)
+        self._call(REPEATS_S, "withdraw", site, frozenset(streams))
 
     def over(
         self, site: SiteName, stream: StreamId, now_us: int, outcome: str, moved_mb: Mapping[Way, float]
     ) -> None:
         """Ends a loan."""
-        self._coordinator.over.remote(site, stream, now_us, outcome, moved_mb)
+        self._call(REPEATS_S, "over", site, stream, now_us, outcome, dict(moved_mb))
 
     def moved_since(self, site: SiteName, stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
         """Reports later traffic."""
-        self._coordinator.moved_since.remote(site, stream, moved_mb)
+        self._call(REPEATS_S, "moved_since", site, stream, dict(moved_mb))
 
     def came(self, loan: Loan, came: float, serves_after_us: int | None) -> None:
         """Reports what a loan has brought."""
-        self._coordinator.came.remote(loan, came, serves_after_us)
+        self._call(REPEATS_S, "came", loan, came, serves_after_us)
 
     def more_room(self, now_us: int) -> None:
-        """Reports new spare capacity."""
-        self._coordinator.more_room.remote(now_us)
+        """Reports new spare capacity, unless an earlier report still waits."""
+        if self._room is None or self._room.done():
+            self._room = self._call(0.0, "more_room", now_us)
 
     def wait_heard(self) -> None:
-        """Returns when the coordinator has handled all earlier calls, or is dead."""
-        _or(None, lambda: ray.get(self._coordinator.ready.remote(), timeout=ANSWERS_WITHIN_S))
+        """Returns when the coordinator has handled all earlier calls, or is not reached; repeats no more."""
+        wait([self._call(0.0, "ready")], ANSWERS_WITHIN_S)
+        self._ends.set()
+
+    def _call(self, repeats_s: float, method: str, *arguments: object) -> "Future[Any]":
+        return self._calls.submit(self._called, repeats_s, method, arguments)
+
+    def _called(self, repeats_s: float, method: str, arguments: tuple[object, ...]) -> Any:
+        until_s = time.monotonic() + repeats_s
+        while True:
+            try:
+                told = self._coordinator.call(method, *arguments).result(HEARD_WITHIN_S)
+                self._repeats = False
+                return told
+            except (CallError, UserError, NotYetError) as error:
+                if time.monotonic() >= until_s or self._ends.wait(REPEATS_EVERY_S):
+                    self._repeats = False
+                    raise CallError(str(error) or f"no answer within {HEARD_WITHIN_S:g} s") from error
+                self._repeats = True
 
 
 class _RemotePeer:
-    """Client of a server for the coordinator; a dead server has no capacity and ignores calls."""
+    """Client of a server for the coordinator; a server that is not reached has no capacity."""
 
-    def __init__(self, site: SiteName, server: Any) -> None:
+    def __init__(self, site: SiteName, server: Handle) -> None:
         self.site, self.server = site, server
 
     def room(self, now_us: int, until_us: int) -> Room | None:
-        return self._or(None, self.server.room, now_us, until_us)
+        return self._or(None, "room", now_us, until_us)
 
     def lend(self, number: int, lent: Lent) -> None:
-        self._or(None, self.server.lend, number, lent)
+        self._or(None, "lend", number, lent)
 
     def take_back(self, number: int, at_us: int) -> None:
-        self._or(None, self.server.take_back, number, at_us)
+        self._or(None, "take_back", number, at_us)
 
     def grant(self, loan: Loan) -> None:
-        self.server.grant.remote(loan)
+        self.server.call("grant", loan)
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
-        return self._or(Interrupted(1, {}), self.server.interrupted, stream, now_us)
+        return self._or(None, "interrupted", stream, now_us) or Interrupted(1, {})
 
     def go_on(self, stream: StreamId, loan: Loan) -> None:
-        self._or(None, self.server.go_on, stream, loan)
+        self._or(None, "go_on", stream, loan)
 
     def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
-        self._or(None, self.server.fail, stream, reason, now_us)
+        self._or(None, "fail", stream, reason, now_us)
 
     def borrowed(self) -> Sequence[Loan]:
-        return self._or((), self.server.borrowed)
+        return self._or((), "borrowed")
 
     def lends(self) -> Collection[int]:
-        return self._or((), self.server.lends)
+        return self._or((), "lends")
 
-    def _or(self, otherwise: _Answer, method: Any, *arguments: object) -> _Answer:
-        return _or(otherwise, lambda: ray.get(method.remote(*arguments), timeout=ANSWERS_WITHIN_S))
-
-
-def server_name(site: SiteName) -> str:
-    """Returns the name of a server's actor."""
-    return f"{site}/server"
-
-
-def _found(site: SiteName) -> _RemotePeer | None:
-    try:
-        return _RemotePeer(site, ray.get_actor(server_name(site)))
-    except ValueError:
-        return None  # it has ended
+    def _or(self, otherwise: _Answer, method: str, *arguments: object) -> _Answer:
+        return _or(otherwise, lambda: self.server.call(method, *arguments).result(ANSWERS_WITHIN_S))
 
 
 def _rooms_at_once(peers: Mapping[SiteName, Peer], now_us: int, until_us: int) -> Sequence[Room]:
     """Asks all servers at the same time; one that does not answer holds up no other."""
     remote = [peer for _, peer in sorted(peers.items()) if isinstance(peer, _RemotePeer)]
-    if not remote:
-        return ()
-    asked = {peer.server.room.remote(now_us, until_us): peer.site for peer in remote}
-    answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=ROOMS_WITHIN_S)
+    asked = {peer.server.call("room", now_us, until_us): peer.site for peer in remote}
+    answered, late = wait(asked, ROOMS_WITHIN_S)
     if late:
-        _LOG.warning("no answer within %g s: %s", ROOMS_WITHIN_S, ", ".join(asked[one] for one in late))
-    return sorted((room for one in answered if (room := _room(one)) is not None), key=lambda room: room.site)
-
-
-def _room(asked: Any) -> Room | None:
-    room: Room | None = _or(None, lambda: ray.get(asked))
-    return room
+        sites = sorted(asked[one] for one in late)
+        _LOG.warning("no answer within %g s: %s", ROOMS_WITHIN_S, ", ".join(sites))
+    rooms = (_or(None, one.result) for one in answered)
+    return sorted((room for room in rooms if room is not None), key=lambda room: room.site)
 
 
 def _or(otherwise: _Answer, ask: Callable[[], _Answer]) -> _Answer:
     try:
         return ask()
-    except RayError as error:
-        _LOG.warning("no answer: %s", in_words(error))
+    except (CallError, UserError, NotYetError) as error:
+        _LOG.warning("no answer: %s", str(error) or "in time")
         return otherwise

@@ -1,14 +1,15 @@
-"""Servers and their coordinator over Ray calls, when one of them is dead, silent or started again."""
+"""Servers and their coordinator, when one of them is dead, silent, cut off or started again."""
 
 import queue
 import threading
+import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from threads_for_actors import Actor, Ray
+from by_hand import ByHand
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
@@ -17,8 +18,8 @@ from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
-from ekya.fleet.run.live import coordinator_actor
-from ekya.fleet.run.live.coordinator_actor import CoordinatorActor, RemoteCoordinator, server_name
+from ekya.fleet.run.live import coordination
+from ekya.fleet.run.live.coordination import LiveCoordinator, RemoteCoordinator
 from ekya.fleet.run.loan_file import UNDER_WAY, read_loans
 
 S = 1_000_000
@@ -76,7 +77,7 @@ class Server:
 
 
 class Town:
-    """The actors of the coordinator and of three servers, of which only east can lend.
+    """The coordinator and three servers, of which only east can lend.
 
     Attributes:
         loans: the file of loans.
@@ -87,26 +88,20 @@ class Town:
         self.loans, self.tier, self.servers = loans, tier, {}
 
     def begin(self):
-        self.coordinator = Actor(self.new_coordinator(), 1)
+        self.coordinator = ByHand(self.new_coordinator(), 1)
         for site, units in zip(SITES, (0, 5, 0), strict=True):
-            self.servers[site] = Actor(Server(site, units))
-            self.coordinator.join.remote(site, self.servers[site])
+            self.servers[site] = ByHand(Server(site, units))
+            self.coordinator.call("join", site, self.servers[site])
 
     def __getitem__(self, site):
         return self.servers[site].kept
 
     def new_coordinator(self):
-        return CoordinatorActor(self.tier, Links(), 0, self.loans, SITES)
-
-    def get_actor(self, name):
-        """As ``ray.get_actor``."""
-        there = {server_name(site): server for site, server in self.servers.items() if not server.dead}
-        if name not in there:
-            raise ValueError(name)
-        return there[name]
+        there = {site: server for site, server in self.servers.items() if not server.dead}
+        return LiveCoordinator(self.tier, Links(), 0, self.loans, there)
 
     def starts_again(self):
-        """The coordinator dies, and Ray starts it again."""
+        """The coordinator dies, and is started again."""
         self.coordinator.die()
         self.coordinator.begin_again(self.new_coordinator())
 
@@ -116,7 +111,7 @@ class Town:
 
     def handled(self):
         """Returns when the coordinator has handled all that it was asked and told."""
-        self.coordinator.ready.remote().result(PATIENCE_S)
+        self.coordinator.call("ready").result(PATIENCE_S)
 
     def outcomes(self):
         return [made.outcome for made in read_loans(self.loans)]
@@ -128,10 +123,9 @@ def new_town(monkeypatch, tmp_path):
 
     def make(tier="andreas"):
         town = Town(tmp_path / "loans.jsonl", tier)
-        named = SimpleNamespace(get=Ray.get, wait=Ray.wait, get_actor=town.get_actor)
-        monkeypatch.setattr(coordinator_actor, "ray", named)
-        monkeypatch.setattr(coordinator_actor, "ANSWERS_WITHIN_S", 0.2)
-        monkeypatch.setattr(coordinator_actor, "ROOMS_WITHIN_S", 0.2)
+        monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.2)
+        monkeypatch.setattr(coordination, "ROOMS_WITHIN_S", 0.2)
+        monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
         town.begin()
         return town
 
@@ -192,14 +186,136 @@ def test_without_a_coordinator_a_server_goes_on_by_itself(town) -> None:
     server.wait_heard()
 
 
+class Slow:
+    """A coordinator that records its calls; the first waits until ``go_on``, and ``full`` ones fail."""
+
+    def __init__(self):
+        self.heard, self.go_on, self.full = [], threading.Event(), 0
+
+    def _hear(self, *call):
+        if not self.heard:
+            assert self.go_on.wait(PATIENCE_S)
+        self.heard.append(call)
+        if self.full:
+            self.full -= 1
+            raise UserError("loans.jsonl: the disk is full")
+
+    def ask(self, site, now_us, offers):
+        self._hear("ask", now_us)
+        return Answer(None, {CAM: "it was asked"})
+
+    def over(self, site, stream, now_us, outcome, moved_mb):
+        self._hear("over", now_us)
+
+    def withdraw(self, site, streams):
+        self._hear("withdraw", *streams)
+
+    def more_room(self, now_us):
+        self._hear("more room", now_us)
+
+    def ready(self):
+        pass
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
+
+
+def test_calls_reach_the_coordinator_in_their_order_though_the_first_takes_long() -> None:
+    slow = Slow()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    server.withdraw(HOME, [CAM])
+    server.over(HOME, CAM, 1, "arrived", {})
+    server.more_room(2)
+    server.over(HOME, CAM, 3, "arrived", {})
+    assert slow.heard == []
+    slow.go_on.set()
+    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert slow.heard == [("withdraw", CAM), ("over", 1), ("more room", 2), ("over", 3), ("ask", 4)]
+
+
+def test_more_room_is_told_once_until_it_was_heard() -> None:
+    slow = Slow()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    for now_us in (1, 2, 3):
+        server.more_room(now_us)
+    slow.go_on.set()
+    server.wait_heard()
+    server.more_room(4)
+    server.wait_heard()
+    assert slow.heard == [("more room", 1), ("more room", 4)]
+
+
+def test_what_it_must_know_is_repeated_until_it_is_back_and_nothing_is_asked_meanwhile(quick) -> None:
+    dead, slow = ByHand(None), Slow()
+    slow.go_on.set()
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: dead.called.count("over") > 3)
+    assert server.ask(HOME, 2, [OFFER]) == Answer()
+    server.more_room(3)
+    server.reach_at(ByHand(slow, 16))
+    soon(lambda: len(slow.heard) == 2)
+    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert slow.heard == [("over", 1), ("more room", 3), ("ask", 4)]
+    assert set(dead.called) == {"over"}
+
+
+def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(quick, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "REPEATS_S", 0.05)
+    dead = ByHand(None)
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: server.ask(HOME, 2, []) == Answer() and "ask" in dead.called)
+
+
+def test_a_coordinator_whose_disk_is_full_ends_no_server(quick) -> None:
+    slow = Slow()
+    slow.go_on.set()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    slow.full = 1
+    assert server.ask(HOME, 1, []) == Answer()
+    slow.full = 2
+    server.over(HOME, CAM, 2, "arrived", {})
+    server.wait_heard()
+    assert slow.heard == [("ask", 1), *[("over", 2)] * 3]
+    assert server.ask(HOME, 3, []).why_not == {CAM: "it was asked"}
+
+
+def test_at_the_end_nothing_is_repeated_any_more(quick, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.05)
+    dead = ByHand(None)
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: "over" in dead.called)
+    server.wait_heard()
+    soon(lambda: "ready" in dead.called)
+    repeated = dead.called.count("over")
+    server.over(HOME, CAM, 2, "arrived", {})
+    soon(lambda: dead.called.count("over") == repeated + 1)
+    server.ask(HOME, 3, [])
+    assert dead.called[-1] == "ask", "the call before was not repeated"
+
+
+def soon(told):
+    ends_s = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < ends_s
+        time.sleep(0.002)
+
+
 def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, monkeypatch) -> None:
-    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", 0.05)
-    monkeypatch.setattr(coordinator_actor, "ROOMS_WITHIN_S", PATIENCE_S)
-    monkeypatch.setattr(coordinator_actor, "ANSWERS_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", 0.05)
+    monkeypatch.setattr(coordination, "ROOMS_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", PATIENCE_S)
     town[EAST].answers.clear()
     server = town.server()
     assert server.ask(HOME, 0, [OFFER]) == Answer()
-    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", PATIENCE_S)
     assert server.ask(HOME, S, [OFFER]) == Answer(), "it does not wait again for one that is silent"
     assert town.coordinator.called.count("ask") == 1
     town[EAST].answers.set()
@@ -210,11 +326,11 @@ def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, mo
 
 
 def test_a_coordinator_that_dies_while_it_is_slow_is_asked_again_when_it_is_back(town, monkeypatch) -> None:
-    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", 0.05)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", 0.05)
     server = town.server()
     town.coordinator.silent = True
     assert server.ask(HOME, 0, [OFFER]) == Answer()
-    monkeypatch.setattr(coordinator_actor, "DECIDES_WITHIN_S", PATIENCE_S)
+    monkeypatch.setattr(coordination, "DECIDES_WITHIN_S", PATIENCE_S)
     town.coordinator.silent = False
     town.coordinator.die()
     assert server.ask(HOME, S, [OFFER]) == Answer(), "it is not there yet"
@@ -227,8 +343,8 @@ def test_a_host_and_who_borrowed_die_and_the_coordinator_goes_on(town) -> None:
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
     town.servers[EAST].die()
-    town.coordinator.died.remote(EAST, 10 * S).result(PATIENCE_S)
-    town.coordinator.died.remote(HOME, 11 * S).result(PATIENCE_S)
+    town.coordinator.call("died", EAST, 10 * S).result(PATIENCE_S)
+    town.coordinator.call("died", HOME, 11 * S).result(PATIENCE_S)
     assert town.outcomes() == ["east died"]
 
 
@@ -263,7 +379,7 @@ def test_what_begins_at_home_meanwhile_is_granted_no_loan(town) -> None:
 
 def test_who_has_died_or_left_is_granted_no_loan(town) -> None:
     server = refused(town, OFFER)
-    town.coordinator.leave.remote(HOME)
+    town.coordinator.call("leave", HOME)
     server.more_room(20 * S)
     town.handled()
     assert town.outcomes() == []
@@ -273,10 +389,10 @@ def test_who_has_died_or_left_is_granted_no_loan(town) -> None:
 def test_a_grant_to_a_server_that_does_not_answer_holds_nobody_up(town) -> None:
     server = refused(town, OFFER)
     town.servers[HOME].silent = True
-    town.coordinator.more_room.remote(20 * S).result(PATIENCE_S)
+    town.coordinator.call("more_room", 20 * S).result(PATIENCE_S)
     assert town.outcomes() == [UNDER_WAY]
     town.servers[HOME].die()
-    town.coordinator.died.remote(HOME, 30 * S).result(PATIENCE_S)
+    town.coordinator.call("died", HOME, 30 * S).result(PATIENCE_S)
     assert (town[EAST].lent, town.outcomes()) == ({}, ["home died"])
     server.wait_heard()
 
@@ -286,7 +402,7 @@ def test_as_time_passes_it_decides_again_if_its_policy_wants_that(tier, decides_
     town = new_town(tier)
     refused(town, OFFER)
     for now_us in (9 * S, 10 * S):
-        town.coordinator.tick.remote(now_us)
+        town.coordinator.call("tick", now_us)
         town.handled()
         assert town.outcomes() == ([UNDER_WAY] if decides_us == now_us else [])
 
@@ -333,7 +449,7 @@ def test_started_again_it_lets_the_rest_of_a_dead_hosts_work_go_on(town) -> None
     town.starts_again()
     town[WEST].units = 5
     town.servers[EAST].die()
-    town.coordinator.died.remote(EAST, 20 * S).result(PATIENCE_S)
+    town.coordinator.call("died", EAST, 20 * S).result(PATIENCE_S)
     (second,) = moved
     assert (second.number, second.hosts, second.offer.epochs) == (1, (WEST,), 2)
     assert town.outcomes() == ["east died", UNDER_WAY]

@@ -1,0 +1,127 @@
+"""The servers that a command's options name, checked and fitted to the machines on which they run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ekya.cli.fleet_from_options import require_credentials, require_world
+from ekya.cli.options import Clock
+from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.policy.names import SiteName
+
+if TYPE_CHECKING:
+    from ekya.fleet.servers_file import ServerConfig, Servers, ServerSpec
+    from ekya.planning.profiling.sizes import Machine
+
+
+def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
+    """Reads all servers, for a run on virtual time."""
+    from ekya.config.sizing import ANY_MACHINE
+    from ekya.fleet.servers_file import load_servers
+
+    servers = load_servers(path, changes)
+    _require_each(servers, Clock.VIRTUAL)
+    return replace(servers, servers=tuple(_fitted(server, ANY_MACHINE) for server in servers.servers))
+
+
+def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Servers":
+    """Reads the servers without an address, which run on this machine and share it.
+
+    Raises:
+        UserError: together they need more than there is.
+    """
+    from ekya.fleet.servers_file import load_servers
+
+    servers = load_servers(path, changes, lambda server: server.address is None)
+    _require_each(servers, Clock.WALL)
+    if not servers.servers:
+        return servers
+    part = _part_of_machine(shares, len(servers.servers))
+    servers = replace(servers, servers=tuple(_fitted(server, part) for server in servers.servers))
+    _require_room_for_all(servers, shares)
+    return servers
+
+
+def server_of_site(path: Path, changes: Mapping[str, object], shares: str, site: SiteName) -> "ServerConfig":
+    """Reads the server that runs on this machine, alone or beside the others without an address.
+
+    Raises:
+        UserError: the file has no such server, or this machine cannot run it.
+    """
+    from ekya.fleet.servers_file import load_servers
+
+    def is_it(server: "ServerSpec") -> bool:
+        return server.site == site
+
+    servers = load_servers(path, changes, is_it)
+    if not servers.servers:
+        raise UserError(f"--site {site}: {path} has no such server; it has {', '.join(servers.sites)}")
+    _require_each(servers, Clock.WALL)
+    (server,) = servers.servers
+    if site in servers.addresses:
+        server = _fitted(server, _part_of_machine(shares, 1))
+        _require_room_for_all(replace(servers, servers=(server,)), shares)
+    else:
+        server = _fitted(server, _part_of_machine(shares, len(servers.sites) - len(servers.addresses)))
+    return server
+
+
+def _require_each(servers: "Servers", clock: Clock) -> None:
+    from ekya.planning.schedulers.registry import make_scheduler
+
+    for server in servers.servers:
+        scheduler = server.fleet.scheduler
+        require_world(server.fleet, scheduler, clock)
+        if clock is Clock.WALL:
+            require_credentials(server.fleet)
+        needs = make_scheduler(scheduler).needs
+        if needs.elsewhere or needs.kept_models:
+            raise UserError(
+                f"scheduler: {scheduler} brings weights that are not trained on its own GPUs, and among "
+                "several servers that is what the tier is for; choose another scheduler, such as ekya"
+            )
+
+
+def _part_of_machine(shares: str, servers: int) -> "Machine":
+    from ekya.gpu.backends.registry import choose_backend
+    from ekya.planning.profiling.sizes import Machine
+
+    there = choose_backend(shares).capability
+    on_cores, all_milli = there.device != "cuda", there.capacity_milli
+    if servers > 1 and not on_cores:
+        all_milli = min(all_milli, FULL_GPU_MILLI)  # All begin with the first GPU.
+    return Machine(all_milli // servers, on_cores)
+
+
+def _fitted(server: "ServerConfig", part: "Machine") -> "ServerConfig":
+    """Fits the sizes of a fleet; one without ``gpus`` gets this part of a machine."""
+    from ekya.config.sizing import ANY_MACHINE
+    from ekya.pipeline.costs import fitted_by_card
+
+    under = server.fleet.under(server.fleet.scheduler)
+    fleet, _ = fitted_by_card(under, ANY_MACHINE if server.fleet.is_set("gpus") else part)
+    return replace(server, fleet=fleet)
+
+
+def _require_room_for_all(servers: "Servers", shares: str) -> None:
+    """Refuses servers that together need more capacity than this machine has."""
+    from ekya.gpu.backends.registry import choose_backend
+
+    there = choose_backend(shares).capability
+    wanted = sum(server.fleet.capacity_milli for server in servers.servers)
+    if wanted > there.capacity_milli:
+        raise UserError(
+            f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers here, is more than the "
+            f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); set less in their "
+            "`changes`, or give servers on other machines an address"
+        )
+    # Cores are one pool. Of GPUs, every server takes the first ones, even if other servers use them.
+    first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)
+    if there.device == "cuda" and first_milli > FULL_GPU_MILLI:
+        raise UserError(
+            "gpus: every server would begin with this machine's first GPU, and they ask for "
+            f"{first_milli / FULL_GPU_MILLI:g} of it; give them less, use --shares cpu, or give servers on "
+            "other machines an address"
+        )

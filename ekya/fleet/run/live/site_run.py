@@ -1,0 +1,257 @@
+"""One server's part of a live run of several: Ekya in this process, and what others call of it."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from rich.console import Console
+
+from ekya.config.run_options import RunOptions
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S, StreamId
+from ekya.fleet.policy.loans import Loan
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.live.above_server import AboveServer
+from ekya.fleet.run.live.collected import files_of, part_of
+from ekya.fleet.run.live.coordination import RemoteCoordinator
+from ekya.fleet.run.live.lent_processes import LentProcesses
+from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.orders import Phase, RunState
+from ekya.fleet.run.server import LendingServer
+from ekya.fleet.run.sites.server import SiteServer
+from ekya.fleet.servers_file import ServerConfig
+from ekya.gpu.backends.registry import choose_backend
+from ekya.runtime.live import start_ray
+from ekya.runtime.open_run import open_run, start_probe
+from ekya.runtime.run_session import RunSession
+from ekya.system.folder_lock import hold_folder
+
+_LOG = logging.getLogger(__name__)
+
+BEGINS_WITHIN_S = 600.0
+"""Time for which a server that is ready waits for the others; their driver may have died."""
+
+
+class SiteRun:
+    """Runs one server to its end. Thread-safe; ``run`` takes long, and other methods are called meanwhile.
+
+    Args:
+        server: to run.
+        folder: of the run of all servers; the server's run folder is made there.
+        options: of the run.
+        coordinator: None: the server works alone.
+        machine: identifies this process.
+        doors: offers processes of this site to others.
+    """
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        folder: Path,
+        options: RunOptions,
+        coordinator: Handle | None,
+        machine: str,
+        doors: SiteServer,
+    ) -> None:
+        self._server, self._machine, self._doors = server, machine, doors
+        self._coordinator = None if coordinator is None else RemoteCoordinator(coordinator)
+        self._options = replace(
+            options, runs=folder, name=str(server.terms.site), scheduler=server.fleet.scheduler
+        )
+        self._above: AboveServer | None = None
+        self._go, self._stop, self._changed = threading.Event(), threading.Event(), threading.Condition()
+        self._phase: Phase = "opening"
+        self._reason, self._by_user = "", False
+        self._begin_ns: int | None = None
+        self._folder: Path | None = None
+        self._summary: dict[str, Any] | None = None
+        self._neighbours = Neighbours()
+
+    def run(self) -> None:
+        """Runs the server; its outcome is in ``state`` and ``summary`` afterwards."""
+        try:
+            self._run()
+        except UserError as error:
+            self._end("failed", str(error), by_user=True)
+        except Exception as error:
+            _LOG.exception("%s: its run fails", self._server.terms.site)
+            self._end("failed", f"{type(error).__name__}: {error}")
+        else:
+            self._end("ended")
+
+    def _run(self) -> None:
+        fleet, options = self._server.fleet, self._options
+        chosen = choose_backend(options.shares)
+        with ExitStack() as held:
+            held.callback(ray.shutdown)
+            # The machine is measured while Ray starts.
+            with start_probe(fleet, options, chosen) as probe:
+                start_ray(False, chosen)
+                run = open_run(fleet, options, chosen, probe.result())
+            held.enter_context(hold_folder(run.folder.path))
+            shares = held.enter_context(run.open_shares())
+            ray_node = ray.get_runtime_context().get_node_id()
+            guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
+            above = AboveServer(self._server, run, guests, self._coordinator, self._neighbours, self._begins)
+            held.enter_context(closing(above))
+            self._above = above
+            session = RunSession(
+                run, shares, server=str(self._server.terms.site), coordinator=above, stop=self._stop
+            )
+            path = self._folder = session.run(Console(quiet=True))
+        self._summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+
+    def state(self) -> RunState:
+        """Returns the present state."""
+        fleet = self._server.fleet
+        ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
+        now_us = 0
+        if self._begin_ns is not None:
+            now_us = max(0, (time.monotonic_ns() - self._begin_ns) // 1000)
+        return RunState(self._phase, now_us, ends_us, self._reason, self._by_user)
+
+    def wait_ready(self) -> RunState:
+        """Waits until its actors are ready, or it has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._phase != "opening")
+        return self.state()
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the summary of its run, which has ended."""
+        if self._summary is None:
+            raise CallError("this run has no summary yet")
+        return self._summary
+
+    def files(self) -> dict[str, int]:
+        """Returns the sizes of the files in its run folder, by path; none before its run has ended."""
+        return {} if self._folder is None else files_of(self._folder)
+
+    def part(self, file: str, offset: int) -> bytes:
+        """Returns a part of one of these files; empty at its end."""
+        if self._folder is None or file not in files_of(self._folder):
+            return b""
+        return part_of(self._folder, file, offset)
+
+    def meet(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle | None) -> None:
+        """Sets the other servers and the coordinator, where they are now."""
+        self._neighbours.meet(neighbours)
+        if self._coordinator is not None and coordinator is not None:
+            self._coordinator.reach_at(coordinator)
+
+    def begin(self, lead_us: int) -> None:
+        """Sets the start of the first window, from now on.
+
+        Clocks of machines differ, so all servers are told at the same time how long to wait.
+        """
+        if self._begin_ns is None:
+            self._begin_ns = time.monotonic_ns() + lead_us * 1000
+            self._go.set()
+
+    def stop(self) -> None:
+        """Ends the run early; the results up to then are measured and written."""
+        self._stop.set()
+        self._go.set()
+
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        """Forwards to ``LendingServer``, as do the methods up to ``lends``; None before the run begins."""
+        lending = self._lending
+        return None if lending is None else lending.room(now_us, until_us)
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """Lends a share."""
+        if self._lending is not None:
+            self._lending.lend(number, lent)
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """Returns a lent share to the server."""
+        if self._lending is not None:
+            self._lending.take_back(number, at_us)
+
+    def grant(self, loan: Loan) -> None:
+        """Plans again, with a loan for an offer that was left open."""
+        if self._lending is not None:
+            self._lending.grant(loan)
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted | None:
+        """Returns the progress of one of its retrainings when a host of it has died."""
+        return None if self._lending is None else self._lending.interrupted(stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """Continues the rest of that retraining under the new loan."""
+        if self._lending is not None:
+            self._lending.go_on(stream, loan)
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Ends that retraining: no other server has capacity for the rest."""
+        if self._lending is not None:
+            self._lending.fail(stream, reason, now_us)
+
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which its retrainings run, or are about to."""
+        return () if self._lending is None else self._lending.borrowed()
+
+    def lends(self) -> Collection[int]:
+        """Returns the numbers of the loans for which it keeps a share."""
+        return () if self._lending is None else self._lending.lends()
+
+    def machine(self) -> str:
+        """Returns what identifies this process."""
+        return self._machine
+
+    def take_process(self, borrower: SiteName) -> Handle:
+        """Returns a process here for that server's training.
+
+        Raises:
+            CallError: it takes no guests yet, or no more.
+        """
+        if self._above is None:
+            raise CallError("this server takes no guests yet")
+        return self._above.guests.take(borrower)
+
+    def give_back_process(self, borrower: SiteName, process: Handle) -> None:
+        """Takes a process back from a guest."""
+        if self._above is not None:
+            self._above.guests.give_back(borrower, process)
+
+    def other_died(self, site: SiteName) -> None:
+        """Ends the processes of a dead server's guests here."""
+        if self._above is not None:
+            self._above.guests.end_of(site)
+
+    @property
+    def _lending(self) -> LendingServer | None:
+        return None if self._above is None else self._above.lending
+
+    def _begins(self) -> int:
+        """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``).
+
+        Raises:
+            UserError: nobody has set it for long.
+        """
+        self._become("ready")
+        if not self._go.wait(BEGINS_WITHIN_S):
+            raise UserError(f"nobody has begun the run for {BEGINS_WITHIN_S:g} s; start it again")
+        if self._begin_ns is None:
+            self._begin_ns = time.monotonic_ns()  # It was stopped before the start was set.
+        self._become("running")
+        return self._begin_ns
+
+    def _become(self, phase: Phase) -> None:
+        with self._changed:
+            self._phase = phase
+            self._changed.notify_all()
+
+    def _end(self, phase: Phase, reason: str = "", by_user: bool = False) -> None:
+        self._reason, self._by_user = reason, by_user
+        self._become(phase)

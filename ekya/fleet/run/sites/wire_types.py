@@ -1,0 +1,66 @@
+"""Dataclasses that cross sites. A receiver makes no others."""
+
+from ekya.core.configs import RetrainConfig
+from ekya.core.speed import SpeedCurve
+from ekya.fleet.policy.loans import Loan, LoanPart
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.rooms import Room, ServedStream
+from ekya.fleet.run.coordinator import Answer
+from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.host_facts import HostFacts, Link
+from ekya.fleet.run.lending import Lent
+from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
+
+COORDINATION: tuple[type, ...] = (
+    Answer,
+    HostFacts,
+    Interrupted,
+    Lent,
+    Link,
+    Loan,
+    LoanPart,
+    Neighbour,
+    NodeState,
+    Offer,
+    Opened,
+    RetrainConfig,
+    Room,
+    RunOrder,
+    RunState,
+    ServedStream,
+    SpeedCurve,
+)
+"""Between the driver, the coordinator or a doctor, and sites."""
+
+
+def training_types() -> tuple[type, ...]:
+    """Returns those between the processes of a training; they need torch, which a coordinator does not."""
+    from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
+    from ekya.fleet.run.training.server import EpochEnd
+    from ekya.fleet.run.training.workers import EpochPlan, Shard, WorkerId
+    from ekya.gpu.backends.backend import Resized
+    from ekya.models.training.adamw import AdamWRecipe
+    from ekya.models.training.frames import FrameObjects, LabelledFrames
+    from ekya.models.training.labelled import LabelledCrops
+    from ekya.models.training.sgd import SgdRecipe
+    from ekya.models.training.trainer import EpochResult
+
+    return (
+        AdamWRecipe,
+        EpochEnd,
+        EpochPlan,
+        EpochResult,
+        EpochWork,
+        FrameObjects,
+        LabelledCrops,
+        LabelledFrames,
+        LessonPlan,
+        Push,
+        Resized,
+        SgdRecipe,
+        Shard,
+        Validation,
+        WorkerId,
+    )
