@@ -12,8 +12,8 @@ class Resources:
     """Map of active workers.
 
     Attributes:
-        heard: time of the last heartbeat, and the node with its state then, by name.
         silent_us: timeout of heartbeats, after which a node is taken for dead.
+        heard: time of the last heartbeat of each node, and the node with its state then.
     """
 
     silent_us: int
