@@ -66,6 +66,8 @@ class ServerSpec(_Part):
         changes: top-level keys of the fleet file to override on this server, such as ``gpus``.
         crops_may_leave: labelled crops of its streams may be sent to other servers. Frames never are.
         takes_guests: retrainings of other servers' streams may run on it.
+        kind: of its machine, as in the data points of ``ekya fleet profile``; the tiers ``deep-edge`` and
+            ``deep-edge-joint`` with ``--points`` see profiled kinds through fitted models.
         address: ``HOST:PORT`` at which ``ekya fleet site`` listens on its machine; None: it runs on the
             machine of ``ekya fleet run``.
     """
@@ -76,6 +78,7 @@ class ServerSpec(_Part):
     changes: Mapping[str, object] = Field(default_factory=dict)
     crops_may_leave: bool = False
     takes_guests: bool = True
+    kind: str | None = None
     address: str | None = None
 
     @field_validator("address")
@@ -125,10 +128,11 @@ class ServersSpec(_Part):
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """A server with its parsed fleet file."""
+    """A server with its parsed fleet file, and the kind of its machine where that is profiled."""
 
     terms: ServerTerms
     fleet: FleetConfig
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +227,7 @@ def _server(spec: ServersSpec, server: ServerSpec, path: Path, changes: Mapping[
         )
     # Loans are agreed on while a plan is made, and joint retrainings are planned twice.
     alone = fleet.model_copy(update={"drift": fleet.drift.model_copy(update={"joint": False})})
-    return ServerConfig(_terms(server), alone)
+    return ServerConfig(_terms(server), alone, server.kind)
 
 
 def _found(named: Path, path: Path, key: str) -> Path:

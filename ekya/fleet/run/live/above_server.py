@@ -11,6 +11,7 @@ from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.lent_processes import LentProcesses
+from ekya.fleet.run.live.machine_state import MachineState
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
 from ekya.fleet.run.server import LendingServer
@@ -83,9 +84,19 @@ class AboveServer:
             inner,
             awaited,
             LISTENS_EVERY_US,
+            self._machine_state(),
         )
         self._open.callback(self.lending.give_up_all)
         return self.lending.executor
+
+    def _machine_state(self) -> MachineState | None:
+        """Begins to measure the machine, if its kind is known."""
+        kind = self._server.kind
+        if kind is None or self._coordinator is None:
+            return None
+        state = MachineState(kind, lambda: self.lending is not None and bool(self.lending.lends()))
+        self._open.callback(state.close)
+        return state
 
     def planner(self, plan: Planner) -> Planner:
         """Wraps the planner so that retrainings can go to other servers."""
