@@ -16,6 +16,7 @@ from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live import trained_elsewhere
+from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
 from ekya.fleet.run.live.trained_elsewhere import MOVED_WITHIN_US, TrainedElsewhere
 from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
@@ -115,8 +116,12 @@ class Exchange:
     def __init__(self):
         self.gathered, self.brought = Material(), []
 
-    def material(self, stream):
-        return self.gathered
+    def gather(self, command, home):
+        def gathered():
+            assert self.gathered.fetch(PATIENCE_S) == b"material"
+            return TrainingTask(JobName("cam"), command.config, b"", (), {}, None, home)
+
+        return gathered
 
     def bring(self, command, accuracies, best, over):
         made = best()
@@ -128,9 +133,11 @@ class Town:
 
     def __init__(self):
         self.exchange, self.moved_since = Exchange(), []
+        neighbours = Neighbours()
+        neighbours.meet({HOME: Neighbour(None, "h"), EAST: Neighbour(None, "e"), WEST: Neighbour(None, "w")})
         self.awaits = TrainedElsewhere(
             HOME,
-            {HOME: "h", EAST: "e", WEST: "w"},
+            neighbours,
             None,
             self.exchange,
             lambda *told: self.moved_since.append(told),
@@ -158,12 +165,7 @@ def soon(told):
 
 @pytest.fixture
 def town(monkeypatch):
-    def task_of(job, command, material, home):
-        assert material == b"material"
-        return TrainingTask(JobName(job), command.config, b"", (), {}, None, home)
-
     monkeypatch.setattr(trained_elsewhere, "RayFleetTrainer", Trainer)
-    monkeypatch.setattr(trained_elsewhere, "guest_task", task_of)
     return Town()
 
 
