@@ -55,7 +55,7 @@ def doctor(config: FleetDoctorConfig, output: Output) -> None:
     Each direction of a link is loaded for two seconds at most. The exit code is 1 where there is a problem.
     """
     from ekya.config.fleet_sections import HttpConfig
-    from ekya.fleet.run.cluster import open_cluster
+    from ekya.fleet.run.cluster import joined_cluster
     from ekya.fleet.run.doctor import Asked, examine_fleet
     from ekya.fleet.servers_file import load_servers
     from ekya.streams.ingest.credentials import variables_in
@@ -77,7 +77,7 @@ def doctor(config: FleetDoctorConfig, output: Output) -> None:
         )
         for server in (servers.servers if servers else ())
     }
-    with open_cluster(config.address, {}), bars_of(output.console) as bars:
+    with joined_cluster(config.address), bars_of(output.console) as bars:
         tasks = {what: bars.add_task(what, total=None) for what in ("nodes", "links")}
 
         def watch(what: str, done: int, of: int) -> None:

@@ -60,7 +60,7 @@ def found(monkeypatch):
             asked.update(of_sites, others=of_others, address=address, within_s=within_s)
             return FleetFacts(hosts, links, ())
 
-        monkeypatch.setattr(cluster, "open_cluster", lambda address, _nodes: contextlib.nullcontext())
+        monkeypatch.setattr(cluster, "joined_cluster", lambda address: contextlib.nullcontext())
         monkeypatch.setattr(doctor, "examine_fleet", examine)
         return asked
 

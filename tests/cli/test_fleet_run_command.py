@@ -7,7 +7,7 @@ from commands import gpu
 from ekya import cli
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
-from ekya.fleet.run import cluster
+from ekya.fleet.run.live.found_sites import FoundSites
 from ekya.gpu.backends import registry
 from ekya.gpu.backends.duty_cycle import DutyCycleShares
 from ekya.gpu.backends.registry import ChosenBackend
@@ -76,9 +76,9 @@ def test_fleet_run_here_asks_for_at_most_the_first_gpu(
         server["changes"] = {"gpus": its, "preparation": {"share_milli": 100, "fraction": 0.15}}
     file.write_text(yaml.safe_dump(raw))
     monkeypatch.setattr(registry, "choose_backend", on_a_machine_with(here))
-    monkeypatch.setattr(cluster, "open_cluster", raises(UserError("Ray begins")))
+    monkeypatch.setattr(FoundSites, "start", raises(UserError("sites begin")))
     assert cli.main(["fleet", "run", str(file)]) == 2
-    assert (said or "Ray begins") in " ".join(capfd.readouterr().err.replace("│", " ").split())
+    assert (said or "sites begin") in " ".join(capfd.readouterr().err.replace("│", " ").split())
 
 
 def raises(error):

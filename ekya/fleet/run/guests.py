@@ -1,7 +1,6 @@
 """Training task for a stream's retraining on another server."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.assignment import Mode
@@ -10,33 +9,23 @@ from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.optimizer import recipe_of
 from ekya.pipeline.retrain_setup import data_of
-from ekya.runtime.remote_retrainings import RemoteCheckpoint, RemoteRetrainings, StreamRetrainInputs
+from ekya.runtime.remote_retrainings import RemoteRetrainings, StreamRetrainInputs
 
 FETCHED_WITHIN_S = 20.0
 """Timeout for collecting crops and exemplars; later ones would be of no use."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamExchange:
-    """An ``Exchange`` of a server's streams, whose inputs are in other processes of the server."""
+def guest_tasks(
+    retrainings: RemoteRetrainings,
+) -> Callable[[StartRetraining, NodeName], Callable[[], TrainingTask]]:
+    """Returns what collects the inputs of streams' retrainings from other processes of their server."""
 
-    retrainings: RemoteRetrainings
-
-    def gather(self, command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
-        """Begins to collect crops and exemplars."""
-        material = self.retrainings.material(command.stream)
+    def gather(command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
+        material = retrainings.material(command.stream)
         job = JobName(f"{command.stream}, retraining {command.job}")
         return lambda: guest_task(job, command, material.fetch(FETCHED_WITHIN_S), home)
 
-    def bring(
-        self,
-        command: StartRetraining,
-        accuracies: Sequence[float],
-        best: Callable[[], RemoteCheckpoint],
-        over: bool,
-    ) -> None:
-        """Forwards to ``RemoteRetrainings``."""
-        self.retrainings.bring(command, accuracies, best, over)
+    return gather
 
 
 def guest_task(

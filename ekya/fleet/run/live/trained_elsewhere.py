@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ekya.core import commands as cmd
 from ekya.core.errors import UserError
@@ -43,27 +42,15 @@ ENDS_WITHIN_S = 5.0
 _CROPS_UNIT = 10_000
 """Scale by which fractions of a loan become the whole numbers, in proportion, of an assignment."""
 
+Gather = Callable[[cmd.StartRetraining, NodeName], Callable[[], TrainingTask]]
+"""Begins to collect a retraining's inputs, at a home node; the result, in another thread, waits for them."""
+
+Bring = Callable[[cmd.StartRetraining, Sequence[float], Callable[[], RemoteCheckpoint], bool], None]
+"""Callback for the accuracies after each epoch whose weights are home, with what makes the best of these, and
+whether it is over."""
+
 MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
 """Callback for traffic that a retraining caused after it was given up: stream, traffic over each link."""
-
-
-class Exchange(Protocol):
-    """Where retrainings have their inputs from, and where their results go."""
-
-    def gather(self, command: cmd.StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
-        """Begins to collect the inputs; the result, called in another thread, waits for them."""
-
-    def bring(
-        self,
-        command: cmd.StartRetraining,
-        accuracies: Sequence[float],
-        best: Callable[[], RemoteCheckpoint],
-        over: bool,
-    ) -> None:
-        """Receives the accuracies after each epoch whose weights are home; ``best`` makes the best of these.
-
-        Where it is ``over``, nothing more will come.
-        """
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +85,8 @@ class TrainedElsewhere:
         site: borrower.
         neighbours: this server and the others; changes as they come and go.
         processes: source of the trainings' processes.
-        exchange: of inputs and results.
+        gather: see ``Gather``.
+        bring: see ``Bring``.
         moved_since: called by separate threads.
     """
 
@@ -107,10 +95,12 @@ class TrainedElsewhere:
         site: SiteName,
         neighbours: Neighbours,
         processes: ProcessSource,
-        exchange: Exchange,
+        gather: Gather,
+        bring: Bring,
         moved_since: MovedSince,
     ) -> None:
-        self._neighbours, self._exchange, self._moved_since = neighbours, exchange, moved_since
+        self._neighbours, self._gather, self._bring = neighbours, gather, bring
+        self._moved_since = moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
         home = FleetNode(self._home, site, neighbours.machine(site), FULL_GPU_MILLI)
@@ -124,7 +114,7 @@ class TrainedElsewhere:
         away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
             self._away[command.stream] = away
-        gathered = self._exchange.gather(command, self._home)
+        gathered = self._gather(command, self._home)
         threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
 
     def training(self, stream: StreamId) -> TrainingHandle | None:
@@ -238,7 +228,7 @@ class TrainedElsewhere:
         if news or (over and epochs):
             away.epochs_home, away.told_us = epochs, now_us
             accuracies = [epoch.validation_accuracy for epoch in now.epochs[:epochs]]
-            self._exchange.bring(command, accuracies, lambda: _best(handle), over)
+            self._bring(command, accuracies, lambda: _best(handle), over)
         if over:
             reason = failed or now.reason or f"it ended after {epochs} epochs"
             # Not every epoch leaves a checkpoint where an accuracy monitor has set fewer.

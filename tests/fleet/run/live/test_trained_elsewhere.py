@@ -139,7 +139,8 @@ class Town:
             HOME,
             neighbours,
             None,
-            self.exchange,
+            self.exchange.gather,
+            self.exchange.bring,
             lambda *told: self.moved_since.append(told),
         )
 
