@@ -18,9 +18,8 @@ from deep_edge_played import played
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.fair import Fair
-from ekya.fleet.papers.deep_edge.force import Force
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
 from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment

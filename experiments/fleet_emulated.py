@@ -69,7 +69,7 @@ def played(
     """Executes one run and returns its summary."""
     run = ServersFolder.create(folder, "run")
     broker = None if tier is None else TIERS[tier]
-    ran = emulate_servers(run, which, broker, failures, seed, lambda site: quietly)
+    ran = emulate_servers(run, which, broker, failures, seed, lambda server: quietly)
     return summarise_servers("run", tier, which.sites, ran, read_loans(run.loans))
 
 

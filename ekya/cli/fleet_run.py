@@ -185,7 +185,9 @@ def _run_emulated(
 
     for option, value in (("--listen", config.listen), ("--stores", config.stores)):
         if value is not None:
-            raise UserError(f"{option}: it needs the wall clock; leave it out, or --clock virtual")
+            raise UserError(
+                f"{option}: nobody is reached on virtual time; leave it out, or leave out --clock"
+            )
     folder = _folder(config, servers)
     with bars_of(console) as bars:
         follow = _followed(bars)
@@ -208,11 +210,8 @@ def _run_live(
     failures: "Sequence[ServerDeath]",
     output: Output,
 ) -> "tuple[RanServers, ServersFolder]":
-    from ekya.cli.fleet_from_options import require_credentials
     from ekya.fleet.run.live.live_servers import start_servers
 
-    for server in servers.servers:
-        require_credentials(server.fleet)
     for failure in failures:
         if failure.site in servers.addresses:
             raise UserError(
@@ -269,15 +268,16 @@ def _reached(
     from ekya.fleet.servers_file import split_address
 
     token = fleet_token(config.token_file)
+    here = address_towards(addresses)
     try:
-        host, port = (
-            (address_towards(addresses), 0) if config.listen is None else split_address(config.listen)
-        )
+        host, port = (here, 0) if config.listen is None else split_address(config.listen)
     except ValueError as error:
         raise UserError(f"--listen {config.listen}: {error}") from None
+    known_as = here if host in ("0.0.0.0", "::") else host
+    # Sites that end tell the coordinator what became of their loans.
     with (
+        closing(SiteServer(host, port, token, known_as)) as doors,
         closing(FoundSites(addresses, token)) as sites,
-        closing(SiteServer(host, port, token)) as doors,
     ):
         yield sites, doors
 

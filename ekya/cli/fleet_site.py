@@ -19,8 +19,8 @@ from ekya.fleet.policy.names import SiteName
 if TYPE_CHECKING:
     from ekya.fleet.servers_file import ServerConfig
 
-COLLECTED_WITHIN_S = 60.0
-"""Time that ``--once`` stays for questions after its run has ended."""
+IDLE_S = 120.0
+"""Time that ``--once`` stays without a run: before it while other sites start, and after it for questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ def site(config: SiteConfig, output: Output) -> None:
     """
     from ekya.cli.servers_from_options import server_of_site
     from ekya.fleet.run.calls import LocalHandle, public_methods
+    from ekya.fleet.run.doctor import DOCTOR, HostDoctor
     from ekya.fleet.run.live.orders import SITE
     from ekya.fleet.run.live.site import Site
     from ekya.fleet.run.sites.server import SiteServer
@@ -60,8 +61,13 @@ def site(config: SiteConfig, output: Output) -> None:
     from ekya.fleet.servers_file import load_servers, split_address
 
     name = SiteName(config.site)
-    addresses = load_servers(config.servers, reads=lambda server: server.site == config.site).addresses
-    listen = config.listen or addresses.get(name)
+
+    def read(changes: Mapping[str, object]) -> "ServerConfig":
+        return server_of_site(config.servers, changes, config.shares, name)
+
+    read({})  # says now what is wrong
+    address = load_servers(config.servers, reads=lambda server: False).addresses.get(name)
+    listen = config.listen or address
     if listen is None:
         raise UserError(
             f"{config.servers}: servers.{name}.address: is missing; set it, or give --listen HOST:PORT"
@@ -70,20 +76,19 @@ def site(config: SiteConfig, output: Output) -> None:
         host, port = split_address(listen)
     except ValueError as error:
         raise UserError(f"--listen {listen}: {error}") from None
-
-    def read(changes: Mapping[str, object]) -> "ServerConfig":
-        return server_of_site(config.servers, changes, config.shares, name)
-
-    read({})  # says now what is wrong
+    # It may listen at 0.0.0.0, where nobody else reaches it.
+    known_as = host if address is None else split_address(address)[0]
     ends = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ends.set())
-    signal.signal(signal.SIGINT, lambda *_: ends.set())
-    with closing(SiteServer(host, port, fleet_token(config.token_file))) as doors:
+    with closing(SiteServer(host, port, fleet_token(config.token_file), known_as)) as doors:
+        signal.signal(signal.SIGTERM, lambda *_: ends.set())
+        signal.signal(signal.SIGINT, lambda *_: ends.set())
         its = Site(name, read, config.runs, config.shares, doors)
         doors.offer(SITE, LocalHandle(its, threads=4), public_methods(Site))
+        examines = LocalHandle(HostDoctor(name, read, config.runs), threads=4)
+        doors.offer(DOCTOR, examines, public_methods(HostDoctor))
         output.report({"site": name, "address": doors.address, "machine": its.who()[1]})
         output.say(f"{name} is reached at {doors.address}; Ctrl-C ends it.")
         while not ends.wait(1.0):
-            if config.once and its.is_done(COLLECTED_WITHIN_S):
+            if config.once and its.is_done(IDLE_S):
                 break
         its.stop()

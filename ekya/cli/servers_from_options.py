@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ekya.cli.fleet_from_options import require_capacity, require_credentials, require_world
+from ekya.cli.fleet_from_options import require_credentials, require_world
 from ekya.cli.options import Clock
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI
@@ -36,10 +36,11 @@ def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Ser
 
     servers = load_servers(path, changes, lambda server: server.address is None)
     _require_each(servers, Clock.WALL)
+    if not servers.servers:
+        return servers
     part = _part_of_machine(shares, len(servers.servers))
     servers = replace(servers, servers=tuple(_fitted(server, part) for server in servers.servers))
-    if servers.servers:
-        _require_room_for_all(servers, shares)
+    _require_room_for_all(servers, shares)
     return servers
 
 
@@ -61,10 +62,9 @@ def server_of_site(path: Path, changes: Mapping[str, object], shares: str, site:
     (server,) = servers.servers
     if site in servers.addresses:
         server = _fitted(server, _part_of_machine(shares, 1))
-        require_capacity(server.fleet, shares)
+        _require_room_for_all(replace(servers, servers=(server,)), shares)
     else:
         server = _fitted(server, _part_of_machine(shares, len(servers.sites) - len(servers.addresses)))
-    require_credentials(server.fleet)
     return server
 
 
@@ -74,6 +74,8 @@ def _require_each(servers: "Servers", clock: Clock) -> None:
     for server in servers.servers:
         scheduler = server.fleet.scheduler
         require_world(server.fleet, scheduler, clock)
+        if clock is Clock.WALL:
+            require_credentials(server.fleet)
         needs = make_scheduler(scheduler).needs
         if needs.elsewhere or needs.kept_models:
             raise UserError(
@@ -87,7 +89,10 @@ def _part_of_machine(shares: str, servers: int) -> "Machine":
     from ekya.planning.profiling.sizes import Machine
 
     there = choose_backend(shares).capability
-    return Machine(there.capacity_milli // max(1, servers), on_cores=there.device != "cuda")
+    on_cores, all_milli = there.device != "cuda", there.capacity_milli
+    if servers > 1 and not on_cores:
+        all_milli = min(all_milli, FULL_GPU_MILLI)  # All begin with the first GPU.
+    return Machine(all_milli // servers, on_cores)
 
 
 def _fitted(server: "ServerConfig", part: "Machine") -> "ServerConfig":
@@ -108,9 +113,9 @@ def _require_room_for_all(servers: "Servers", shares: str) -> None:
     wanted = sum(server.fleet.capacity_milli for server in servers.servers)
     if wanted > there.capacity_milli:
         raise UserError(
-            f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers together, is more than the "
-            f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); give them less, or give "
-            "servers on other machines an address"
+            f"gpus: {wanted / FULL_GPU_MILLI:g}, of all servers here, is more than the "
+            f"{there.capacity_milli / FULL_GPU_MILLI:g} that are here ({there.why}); set less in their "
+            "`changes`, or give servers on other machines an address"
         )
     # Cores are one pool. Of GPUs, every server takes the first ones, even if other servers use them.
     first_milli = sum(min(server.fleet.capacity_milli, FULL_GPU_MILLI) for server in servers.servers)

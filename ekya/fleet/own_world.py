@@ -1,19 +1,19 @@
 """World of a user's own files: its physics and policies follow from what the jobs have."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import product
 from pathlib import Path
 
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
-from ekya.fleet.papers.andreas.physics import AndreasPhysics
-from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA, PLAYED
-from ekya.fleet.papers.worlds import Asked, Draw, World, WorldKind
-from ekya.fleet.policy.job import TrainJob
-from ekya.fleet.policy.places import Node
+from ekya.fleet.papers.registry import OF_ANDREAS, OF_OKITA
+from ekya.fleet.papers.worlds import Asked, Draw, WorldKind, andreas_world, okita_world
+from ekya.fleet.policy.job import Left
+from ekya.fleet.policy.okita.ground import slot_of
+from ekya.fleet.policy.okita.placing import most_workers
 from ekya.fleet.policy.registry import Terms
+from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
 from ekya.fleet.workload_files import OwnWorkload, load_workload
 
@@ -31,8 +31,6 @@ def own_kind(jobs: Path, cluster: Path, asked: Sequence[str]) -> WorldKind:
     no policy is asked for, times of an epoch come first.
 
     Args:
-        jobs: the jobs file.
-        cluster: the cluster file.
         asked: names of the policies to run; none: all for which the files have what they need.
 
     Raises:
@@ -87,12 +85,12 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
     """Yields what a policy of Okita needs, and the files lack."""
     if own.slot_s is None:
         yield f"slot_s: {policy} needs it; write the seconds of a slot, or epoch_s for every job"
-    nodes = own.places.nodes.values()
-    sites = [node.site for node in nodes]
-    for node in nodes:
-        if sites.count(node.site) > 1:
-            yield f"slot_s: {policy} has one node a site, {cluster} several at {node.site}; join them"
-    for job in own.jobs:
+    for site, count in Counter(node.site for node in own.places.nodes.values()).items():
+        if count > 1:
+            yield f"slot_s: {policy} has one node a site, {cluster} several at {site}; join them"
+    states = tuple(JobState(job, Left.all_of(job)) for job in own.jobs)
+    ground, tasks = slot_of(FleetView(0, states, own.places), (own.slot_s or 1) * US_PER_S)
+    for job, task in zip(own.jobs, tasks, strict=True):
         key = f"jobs.{job.name}"
         for what, there in (
             ("chunks", any(job.chunks.values())),
@@ -105,31 +103,15 @@ def _lacking_of_okita(own: OwnWorkload, cluster: Path, policy: str) -> Iterator[
                 yield f"{key}.{what}: {policy} needs more than 0 of it; write it, or epoch_s for all jobs"
         if policy in _BY_STAKE and job.waiting.of(own.slot_s or 1) <= 0:
             yield f"{key}.waiting: {policy} needs a cost from the first slot on; write kind: linear"
-        open_to_it = [node for node in nodes if not job.allowed or node.name in job.allowed]
-        if not _has_room(job, open_to_it):
+        if not most_workers(task, ground.capacity):
             yield (
                 f"{key}.worker: {cluster} has no room for a worker and a parameter server, even without "
                 "other jobs; write smaller needs, or more capacity"
             )
 
 
-def _has_room(job: TrainJob, nodes: Sequence[Node]) -> bool:
-    def fits(node: Node, *needs: Mapping[str, float]) -> bool:
-        names = {name for one in needs for name in one}
-        return all(sum(one.get(name, 0.0) for one in needs) <= node.capacity.get(name, 0.0) for name in names)
-
-    return any(
-        fits(one, job.worker, job.parameter_server)
-        if one is other
-        else fits(one, job.worker) and fits(other, job.parameter_server)
-        for one, other in product(nodes, repeat=2)
-    )
-
-
 def _open_andreas(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
-    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
-    jobs, terms = own.jobs[: asked.jobs], Terms(restart_us=asked.restart_us)
-    return lambda _seed: World(jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency)
+    return lambda _seed: andreas_world(asked, own.jobs, own.places, own.currency)
 
 
 def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
@@ -137,7 +119,5 @@ def _open_okita(own: OwnWorkload, asked: Asked, _done: object) -> Draw:
         raise UserError("--restart: in slots an interruption costs the slot; leave it out")
     jobs, slot_us = own.jobs[: asked.jobs], (own.slot_s or 1) * US_PER_S
     until_us = (-(-jobs[-1].arrives_us // slot_us) + own.slots) * slot_us
-    terms, physics = Terms(slot_us, until_us, jobs=jobs), OkitaPhysics(slot_us)
-    return lambda _seed: World(
-        jobs, own.places, physics, lambda name: PLAYED[name](terms), own.currency, until_us
-    )
+    terms = Terms(slot_us, until_us, jobs=jobs)
+    return lambda _seed: okita_world(terms, own.places, own.currency, until_us)

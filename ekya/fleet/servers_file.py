@@ -96,7 +96,7 @@ class ServerSpec(_Part):
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port of ``HOST:PORT``.
+    """Returns host and port of ``HOST:PORT``; an IPv6 address is in brackets there.
 
     Raises:
         ValueError: it has another form.
@@ -104,7 +104,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdecimal() or not 0 <= int(port) < 65536:
         raise ValueError("write HOST:PORT, as 10.0.0.2:7070")
-    return host, int(port)
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 class ServersSpec(_Part):

@@ -246,8 +246,6 @@ class OwnWorkload:
 
     Attributes:
         jobs: in the order of arrival.
-        places: the cluster.
-        currency: of all costs.
         slot_s: length of a slot; None where the file has none.
         slots: from the last arrival to the end.
     """

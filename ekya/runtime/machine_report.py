@@ -226,7 +226,7 @@ def _default_fleet() -> Finding:
 
 
 def installed() -> Mapping[str, str]:
-    """Returns versions that hosts of a cluster share, without a build's label (``+cu128``); empty: none."""
+    """Returns versions that machines of a fleet share, without a build's label (``+cu128``); empty: none."""
     found = {"Python": platform.python_version(), "ekya": __version__}
     for package in ("ray", "torch"):
         try:

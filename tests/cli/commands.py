@@ -6,7 +6,9 @@ import json
 import yaml
 
 from ekya.core.trace import Trace
-from ekya.gpu.nvml import Gpu
+from ekya.gpu.backends.duty_cycle import DutyCycleShares
+from ekya.gpu.backends.registry import ChosenBackend
+from ekya.gpu.nvml import Gpu, GpuInventory
 from ekya.results.storage.run_folder import RunFolder
 
 CAMERA = "cam-1"
@@ -123,3 +125,10 @@ def error_line(capfd):
     assert err.startswith("ekya: ")
     assert err.count("\n") == 1
     return err
+
+
+def on_a_machine_with(gpus):
+    """Returns a ``choose_backend`` for a machine with this number of GPUs."""
+    inventory = GpuInventory(tuple(gpu(at) for at in range(gpus)), "600.1", "GPUs")
+    backend = DutyCycleShares(inventory)
+    return lambda name: ChosenBackend("duty-cycle", backend, backend.probe(), ())

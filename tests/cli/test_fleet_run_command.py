@@ -2,16 +2,22 @@
 
 import pytest
 import yaml
-from commands import gpu
+from commands import on_a_machine_with
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
 from ekya.core.errors import UserError
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live.found_sites import FoundSites
+from ekya.fleet.run.live.live_servers import LiveRun
+from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.gpu.backends import registry
-from ekya.gpu.backends.duty_cycle import DutyCycleShares
-from ekya.gpu.backends.registry import ChosenBackend
-from ekya.gpu.nvml import GpuInventory
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, "t" * 40)
 
 
 @pytest.fixture
@@ -21,6 +27,13 @@ def file(tmp_path):
     path = tmp_path / "town.yaml"
     path.write_text(yaml.safe_dump({"fleet": fleet, "servers": servers}))
     return path
+
+
+def raises(error):
+    def call(*arguments):
+        raise error
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -47,13 +60,6 @@ def test_help_of_fleet_run_has_examples(capfd) -> None:
     assert "ekya fleet run --clock virtual --tier none --json -" in capfd.readouterr().out
 
 
-def on_a_machine_with(gpus):
-    """Returns a ``choose_backend`` for a machine with this number of GPUs."""
-    inventory = GpuInventory(tuple(gpu(at) for at in range(gpus)), "600.1", "GPUs")
-    backend = DutyCycleShares(inventory)
-    return lambda name: ChosenBackend("duty-cycle", backend, backend.probe(), ())
-
-
 @pytest.mark.parametrize(
     ("here", "gpus", "said"),
     [
@@ -63,7 +69,7 @@ def on_a_machine_with(gpus):
             "begin with this machine's first GPU, and they ask for 2 of it",
         ),
         (3, (1.5, 0.3), "and they ask for 1.3 of it"),
-        (1, (1.0, 0.5), "1.5, of all servers together, is more than the 1 that are here"),
+        (1, (1.0, 0.5), "1.5, of all servers here, is more than the 1 that are here"),
         (1, (0.4, 0.6), None),
     ],
 )
@@ -81,8 +87,41 @@ def test_fleet_run_here_asks_for_at_most_the_first_gpu(
     assert (said or "sites begin") in " ".join(capfd.readouterr().err.replace("│", " ").split())
 
 
-def raises(error):
-    def call(*arguments):
-        raise error
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--listen", "here"], "--listen here: write HOST:PORT, as 10.0.0.2:7070"),
+        (["--listen", "192.0.2.1:7071"], "192.0.2.1:7071 cannot be listened on"),
+        (["--fail", "south@3"], "--fail south: it is on another machine"),
+        (["--fail", "west@3"], "--fail west: there is no server west; they are north, south"),
+        ([], "south: 127.0.0.1:1 refuses connections"),
+    ],
+)
+def test_fleet_run_finds_out_before_it_starts_anything(
+    words, said, file, tmp_path, monkeypatch, capfd
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FoundSites, "start", raises(AssertionError("it has begun")))
+    raw = yaml.safe_load(file.read_text())
+    raw["servers"][0]["changes"] = {"gpus": 1}
+    raw["servers"][1] |= {"address": "127.0.0.1:1"}
+    file.write_text(yaml.safe_dump(raw))
+    assert cli.main(["fleet", "run", str(file), *words]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
 
-    return call
+
+def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, capfd) -> None:
+    assert cli.main(["fleet", "run", "--resume", str(tmp_path)]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "live.json: cannot be read" in said
+    assert "name the folder of a run of ekya fleet run" in said
+    run = LiveRun("abc", None, 0, Links(), {SiteName("south"): "127.0.0.1:1"})
+    run.save(tmp_path / "live.json")
+    assert cli.main(["fleet", "run", "--resume", str(tmp_path)]) == 2
+    assert "no site knows of this run any more" in " ".join(capfd.readouterr().err.split())
+
+
+def test_fleet_run_on_virtual_time_is_reached_by_nobody(file, capfd) -> None:
+    assert cli.main(["fleet", "run", str(file), "--clock", "virtual", "--listen", "127.0.0.1:0"]) == 2
+    assert "--listen: nobody is reached on virtual time" in " ".join(capfd.readouterr().err.split())

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol, cast
+from operator import attrgetter
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
 from ekya.core.errors import UserError
-from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, Training
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 from ekya.fleet.policy.places import NodeState
 
@@ -22,11 +22,6 @@ EstUpdateTime, which is the hardest to fit.
 """
 
 
-class _Regressor(Protocol):
-    def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns one value per row."""
-
-
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """A quantity that one regressor estimates.
@@ -35,25 +30,44 @@ class Quantity:
         name: as in Table I.
         features: of a data point, in a fixed order.
         label: of a data point; above 0 where it was measured.
+        estimate: of the label, by estimates.
     """
 
     name: str
     features: Callable[[ProfilePoint], Row]
     label: Callable[[ProfilePoint], float]
+    estimate: Callable[[EdgeEstimates, ProfilePoint], float]
 
 
-def _compute(state: NodeState, batch: int, share_milli: int) -> Row:
-    return (state.cpu, state.gpu, batch, share_milli)
+def _compute(worker: Training) -> Row:
+    return (worker.state.cpu, worker.state.gpu, worker.batch, worker.share_milli)
 
 
-def _update(state: NodeState, batch: int, batches: Sequence[int], ps: NodeState) -> Row:
+def _update(worker: Training, batches: Sequence[int], ps: NodeState) -> Row:
     """Returns the features of EstUpdateTime; of the distribution B size, minimum, maximum and Σ 1/b."""
     pushes = sum(1 / other for other in batches)
-    return (state.cpu, state.gpu, batch, ps.cpu, len(batches), pushes, min(batches), max(batches))
+    of_batches = (len(batches), pushes, min(batches), max(batches))
+    return (worker.state.cpu, worker.state.gpu, worker.batch, ps.cpu, *of_batches)
 
 
-def _state(state: NodeState, batch: int, share_milli: int) -> Row:
-    return (state.cpu, state.gpu, state.mem, batch, share_milli)
+def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
+    """Estimates the update time of the point's worker; of the others only batches are known and needed."""
+    others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
+    return estimates.update_s([point.training, *others], point.parameter_server)[0]
+
+
+def _state(worker: Training) -> Row:
+    return (worker.state.cpu, worker.state.gpu, worker.state.mem, worker.batch, worker.share_milli)
+
+
+def _state_quantity(metric: Literal["gpu", "cpu", "mem"]) -> Quantity:
+    of: Callable[[NodeState], float] = attrgetter(metric)
+    return Quantity(
+        f"EstState {metric}",
+        lambda point: _state(point.training),
+        lambda point: of(point.after),
+        lambda estimates, point: of(estimates.state_after(point.training)),
+    )
 
 
 def _exec(after: NodeState) -> Row:
@@ -62,27 +76,23 @@ def _exec(after: NodeState) -> Row:
 
 COMPUTE = Quantity(
     "EstComputeTime",
-    lambda point: _compute(point.before, point.batch, point.share_milli),
+    lambda point: _compute(point.training),
     lambda point: point.compute_s,
+    lambda estimates, point: estimates.compute_s(point.training),
 )
 UPDATE = Quantity(
     "EstUpdateTime",
-    lambda point: _update(point.before, point.batch, point.batches, point.parameter_server),
+    lambda point: _update(point.training, point.batches, point.parameter_server),
     lambda point: point.update_s,
+    _update_s,
 )
-STATE_GPU, STATE_CPU, STATE_MEM = (
-    Quantity(
-        f"EstState {metric}",
-        lambda point: _state(point.before, point.batch, point.share_milli),
-        label,
-    )
-    for metric, label in (
-        ("gpu", lambda point: point.after.gpu),
-        ("cpu", lambda point: point.after.cpu),
-        ("mem", lambda point: point.after.mem),
-    )
+STATE_GPU, STATE_CPU, STATE_MEM = (_state_quantity(metric) for metric in ("gpu", "cpu", "mem"))
+EXEC = Quantity(
+    "EstExecTime",
+    lambda point: _exec(point.after),
+    lambda point: point.exec_s,
+    lambda estimates, point: estimates.exec_s(point.kind, point.app, point.after),
 )
-EXEC = Quantity("EstExecTime", lambda point: _exec(point.after), lambda point: point.exec_s)
 
 QUANTITIES = (COMPUTE, UPDATE, STATE_GPU, STATE_CPU, STATE_MEM, EXEC)
 
@@ -93,8 +103,6 @@ class BoostedEstimates:
     Args:
         points: measurements; one regressor is fitted per kind of machine and quantity, for EstExecTime also
             per application. A time of 0 means not measured.
-        trees: of each regressor.
-        seed: of the boosting.
         update_unknown_s: EstUpdateTime of a kind without a measured update; None raises a UserError.
         fitted: callback after each regressor, thus once per quantity and kind where each kind has one
             application.
@@ -114,7 +122,7 @@ class BoostedEstimates:
         self._without_gpu = {point.kind for point in measured} - {
             point.kind for point in measured if point.after.gpu > 0
         }
-        self._regressors: dict[tuple[str, str, str], _Regressor] = {}
+        self._regressors: dict[tuple[str, str, str], GradientBoostingRegressor] = {}
         for kind in sorted({point.kind for point in points}):
             of_kind = [point for point in points if point.kind == kind]
             for quantity in QUANTITIES:
@@ -134,9 +142,7 @@ class BoostedEstimates:
 
     def compute_s(self, worker: Training) -> float:
         """Returns EstComputeTime."""
-        return self._asked(
-            worker.kind, COMPUTE.name, "", _compute(worker.state, worker.batch, worker.share_milli)
-        )
+        return self._asked(worker.kind, COMPUTE.name, _compute(worker))
 
     def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
         """Returns EstUpdateTime of each worker."""
@@ -146,24 +152,22 @@ class BoostedEstimates:
     def _updated(self, worker: Training, batches: tuple[int, ...], ps: NodeState) -> float:
         if self._update_unknown_s is not None and not self.knows(worker.kind, UPDATE):
             return self._update_unknown_s
-        return self._asked(worker.kind, UPDATE.name, "", _update(worker.state, worker.batch, batches, ps))
+        return self._asked(worker.kind, UPDATE.name, _update(worker, batches, ps))
 
     def state_after(self, worker: Training) -> NodeState:
         """Returns EstState, one regressor per metric; GPU 0 on a kind of machine that never used its GPU."""
-        row = _state(worker.state, worker.batch, worker.share_milli)
+        kind, row = worker.kind, _state(worker)
         return NodeState(
-            cpu=self._asked(worker.kind, STATE_CPU.name, "", row),
-            gpu=0.0
-            if worker.kind in self._without_gpu
-            else self._asked(worker.kind, STATE_GPU.name, "", row),
-            mem=self._asked(worker.kind, STATE_MEM.name, "", row),
+            cpu=self._asked(kind, STATE_CPU.name, row),
+            gpu=0.0 if kind in self._without_gpu else self._asked(kind, STATE_GPU.name, row),
+            mem=self._asked(kind, STATE_MEM.name, row),
         )
 
     def exec_s(self, kind: str, app: str, state: NodeState) -> float:
         """Returns EstExecTime."""
-        return self._asked(kind, EXEC.name, app, _exec(state))
+        return self._asked(kind, EXEC.name, _exec(state), app)
 
-    def _predicted(self, kind: str, quantity: str, app: str, row: Row) -> float:
+    def _predicted(self, kind: str, quantity: str, row: Row, app: str = "") -> float:
         regressor = self._regressors.get((kind, quantity, app))
         if regressor is None:
             beside = f" beside {app}" if app else ""
@@ -171,7 +175,9 @@ class BoostedEstimates:
         return estimated(regressor, row)
 
 
-def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0) -> _Regressor:
+def boosted(
+    rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, seed: int = 0
+) -> GradientBoostingRegressor:
     """Fits a regressor to the labels' logarithm, so that errors are relative, as in MAPE."""
     model = GradientBoostingRegressor(
         n_estimators=trees,
@@ -181,9 +187,9 @@ def boosted(rows: Sequence[Row], labels: Sequence[float], trees: int = TREES, se
         min_samples_leaf=LEAF,
         random_state=seed,
     )
-    return cast(_Regressor, model.fit(np.array(rows), np.log(labels)))
+    return model.fit(np.array(rows), np.log(labels))
 
 
-def estimated(regressor: _Regressor, row: Row) -> float:
+def estimated(regressor: GradientBoostingRegressor, row: Row) -> float:
     """Returns the label that a regressor predicts for a row of features."""
     return float(np.exp(regressor.predict(np.array([row]))[0]))

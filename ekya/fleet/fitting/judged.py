@@ -1,22 +1,14 @@
 """Errors of estimates on held-out points (Deep-Edge, Table I)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.fitting.boosted import (
-    COMPUTE,
-    EXEC,
-    STATE_CPU,
-    STATE_GPU,
-    STATE_MEM,
-    UPDATE,
-    Quantity,
-)
-from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits, Training
+from ekya.fleet.fitting.boosted import QUANTITIES
+from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeEstimates, EdgeLimits
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
 
 P = TypeVar("P")
@@ -34,7 +26,6 @@ class Judged:
 
     Attributes:
         kind, function: kind of machine, and estimated function.
-        train, test: numbers of points.
         mape, deviation: mean absolute percentage error over the test points, and its standard deviation.
     """
 
@@ -57,19 +48,12 @@ def judged(
     estimates: EdgeEstimates, train: Sequence[ProfilePoint], test: Sequence[ProfilePoint]
 ) -> list[Judged]:
     """Returns the rows of one kind of machine in the order of Table I, except rows without a test point."""
-    found: dict[Quantity, Callable[[ProfilePoint], float]] = {
-        COMPUTE: lambda point: estimates.compute_s(_training(point)),
-        UPDATE: lambda point: _update_s(estimates, point),
-        STATE_GPU: lambda point: estimates.state_after(_training(point)).gpu,
-        STATE_CPU: lambda point: estimates.state_after(_training(point)).cpu,
-        STATE_MEM: lambda point: estimates.state_after(_training(point)).mem,
-        EXEC: lambda point: estimates.exec_s(point.kind, point.app, point.after),
-    }
     rows = []
-    for quantity, estimate in found.items():
+    for quantity in QUANTITIES:
         own = [point for point in test if quantity.label(point) > 0]
         if own:
-            values, true = [estimate(point) for point in own], [quantity.label(point) for point in own]
+            values = [quantity.estimate(estimates, point) for point in own]
+            true = [quantity.label(point) for point in own]
             learned = sum(quantity.label(point) > 0 for point in train)
             rows.append(row(own[0].kind, quantity.name, learned, values, true))
     return rows
@@ -87,15 +71,13 @@ def reckoned(
     the deadline.
 
     Args:
-        estimates: to be judged.
-        test: held-out points.
         deadline_s: of the applications; None where it is not known yet, and all points count.
-        limits: all other limits.
     """
-    mem = [point.after.mem / estimates.state_after(_training(point)).mem - 1 for point in test]
-    execs = []
+    mem, execs = [], []
     for point in test:
-        expected_s = estimates.exec_s(point.kind, point.app, estimates.state_after(_training(point)))
+        after = estimates.state_after(point.training)
+        mem.append(point.after.mem / after.mem - 1)
+        expected_s = estimates.exec_s(point.kind, point.app, after)
         if deadline_s is None or deadline_s / 2 <= expected_s <= deadline_s:
             execs.append(point.exec_s / expected_s - 1)
     return replace(
@@ -103,16 +85,6 @@ def reckoned(
         mem_error=max(0.0, float(np.percentile(mem, SURE))),
         exec_error=max(0.0, float(np.percentile(execs, SURE))) if execs else 0.0,
     )
-
-
-def _training(point: ProfilePoint) -> Training:
-    return Training(point.kind, point.before, point.batch, point.share_milli)
-
-
-def _update_s(estimates: EdgeEstimates, point: ProfilePoint) -> float:
-    """Estimates the update time of the point's worker; of the others only batches are known and needed."""
-    others = [Training(point.kind, point.before, batch) for batch in point.batches[1:]]
-    return estimates.update_s([_training(point), *others], point.parameter_server)[0]
 
 
 def row(kind: str, function: str, train: int, values: Sequence[float], true: Sequence[float]) -> Judged:

@@ -39,7 +39,6 @@ def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredMode
     towards ``LEAST_POINTS``.
 
     Args:
-        points: of any kinds of machines.
         origin: of the points, as named in messages.
 
     Raises:

@@ -44,8 +44,6 @@ def write_points(path: Path, points: Sequence[ProfilePoint], tried: Sequence[Tri
     """Writes a file of points atomically.
 
     Args:
-        path: of the file.
-        points: its rows.
         tried: settings that a profile need not measure again.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
-from ekya.fleet.papers.deep_edge.fair import Fair
+from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis, OasisFixed
 from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Make, edge_policy

@@ -31,9 +31,7 @@ class World:
     """One drawn workload.
 
     Attributes:
-        jobs, places, physics: arguments of the engine.
         policy: makes the policy of a name.
-        currency: of all costs.
         until_us: latest end; None: the end of the last job.
     """
 
@@ -51,7 +49,6 @@ class Asked:
 
     Attributes:
         nodes, jobs: numbers; None: the world's default.
-        policies: names of the policies to run.
         restart_us: time in which an interrupted job restarts from its last snapshot; None: as in the paper's
             simulator.
         profiles: measured profiles of ANDREAS's jobs, by name, instead of the workload's own.
@@ -73,11 +70,9 @@ class WorldKind:
     """A workload that can be drawn.
 
     Attributes:
-        about: description in one line.
         nodes: default number of nodes.
         open: checks the options and does the slow preparation once; its second argument is a callback that
             receives the part that is done, in [0, 1].
-        policies: names of the policies that can run in it.
         shown: names of the facts of a run that are shown.
     """
 
@@ -103,23 +98,24 @@ EDGE_NODES, EDGE_EPOCHS = 5, 10
 """Machines of Deep-Edge's testbed, and epochs of an update, which the paper does not state."""
 
 
-def _andreas(scenario: Scenario) -> Callable[[Asked, object], Draw]:
-    def opened(asked: Asked, _done: object) -> Draw:
-        if unknown := sorted(asked.profiles.keys() - set(PROFILE_NAMES)):
-            known = ", ".join(PROFILE_NAMES)
-            raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
-        paid = asked.restart_us is not None
-        physics = AndreasPhysics(asked.restart_us or 0, snapshots=paid)
-        terms = Terms(restart_us=asked.restart_us)
+def _andreas(scenario: Scenario, asked: Asked, _done: object) -> Draw:
+    if unknown := sorted(asked.profiles.keys() - set(PROFILE_NAMES)):
+        known = ", ".join(PROFILE_NAMES)
+        raise UserError(f"--profiles: profiles.{unknown[0]}: no job is called so; they are {known}")
 
-        def draw(seed: int) -> World:
-            nodes = asked.nodes or _ANDREAS_NODES
-            jobs, places = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
-            return World(jobs[: asked.jobs], places, physics, partial(_made, terms), "EUR")
+    def draw(seed: int) -> World:
+        nodes = asked.nodes or _ANDREAS_NODES
+        drawn = andreas_workload(scenario, nodes, seed, profiles=asked.profiles)
+        return andreas_world(asked, *drawn, "EUR")
 
-        return draw
+    return draw
 
-    return opened
+
+def andreas_world(asked: Asked, jobs: tuple[TrainJob, ...], places: Places, currency: str) -> World:
+    """Returns the world of jobs that run on GPUs of one node each."""
+    physics = AndreasPhysics(asked.restart_us or 0, snapshots=asked.restart_us is not None)
+    made = partial(_made, Terms(restart_us=asked.restart_us))
+    return World(jobs[: asked.jobs], places, physics, made, currency)
 
 
 def _okita(asked: Asked, _done: object) -> Draw:
@@ -129,10 +125,15 @@ def _okita(asked: Asked, _done: object) -> Draw:
 
     def draw(seed: int) -> World:
         drawn = simulation(setting, seed)
-        made = partial(_made, okita_terms(drawn))
-        return World(drawn.jobs, drawn.places, OkitaPhysics(setting.slot_us), made, "cost units")
+        return okita_world(okita_terms(drawn), drawn.places, "cost units")
 
     return draw
+
+
+def okita_world(terms: Terms, places: Places, currency: str, until_us: int | None = None) -> World:
+    """Returns the world of the jobs in the terms, which train in slots on several sites."""
+    physics = OkitaPhysics(terms.slot_us)
+    return World(terms.jobs, places, physics, partial(_made, terms), currency, until_us)
 
 
 def _deep_edge(asked: Asked, done: Callable[[float], object]) -> Draw:
@@ -181,13 +182,13 @@ WORLDS: Mapping[str, WorldKind] = MappingProxyType(
         "andreas-two-gpu": WorldKind(
             "ANDREAS §V.B: half the nodes have two V100, half one Turing; ten jobs a node",
             _ANDREAS_NODES,
-            _andreas(TWO_GPUS),
+            partial(_andreas, TWO_GPUS),
             OF_ANDREAS,
         ),
         "andreas-four-gpu": WorldKind(
             "ANDREAS §V.B: half the nodes have four V100, half two Turing; ten jobs a node",
             _ANDREAS_NODES,
-            _andreas(FOUR_GPUS),
+            partial(_andreas, FOUR_GPUS),
             OF_ANDREAS,
         ),
         "okita": WorldKind(

@@ -1,6 +1,7 @@
 """Calls to objects in other processes: Ray actors here, and objects of other sites over HTTP."""
 
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+import logging
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isfunction
@@ -11,6 +12,10 @@ from ray.exceptions import RayError
 
 from ekya.core.errors import UserError
 from ekya.runtime.actor_errors import in_words
+
+_LOG = logging.getLogger(__name__)
+
+_ENDED = "it has ended"
 
 
 class CallError(Exception):
@@ -67,10 +72,17 @@ class LocalHandle:
 
     def call(self, method: str, *arguments: Any) -> "Future[Any]":
         """Calls a method in one of the object's threads."""
-        return self._pool.submit(self._called, method, arguments)
+        told: Future[Any] = Future()
+        try:
+            answer = self._pool.submit(self._called, method, arguments)
+        except RuntimeError:
+            told.set_exception(CallError(_ENDED))
+        else:
+            answer.add_done_callback(lambda one: _pass_on(one, told))
+        return told
 
     def end(self) -> None:
-        """Begins no further call."""
+        """Begins no further call; those that wait fail."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _called(self, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -79,6 +91,8 @@ class LocalHandle:
         except (UserError, CallError):
             raise
         except Exception as error:
+            # Not every caller waits for the result.
+            _LOG.exception("%s of %s fails", method, type(self._served).__name__)
             raise CallError(f"{type(error).__name__}: {error}") from error
 
 
@@ -88,7 +102,7 @@ def public_methods(kind: type[Any]) -> tuple[str, ...]:
 
 
 def _pass_on(answer: "Future[Any]", told: "Future[Any]") -> None:
-    """Passes a result of Ray on, and its errors as those of ``Handle.call``."""
+    """Passes a result on, and its errors as those of ``Handle.call``."""
     with suppress(InvalidStateError):  # Its caller has cancelled it.
         try:
             told.set_result(answer.result())
@@ -99,5 +113,9 @@ def _pass_on(answer: "Future[Any]", told: "Future[Any]") -> None:
                 told.set_exception(type(cause)(str(cause)))
             else:
                 told.set_exception(CallError(in_words(error)))
+        except (UserError, CallError) as error:
+            told.set_exception(error)
+        except CancelledError:
+            told.set_exception(CallError(_ENDED))
         except Exception as error:
             told.set_exception(CallError(f"{type(error).__name__}: {error}"))

@@ -1,7 +1,6 @@
-"""Ray nodes of trainings: emulated on this machine, or those of a running cluster."""
+"""Ray nodes of trainings, emulated on this machine."""
 
 import logging
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,41 +8,12 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
-from ekya.core.errors import UserError
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.private_ray import private_ray
-from ekya.system.ray_environment import set_ray_environment
-
-ANSWERS_WITHIN_S = 5.0
-"""Shorter than Ray's own attempt, which lasts a minute and prints a long message."""
 
 _STORE_BYTES = 256 * 1024**2
-
-
-@contextmanager
-def joined_cluster(address: str) -> Iterator[None]:
-    """Connects this process, as a driver, to a running cluster for the duration of the block.
-
-    Args:
-        address: ``HOST:PORT`` of its head; ``auto`` finds one on this machine.
-
-    Raises:
-        UserError: there is no cluster at the address.
-    """
-    set_ray_environment()
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal():
-        _require_answer(address, host, int(port))
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise _none_at(address, str(error).splitlines()[0]) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 class EmulatedCluster:
@@ -105,16 +75,3 @@ def emulated_cluster(
         finally:
             ray.shutdown()
             cluster.shutdown()
-
-
-def _require_answer(address: str, host: str, port: int) -> None:
-    try:
-        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S).close()
-    except OSError as error:
-        raise _none_at(address, error.strerror or str(error)) from error
-
-
-def _none_at(address: str, why: str) -> UserError:
-    return UserError(
-        f"--address {address}: there is no Ray cluster ({why}); begin one with: ray start --head"
-    )

@@ -67,6 +67,7 @@ class Made:
     Attributes:
         number: of the loan.
         loan: as it was agreed.
+        among: number of offers, its own included, that were open when it was decided on.
         outcome: empty while the loan lasts; then how it ended.
         over_us: when it ended.
         moved_mb: traffic over each link.
@@ -77,6 +78,7 @@ class Made:
 
     number: int
     loan: Loan
+    among: int = 1
     outcome: str = ""
     over_us: int = 0
     moved_mb: Mapping[Way, float] = field(default_factory=dict)
@@ -296,7 +298,7 @@ class Coordinator:
             if site in served or site not in self._peers:
                 continue
             served.add(site)
-            made = self._make(loan)
+            made = self._make(loan, len(offers))
             if site == asking:
                 mine = made
             else:
@@ -316,10 +318,10 @@ class Coordinator:
     def _running(self) -> tuple[Running, ...]:
         return tuple(Running(made.number, made.loan) for _, made in sorted(self._open.items()))
 
-    def _make(self, loan: Loan) -> Loan:
+    def _make(self, loan: Loan, among: int = 1) -> Loan:
         loan = replace(loan, number=self._next)
         free = Market(loan.offer.now_us, (), self._running(), self._rooms, self._links).free
-        made = Made(loan.number, loan, costs=loan_cost(loan, free))
+        made = Made(loan.number, loan, among, costs=loan_cost(loan, free))
         self._record(made)
         self._next += 1
         self.loans.append(made)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
-from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.names import SiteName
 
-Pair = tuple[NodeName, NodeName]
+Pair = tuple[SiteName, SiteName]
 """Origin and target of a transfer."""
 
-MOST_OFFSET_US = 100_000
-"""Largest offset of a clock: half the interval in which a waiting server polls for news of others."""
+MOST_OFFSET_US = 2_000_000
+"""Largest offset of a clock. A run needs no common one, but logs of two sites are hard to compare."""
 
 LEAST_RATE = 0.8
 """Part of the servers file's rate that a link must reach, lest transfers arrive much later than planned."""
@@ -24,18 +24,16 @@ class HostFacts:
     """What a host found on itself.
 
     Attributes:
+        site: its name.
         versions: of Python and packages, without a build's label (``+cu128``); empty: not installed.
         machine: result of ``ekya doctor`` there, as JSON values.
-        token: file with Ray's token and its mode in octal digits, or "absent".
         wrong: one sentence with a remedy for each problem.
-        port: where it answers the measurements of other hosts.
     """
 
+    site: SiteName
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
-    token: tuple[str, str]
     wrong: tuple[str, ...]
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Link:
     """One direction between two hosts.
 
     Attributes:
-        mb_s: megabytes a second over one connection.
+        mb_s: megabytes a second in one call after another.
         round_trip_us: the shortest.
         ahead_us: offset of the origin's clock from the target's; the error is at most half the round trip.
     """
@@ -57,12 +55,12 @@ class Link:
 class FleetFacts:
     """What was found: hosts that answered, links that work, and a sentence for each problem of the others."""
 
-    hosts: Mapping[NodeName, HostFacts]
+    hosts: Mapping[SiteName, HostFacts]
     links: Mapping[Pair, Link]
     wrong: tuple[str, ...]
 
     @property
-    def clocks(self) -> dict[NodeName, tuple[int, int]]:
+    def clocks(self) -> dict[SiteName, tuple[int, int]]:
         """How far each clock is ahead of the median one, and the largest error of that; in microseconds."""
         own = {name: [(0, 0)] for name in self.hosts}
         for (origin, _), link in self.links.items():
@@ -91,13 +89,7 @@ def link_of(trips: Sequence[tuple[int, int, int]], marks: Sequence[tuple[int, in
     return Link(mb_s, took_ns // 1000, ahead_ns // 1000)
 
 
-def token_problems(path: str, mode: str) -> Iterator[str]:
-    """Yields a sentence where others than its owner may read or change the token."""
-    if mode.isdecimal() and int(mode, 8) & 0o077:
-        yield f"{path} has mode {mode}, and who has the token runs code; run chmod 600 {path}"
-
-
-def version_problems(versions: Mapping[NodeName, Mapping[str, str]]) -> Iterator[str]:
+def version_problems(versions: Mapping[SiteName, Mapping[str, str]]) -> Iterator[str]:
     """Yields versions that differ from the most frequent one, of several the newest."""
     for package in sorted({package for its in versions.values() for package, found in its.items() if found}):
         count = Counter(found for its in versions.values() if (found := its.get(package)))
@@ -108,7 +100,7 @@ def version_problems(versions: Mapping[NodeName, Mapping[str, str]]) -> Iterator
                 yield f"{name}: {package} is {its[package]}, but {usual} on {others}; install {usual} there"
 
 
-def clock_problems(offsets: Mapping[NodeName, tuple[int, int]]) -> Iterator[str]:
+def clock_problems(offsets: Mapping[SiteName, tuple[int, int]]) -> Iterator[str]:
     """Yields clocks that are certainly off by more than ``MOST_OFFSET_US``."""
     for name, (ahead_us, error_us) in offsets.items():
         if abs(ahead_us) - error_us > MOST_OFFSET_US:
@@ -125,9 +117,9 @@ def rate_problems(links: Mapping[Pair, Link], told: Mapping[Pair, float]) -> Ite
             yield f"{origin} to {target}: {found}; use a file of --write, which has the measured rates"
 
 
-def steps_of(hosts: Sequence[NodeName]) -> Iterator[tuple[Pair, ...]]:
+def steps_of(hosts: Sequence[SiteName]) -> Iterator[tuple[Pair, ...]]:
     """Yields all ordered pairs in steps, in none of which a host occurs twice: no transfer slows another."""
-    ring: list[NodeName | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
+    ring: list[SiteName | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
     for _ in ring[1:]:
         halves = zip(ring[: len(ring) // 2], reversed(ring), strict=False)
         pairs = [(one, other) for one, other in halves if one is not None and other is not None]

@@ -117,6 +117,7 @@ def _made(made: Made) -> dict[str, Any]:
     return {
         "loan": made.number,
         "agreed_us": offer.now_us,
+        "among": made.among,
         "site": offer.site,
         "stream": offer.stream,
         "config": offer.config.name,

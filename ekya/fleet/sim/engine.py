@@ -4,6 +4,7 @@ A stage is the work between two snapshots of a job; an interrupted job repeats i
 that the physics keeps.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -77,12 +78,7 @@ class FleetEngine:
     """One simulation.
 
     Args:
-        policy: under test.
-        physics: times, costs and constraints of the world.
         jobs: all of them, in any order.
-        places: all machines, and links.
-        outages: failures of nodes.
-        seed: of the policy.
         until_us: latest end of the simulation.
         timer: host clock in seconds, to measure decisions; it does not affect the simulation.
     """
@@ -149,15 +145,15 @@ class FleetEngine:
 
     def _pass_to(self, now_us: int) -> None:
         passed_s = (now_us - self._now_us) / US_PER_S
-        in_use = dict.fromkeys(self._places.nodes, 0)
+        in_use = Counter[NodeName]()
         for present in self._present.values():
             for part in () if present.assignment is None else present.assignment.parts:
                 in_use[part.node] += part.gpus
+        # Idle nodes are switched off, as in ANDREAS, where w_n chooses the open nodes.
         for name, gpus in in_use.items():
-            node = self._places.nodes[name]
-            # Idle nodes are switched off, as in ANDREAS, where w_n chooses the open nodes.
-            if gpus and node.power_w:
-                self._energy_j[name] += node.power_w[gpus] * passed_s
+            power_w = self._places.nodes[name].power_w
+            if gpus and power_w:
+                self._energy_j[name] += power_w[gpus] * passed_s
         self._now_us = now_us
 
     def _end_stages(self) -> bool:
@@ -208,7 +204,7 @@ class FleetEngine:
         began_s = self._timer()
         decision = self._policy.decide(view)
         self._decide_s.append(self._timer() - began_s)
-        faults = [*_misplaced(view, decision), *self._physics.faults(view, decision.assignments)]
+        faults = _misplaced(view, decision) or self._physics.faults(view, decision.assignments)
         if faults:
             at_s = view.now_us / US_PER_S
             raise BrokenConstraintError(f"{self._policy.name} at {at_s:g} s: {'; '.join(faults)}")
@@ -236,34 +232,24 @@ class FleetEngine:
 
     def _begin_stages(self) -> None:
         """Begins the next stage of each assigned job that is between two stages."""
-        idle = [
-            present
-            for present in self._present.values()
-            if present.assignment is not None and present.stage is None
-        ]
+        running = [(one, one.assignment) for one in self._present.values() if one.assignment is not None]
+        idle = [(present, assignment) for present, assignment in running if present.stage is None]
         if not idle:
             return
         view = self._view()
-        running = [present.assignment for present in self._present.values() if present.assignment is not None]
-        for present in idle:
-            self._begin(view, present, running)
-
-    def _begin(self, view: FleetView, present: _Present, running: Sequence[Assignment]) -> None:
-        assignment, record = present.assignment, self._records[present.job.name]
-        if assignment is None:
-            return
-        state = present.state(self._now_us)
-        others = [other for other in running if other is not assignment]
-        stage = self._physics.stage(view, state, assignment, others)
-        resume_us = self._physics.resume_us(view, state, assignment) if present.resumes else 0
-        present.resumes = False
-        if record.started_us is None:
-            record.started_us = self._now_us
-        record.moved_mb += stage.moved_mb
-        record.link_cost += stage.link_cost
-        record.late_apps += stage.late_apps
-        present.stage, present.began_us = stage, self._now_us
-        present.ends_us = self._now_us + resume_us + stage.takes_us
+        for present, assignment in idle:
+            state, record = present.state(self._now_us), self._records[present.job.name]
+            others = [other for _, other in running if other is not assignment]
+            stage = self._physics.stage(view, state, assignment, others)
+            resume_us = self._physics.resume_us(view, state, assignment) if present.resumes else 0
+            present.resumes = False
+            if record.started_us is None:
+                record.started_us = self._now_us
+            record.moved_mb += stage.moved_mb
+            record.link_cost += stage.link_cost
+            record.late_apps += stage.late_apps
+            present.stage, present.began_us = stage, self._now_us
+            present.ends_us = self._now_us + resume_us + stage.takes_us
 
 
 def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
@@ -274,20 +260,19 @@ def _nodes_of(assignment: Assignment) -> frozenset[NodeName]:
 def _misplaced(view: FleetView, decision: Decision) -> list[str]:
     """Returns the faults of a decision that no world allows."""
     there, nodes = {state.job.name for state in view.jobs}, view.places.nodes
-    faults, seen, in_use = [], set[JobName](), dict.fromkeys(nodes, 0)
+    faults, seen, in_use = [], set[JobName](), Counter[NodeName]()
     for assignment in decision.assignments:
         if assignment.job not in there or assignment.job in seen:
             faults.append(f"{assignment.job} is assigned twice, or is not there")
         seen.add(assignment.job)
         if not assignment.parts:
             faults.append(f"{assignment.job} is assigned to no node")
+        for name in sorted(_nodes_of(assignment) - nodes.keys()):
+            faults.append(f"{assignment.job} is on {name}, which is not there")
         for part in assignment.parts:
-            if part.node not in nodes:
-                faults.append(f"{assignment.job} is on {part.node}, which is not there")
-            else:
-                in_use[part.node] += part.gpus
+            in_use[part.node] += part.gpus
     for name, gpus in in_use.items():
-        if gpus > nodes[name].gpus:
+        if name in nodes and gpus > nodes[name].gpus:
             faults.append(f"{name} has {nodes[name].gpus} GPUs, and {gpus} are given out")
     told = {assignment.job for assignment in decision.assignments if assignment.reason} | {*decision.waiting}
     faults += [f"{name} has no reason" for name in sorted(there - told)]

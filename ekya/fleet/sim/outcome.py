@@ -14,7 +14,6 @@ class JobRecord:
     """Result of one job.
 
     Attributes:
-        job: the job.
         started_us, ended_us: None where it never started or ended.
         migrations: number of moves to another set of nodes.
         preemptions: number of times it was sent back to wait.
@@ -49,7 +48,6 @@ class FleetOutcome:
     """Result of a simulation.
 
     Attributes:
-        policy: its name.
         jobs: in the order of arrival.
         ended_us: time of the last event.
         energy_j: energy by node, without the overhead of the sites.

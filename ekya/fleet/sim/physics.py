@@ -27,7 +27,6 @@ class Stage:
     """The part of a running job between two snapshots.
 
     Attributes:
-        takes_us: its length.
         left: remaining work of the job at its end; None where the job is done.
         moved_mb: traffic over links between sites, charged at its beginning.
         link_cost: of that traffic.

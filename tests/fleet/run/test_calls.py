@@ -46,6 +46,26 @@ def test_errors_of_the_user_are_told_from_others() -> None:
         handle.call("fail").result(5)
 
 
+def test_an_object_that_has_ended_is_dead_to_who_waits_and_to_who_comes() -> None:
+    counter = Counter()
+    handle = LocalHandle(counter, threads=1)
+    works, waits = handle.call("add", 0), handle.call("add", 1)
+    handle.end()
+    with pytest.raises(CallError, match="it has ended"):
+        waits.result(5)
+    with pytest.raises(CallError, match="it has ended"):
+        handle.call("add", 2).result(5)
+    counter.go_on.set()
+    assert works.result(5) == 1
+    assert counter.order == [0]
+
+
+def test_a_bug_of_which_nobody_waits_to_hear_is_in_the_log(caplog) -> None:
+    LocalHandle(Counter(), threads=1).call("fail").exception(5)
+    assert "fail of Counter fails" in caplog.text
+    assert "Traceback" in caplog.text
+
+
 class Reference:
     def __init__(self):
         self.answer = Future()

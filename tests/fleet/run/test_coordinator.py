@@ -208,6 +208,45 @@ def test_a_host_that_dies_after_who_borrowed_has_left_ends_the_loan(town) -> Non
     assert servers[HOME].heard == []
 
 
+def cut_off(site, town):
+    """A server is taken for dead, keeps what it has meanwhile, and is reached again."""
+    above, servers, _ = town
+    kept, runs = dict(servers[site].lent), list(servers[site].loans)
+    above.died(site, 20 * S)
+    servers[site].lent, servers[site].loans = kept, runs
+    above.join(site, servers[site])
+
+
+def test_who_was_cut_off_ends_its_retrainings_elsewhere_and_keeps_no_share_for_others(town) -> None:
+    above, servers, _ = town
+    servers[HOME].loans = [above.ask(HOME, 0, [offer()]).loan]
+    above.ask(WEST, 0, [offer(site=WEST)])
+    assert sorted(servers[EAST].lent) == [0, 1]
+    cut_off(HOME, town)
+    assert servers[HOME].heard == ["its server was cut off from the others"]
+    assert list(servers[EAST].lent) == [1], "its host had the share back at once"
+    cut_off(EAST, town)
+    assert servers[EAST].lent == {}
+    assert servers[EAST].heard == []
+    assert [one.outcome for one in above.loans] == ["home died", "east died"]
+
+
+def test_who_was_cut_off_and_is_reached_again_lends_and_borrows(town) -> None:
+    above, _, _ = town
+    cut_off(EAST, town)
+    assert above.ask(HOME, 30 * S, [offer()]).loan.hosts == (EAST,)
+    cut_off(HOME, town)
+    assert above.ask(HOME, 40 * S, [offer()]).loan.hosts == (EAST,)
+
+
+def test_who_is_reached_again_before_anybody_missed_it_keeps_its_loans(town) -> None:
+    above, servers, _ = town
+    servers[HOME].loans = [above.ask(HOME, 0, [offer()]).loan]
+    for site in (HOME, EAST):
+        above.join(site, servers[site])
+    assert (servers[HOME].heard, list(servers[EAST].lent)) == ([], [0])
+
+
 def test_what_nobody_knows_of_any_more_changes_nothing(town) -> None:
     above, _, records = town
     above.over(HOME, CAM, 40 * S, "given up", {})

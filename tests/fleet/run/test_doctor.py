@@ -1,15 +1,25 @@
-"""What a host finds on itself, and measures to another one on this machine."""
+"""What a doctor finds at its site, and two sites of this machine find of each other."""
 
 import os
 import socket
-import struct
-import threading
 import time
+from contextlib import closing
 
 import pytest
+import yaml
 
+from ekya.config.fleet_file import DEFAULT_FLEET
+from ekya.config.shipped import shipped_path
+from ekya.core.errors import UserError
 from ekya.fleet.run import doctor
-from ekya.fleet.run.doctor import Asked, HostDoctor, missing
+from ekya.fleet.run.calls import CallError, LocalHandle, public_methods
+from ekya.fleet.run.doctor import DOCTOR, HostDoctor, examine_fleet, missing
+from ekya.fleet.run.host_facts import HostFacts
+from ekya.fleet.run.sites.client import SiteHandle
+from ekya.fleet.run.sites.server import SiteServer
+from ekya.fleet.servers_file import load_servers
+
+TOKEN = "t" * 40
 
 
 @pytest.fixture
@@ -18,100 +28,214 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_a_host_that_has_everything_lacks_nothing(tmp_path, free_port, monkeypatch):
-    video = tmp_path / "yard.mp4"
-    video.write_bytes(b"frames")
-    monkeypatch.setenv("CAM_PASSWORD", "secret")
-    assert list(missing(Asked(tmp_path, free_port, (video, tmp_path), ("CAM_PASSWORD",)))) == []
+@pytest.fixture
+def server(tmp_path, free_port):
+    """A server with a camera that needs a password, and a video."""
+    streams = [
+        {"id": "gate", "source": {"kind": "camera", "url": "rtsp://me:${GATE_PASSWORD}@10.0.0.9/live"}},
+        {"id": "yard", "source": {"kind": "video", "files": ["yard.mp4"]}},
+    ]
+    (tmp_path / "yard.mp4").write_bytes(b"frames")
+    fleet = yaml.safe_load(shipped_path(DEFAULT_FLEET).read_text())
+    fleet |= {"streams": streams, "http": {"port": free_port}}
+    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump(fleet))
+    path = tmp_path / "town.yaml"
+    path.write_text(yaml.safe_dump({"fleet": "fleet.yaml", "servers": [{"site": "north"}]}))
+    (server,) = load_servers(path).servers
+    return server
 
 
-def test_missing_files_variables_and_ports_are_told(tmp_path, monkeypatch):
-    monkeypatch.delenv("CAM_PASSWORD", raising=False)
-    with socket.create_server(("", 0)) as taken:
-        port = taken.getsockname()[1]
-        file, variable, of_port = missing(Asked(tmp_path, port, (tmp_path / "gone.mp4",), ("CAM_PASSWORD",)))
-    assert file == f"{tmp_path / 'gone.mp4'} is missing; copy it to this path"
-    assert variable.startswith("the environment variable CAM_PASSWORD is not set")
-    assert of_port.startswith(f"port {port} is not free")
+def host(tmp_path, server, site="north"):
+    return HostDoctor(site, lambda _changes: server, tmp_path)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path, free_port, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, how: False)  # For root everything can be read.
-    (told,) = missing(Asked(tmp_path, free_port, (tmp_path,)))
-    assert told == f"{tmp_path} cannot be read; change its permissions"
+def test_a_host_that_has_everything_lacks_nothing(server, monkeypatch):
+    monkeypatch.setenv("GATE_PASSWORD", "secret")
+    assert list(missing(server.fleet)) == []
 
 
-def test_a_host_reports_its_machine_and_the_mode_of_its_token(tmp_path, free_port, monkeypatch):
-    token = tmp_path / "token"
-    token.write_text("very-secret")
-    token.chmod(0o644)
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-    facts = HostDoctor("127.0.0.1").examined(Asked(tmp_path, free_port))
+def test_missing_variables_and_ports_are_told(server, free_port, monkeypatch):
+    monkeypatch.delenv("GATE_PASSWORD", raising=False)
+    with socket.create_server(("", free_port)):
+        variable, of_port = missing(server.fleet)
+    assert variable.startswith("the environment variable GATE_PASSWORD is not set")
+    assert of_port.startswith(f"port {free_port} is not free")
+
+
+def test_a_file_that_cannot_be_read_is_told(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("GATE_PASSWORD", "secret")
+    # For root everything can be read.
+    monkeypatch.setattr(os, "access", lambda path, how: path.name != "yard.mp4")
+    assert list(missing(server.fleet)) == [f"{tmp_path / 'yard.mp4'} cannot be read; change its permissions"]
+
+
+def test_a_host_reports_its_machine_and_what_its_fleet_lacks(tmp_path, server, monkeypatch):
+    monkeypatch.delenv("GATE_PASSWORD", raising=False)
+    facts = host(tmp_path, server).examined()
+    assert facts.site == "north"
     assert facts.versions.keys() == {"Python", "ekya", "ray", "torch"}
+    assert str(tmp_path) in facts.machine["findings"]["Disk"]["found"]
+    assert any("GATE_PASSWORD" in one for one in facts.wrong)
+
+
+def test_a_fleet_that_cannot_run_there_is_a_problem_of_its_host(tmp_path):
+    def read(_changes):
+        raise UserError("fleet.yaml: gpus: 9 is more than there is")
+
+    facts = HostDoctor("north", read, tmp_path).examined()
+    assert facts.wrong[-1] == "fleet.yaml: gpus: 9 is more than there is"
     assert "Memory" in facts.machine["findings"]
-    assert facts.token == (str(token), "644")
-    assert any(f"chmod 600 {token}" in one for one in facts.wrong)
-    assert "very-secret" not in repr(facts)
 
 
-def test_a_link_is_measured_between_two_hosts(tmp_path, free_port, monkeypatch):
-    monkeypatch.setattr(doctor, "SENDS_BYTES", 8 * 1024**2)
-    one, other = HostDoctor("127.0.0.1"), HostDoctor("127.0.0.1")
-    link = one.measured("127.0.0.1", other.examined(Asked(tmp_path, free_port)).port)
-    assert link.mb_s > 10
-    assert 0 < link.round_trip_us < 500_000
-    assert abs(link.ahead_us) <= link.round_trip_us / 2
+class SlowHost:
+    """A host that is 1 s ahead, answers after 20 ms and sends so many bytes a second."""
+
+    def __init__(self, bytes_s):
+        self.bytes_s, self.sent = bytes_s, []
+
+    def time_ns(self):
+        time.sleep(0.02)
+        return time.time_ns() + 1_000_000_000
+
+    def zeros(self, size):
+        self.sent.append(size)
+        time.sleep(size / self.bytes_s)
+        return bytes(size)
+
+
+def test_a_slow_link_is_measured_for_a_bounded_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "SENDS_S", 0.5)
+    slow = SlowHost(bytes_s=5_000_000)
+    began_s = time.monotonic()
+    link = HostDoctor("north", None, tmp_path).measured(LocalHandle(slow, threads=1))
+    assert time.monotonic() - began_s < 20 * 0.02 + 0.5 + 1.0
+    assert 2.5 < link.mb_s <= 5.5
+    assert link.round_trip_us >= 20_000
+    assert abs(link.ahead_us - 1_000_000) <= link.round_trip_us / 2
+    assert slow.sent == [doctor.FIRST_BYTES << at for at in range(len(slow.sent))]
+    assert sum(slow.sent) / slow.bytes_s < 0.5
+
+
+def test_a_fast_link_gets_no_more_than_the_largest_transfer(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "MOST_BYTES", 4 * doctor.FIRST_BYTES)
+    fast = SlowHost(bytes_s=1e12)
+    assert HostDoctor("north", None, tmp_path).measured(LocalHandle(fast, threads=1)).mb_s > 10
+    assert fast.sent == [doctor.FIRST_BYTES * times for times in (1, 2, 4)]
+
+
+def test_a_host_that_does_not_answer_in_time_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_ANSWERS_S", 0.1)
+    told = HostDoctor("north", None, tmp_path).measured(LocalHandle(SlowHost(bytes_s=1e4), threads=1))
+    assert told.startswith("no answer within 0.1 s")
+
+
+def test_a_host_that_cannot_be_reached_is_told(tmp_path, free_port):
+    gone = SiteHandle(f"127.0.0.1:{free_port}", DOCTOR, TOKEN)
+    told = HostDoctor("north", None, tmp_path).measured(gone)
+    assert told.startswith(f"127.0.0.1:{free_port} refuses connections: start `ekya fleet site` there")
 
 
 @pytest.fixture
-def slow_host():
-    """Port of a host that is 1 s ahead, answers after 20 ms and sends 5 MB/s."""
+def sites():
+    """Returns a function that opens a site which offers this object as its doctor, and returns its handle."""
+    opened = []
 
-    def serve():
-        connection, _ = server.accept()
-        with connection:
-            while connection.recv(1) == b"t":
-                time.sleep(0.02)
-                connection.sendall(struct.pack("!q", time.time_ns() + 1_000_000_000))
-            try:
-                while True:
-                    connection.sendall(bytes(50_000))
-                    time.sleep(0.01)
-            except OSError:
-                gone.set()
+    def open_site(served):
+        opened.append(SiteServer("127.0.0.1", 0, TOKEN))
+        return opened[-1].offer(DOCTOR, LocalHandle(served, threads=4), public_methods(HostDoctor))
 
-    gone = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        assert gone.wait(5.0)
+    yield open_site
+    for one in opened:
+        one.close()
 
 
-def test_a_slow_link_is_measured_for_a_bounded_time(slow_host, monkeypatch):
-    monkeypatch.setattr(doctor, "SENDS_S", 0.5)
-    began_s = time.monotonic()
-    link = HostDoctor("127.0.0.1").measured("127.0.0.1", slow_host)
-    assert time.monotonic() - began_s < 20 * 0.02 + 0.5 + 1.0
-    assert 0.5 < link.mb_s <= 5.5
-    assert link.round_trip_us >= 20_000
-    assert abs(link.ahead_us - 1_000_000) <= link.round_trip_us / 2
+@pytest.fixture
+def quick(monkeypatch):
+    """Ends transfers early."""
+    monkeypatch.setattr(doctor, "MOST_BYTES", 1 << 22)
 
 
-def test_a_host_that_cannot_be_reached_is_told(free_port):
-    told = HostDoctor("127.0.0.1").measured("127.0.0.1", free_port)
-    assert told == "no connection (Connection refused); let all TCP ports through between the two"
+def watched(seen):
+    return lambda what, done, of: seen.append((what, done, of))
 
 
-def test_a_host_that_goes_away_meanwhile_is_told():
-    def serve():
-        connection, _ = server.accept()
-        connection.recv(1)
-        connection.close()
+def test_two_sites_are_examined_and_both_ways_are_measured(tmp_path, server, sites, quick, monkeypatch):
+    monkeypatch.setenv("GATE_PASSWORD", "secret")
+    handles = {site: sites(host(tmp_path, server, site)) for site in ("south", "north")}
+    seen = []
+    facts = examine_fleet(handles, 30.0, watched(seen))
+    assert list(facts.hosts) == ["north", "south"]
+    assert facts.hosts["north"].versions == facts.hosts["south"].versions
+    assert facts.hosts["south"].machine["findings"].keys() >= {"Memory", "Disk"}
+    assert facts.wrong == ()
+    assert list(facts.links) == [("north", "south"), ("south", "north")]
+    for link in facts.links.values():
+        assert link.mb_s > 10
+        assert 0 < link.round_trip_us < 500_000
+        assert abs(link.ahead_us) <= link.round_trip_us / 2
+    assert {what: (done, of) for what, done, of in seen} == {"sites": (2, 2), "links": (2, 2)}
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        told = HostDoctor("127.0.0.1").measured("127.0.0.1", server.getsockname()[1])
-        thread.join()
-    assert told.startswith("no connection (the other host ended it)")
+
+class Plain(HostDoctor):
+    """A host that answers at once."""
+
+    def __init__(self, site):
+        self.site = site
+
+    def examined(self):
+        return HostFacts(self.site, {}, {}, ())
+
+
+class Stuck:
+    """A site that has begun to answer and does not go on until it is told."""
+
+    def __init__(self):
+        self.examines = True
+
+    def examined(self):
+        while self.examines:
+            time.sleep(0.02)
+
+
+def test_sites_that_do_not_answer_or_are_others_stop_nobody(sites, free_port):
+    stuck = Stuck()
+    handles = {
+        "north": sites(Plain("north")),
+        "south": SiteHandle(f"127.0.0.1:{free_port}", DOCTOR, TOKEN),
+        "east": sites(Plain("west")),
+        "west": sites(stuck),
+    }
+    try:
+        facts = examine_fleet(handles, 2.0, watched([]))
+    finally:
+        stuck.examines = False
+    assert list(facts.hosts) == ["north"]
+    east, south, west = facts.wrong
+    assert east == "east: at its address is the site west; correct one of the addresses"
+    assert south.startswith(
+        f"south: 127.0.0.1:{free_port} refuses connections: start `ekya fleet site` there"
+    )
+    assert west.startswith("west: no answer within 2 s; ")
+
+
+class Silent(Plain):
+    """A host whose answers to others fail."""
+
+    def time_ns(self):
+        raise CallError("it is broken")
+
+
+def test_a_link_that_does_not_work_names_both_ends(sites, quick):
+    handles = {"north": sites(Plain("north")), "south": sites(Silent("south"))}
+    facts = examine_fleet(handles, 10.0, watched([]))
+    assert list(facts.links) == [("north", "south")]
+    (told,) = facts.wrong
+    assert told.startswith("north calls south: ")
+    assert told.endswith("it is broken")
+
+
+def test_a_site_with_another_token_is_told():
+    with closing(SiteServer("127.0.0.1", 0, "o" * 40)) as doors:
+        facts = examine_fleet({"north": SiteHandle(doors.address, DOCTOR, TOKEN)}, 30.0, watched([]))
+    (told,) = facts.wrong
+    assert told.startswith(f"north: {doors.address} refuses the token; all sites need the same")

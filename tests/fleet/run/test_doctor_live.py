@@ -1,99 +1,86 @@
-"""`ekya fleet doctor` on a Ray cluster of three nodes on this machine."""
+"""`ekya fleet doctor` on two processes of `ekya fleet site` on this machine."""
 
 import json
-import signal
+import os
 import socket
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
-from ray.cluster_utils import Cluster
 
 from ekya import cli
 from ekya.config.shipped import shipped_path
+from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.fleet.servers_file import load_servers
-from ekya.runtime.private_ray import private_ray
 
-pytestmark = [pytest.mark.live, pytest.mark.long]
+pytestmark = pytest.mark.live
 
-STORE_BYTES = 128 * 1024**2
+TOKEN = "t" * 40
+STARTS_WITHIN_S = 60
 
 
-@pytest.fixture(scope="module")
-def nodes():
-    """A cluster with the nodes head, north and south."""
-    terms = {"num_cpus": 1, "object_store_memory": STORE_BYTES}
-    with private_ray():
-        cluster = Cluster(
-            initialize_head=True, head_node_args=terms | {"node_name": "head", "include_dashboard": False}
-        )
-        try:
-            yield cluster, {name: cluster.add_node(node_name=name, **terms) for name in ("north", "south")}
-        finally:
-            cluster.shutdown()
+def free_ports(count):
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
 
 
 @pytest.fixture
 def file(tmp_path):
-    with socket.create_server(("", 0)) as probe:
-        port = probe.getsockname()[1]
-    servers = [{"site": site, "streams": [f"cam-{at}"]} for at, site in enumerate(("north", "south"), 1)]
+    """A servers file of three sites, whose fleet file has other ports than services of this machine."""
+    *ports, http = free_ports(4)
+    servers = [
+        {"site": site, "streams": [f"cam-{at}"], "address": f"127.0.0.1:{port}"}
+        for at, (site, port) in enumerate(zip(("east", "north", "south"), ports, strict=True), 1)
+    ]
     for server in servers:
-        server["changes"] = {"http": {"port": port}}
+        server["changes"] = {"http": {"port": http}, "gpus": 0.75}
     path = tmp_path / "town.yaml"
     fleet = str(shipped_path("datasets/synthetic_city/fleet.yaml"))
     path.write_text(yaml.safe_dump({"fleet": fleet, "links": {"mb_s": 2}, "servers": servers}))
     return path
 
 
-def examine(cluster, tmp_path, *words):
-    """Returns the exit code and the facts."""
-    report = tmp_path / "facts.json"
-    words = ["--address", cluster.address, "--runs", str(tmp_path), "--json", str(report), *words]
-    return cli.main(["fleet", "doctor", *words]), json.loads(report.read_text())
-
-
-def test_every_node_and_link_is_examined_and_the_links_are_written(nodes, file, tmp_path, capfd):
-    cluster, _ = nodes
-    measured = tmp_path / "measured.yaml"
-    code, facts = examine(cluster, tmp_path, "--servers", str(file), "--write", str(measured))
-    assert (code, facts["problems"]) == (0, [])
-    assert set(facts["nodes"]) == {"head", "north", "south"}
-    assert {(link["from"], link["to"]) for link in facts["links"]} == {
-        (one, other) for one in facts["nodes"] for other in facts["nodes"] if one != other
-    }
-    assert all(link["mb_s"] > 20 for link in facts["links"])
-    assert all(link["round_trip_us"] < 100_000 for link in facts["links"])
-    # All nodes have the clock of this machine.
-    assert all(abs(node["ahead_us"]) <= node["error_us"] for node in facts["nodes"].values())
-    assert len({json.dumps(node["versions"]) for node in facts["nodes"].values()}) == 1
-    assert set(load_servers(measured).links.mb_s) == {("north", "south"), ("south", "north")}
-    assert "No problem was found." in capfd.readouterr().out
-
-
-def test_a_server_without_a_node_and_what_is_missing_there_are_told(nodes, file, tmp_path):
-    cluster, _ = nodes
-    raw = yaml.safe_load(file.read_text())
-    raw["servers"].append({"site": "east", "streams": ["cam-3"]})
-    file.write_text(yaml.safe_dump(raw))
-    with socket.create_server(("", raw["servers"][0]["changes"]["http"]["port"])) as taken:
-        code, facts = examine(cluster, tmp_path, "--servers", str(file))
-        port = taken.getsockname()[1]
-    assert code == 1
-    assert facts["problems"][0].startswith("east: there is no such node")
-    assert {f"{site}: port {port} is not free" for site in ("north", "south")} == {
-        one.partition(" (")[0] for one in facts["problems"][1:]
-    }
-
-
-def test_a_node_that_hangs_is_named_and_does_not_stop_the_others(nodes, tmp_path):
-    cluster, others = nodes
-    (raylet,) = others["south"].all_processes["raylet"]
-    raylet.process.send_signal(signal.SIGSTOP)
+@pytest.fixture
+def two_sites(file, tmp_path):
+    """North and south are started; nobody has started east."""
+    environment = os.environ | {TOKEN_VARIABLE: TOKEN}
+    processes = []
     try:
-        code, facts = examine(cluster, tmp_path, "--timeout", "30")
+        for site in ("north", "south"):
+            words = ["--site", site, "--runs", tmp_path / site, "--json", tmp_path / f"{site}.json"]
+            command = [sys.executable, "-m", "ekya", "fleet", "site", file, *words]
+            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+        until_s = time.monotonic() + STARTS_WITHIN_S
+        while not all((tmp_path / f"{site}.json").is_file() for site in ("north", "south")):
+            assert time.monotonic() < until_s
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.05)
+        yield processes
     finally:
-        raylet.process.send_signal(signal.SIGCONT)
-    assert code == 1
-    assert any(one.startswith("south: no answer within 30 s") for one in facts["problems"])
-    assert set(facts["nodes"]) == {"head", "north"}
-    assert len(facts["links"]) == 2
+        for process in processes:
+            process.terminate()
+        assert [process.wait(20) for process in processes] == [0, 0]
+
+
+def test_sites_and_links_are_examined_and_the_links_are_written(file, two_sites, tmp_path, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    report, measured = tmp_path / "facts.json", tmp_path / "measured.yaml"
+    words = ["--json", str(report), "--write", str(measured)]
+    assert cli.main(["fleet", "doctor", str(file), *words]) == 1
+    facts = json.loads(report.read_text())
+    (east,) = facts["problems"]
+    assert east.startswith("east: 127.0.0.1:")
+    assert "refuses connections: start `ekya fleet site` there" in east
+    assert set(facts["sites"]) == {"north", "south"}
+    both = {("north", "south"), ("south", "north")}
+    assert {(link["from"], link["to"]) for link in facts["links"]} == both
+    assert all(link["mb_s"] > 10 for link in facts["links"])
+    # Both have the clock of this machine.
+    assert all(abs(site["ahead_us"]) <= site["error_us"] for site in facts["sites"].values())
+    assert str(tmp_path / "south") in facts["sites"]["south"]["machine"]["findings"]["Disk"]["found"]
+    assert set(load_servers(measured).links.mb_s) == both

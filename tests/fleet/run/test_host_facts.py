@@ -15,7 +15,6 @@ from ekya.fleet.run.host_facts import (
     link_of,
     rate_problems,
     steps_of,
-    token_problems,
     version_problems,
 )
 
@@ -24,7 +23,7 @@ MS = 1_000_000
 
 
 def host(*wrong, **versions):
-    return HostFacts(versions, {}, ("/home/me/.ray/auth_token", "600"), wrong, 40000)
+    return HostFacts("", versions, {}, wrong)
 
 
 def link(mb_s=100.0, round_trip_us=200, ahead_us=0):
@@ -101,8 +100,12 @@ def test_clocks_are_consistent_however_many_are_off(ahead_us):
 
 
 def test_of_two_clocks_that_differ_one_is_told():
-    (told,) = linked({"north": 0, "south": -300_000}).problems({})
-    assert told.startswith("south: its clock is 0.30 s behind")
+    (told,) = linked({"north": 0, "south": -3_000_000}).problems({})
+    assert told.startswith("south: its clock is 3.00 s behind")
+
+
+def test_clocks_that_differ_by_a_second_are_no_problem():
+    assert linked({"north": 0, "south": -1_000_000}).problems({}) == ()
 
 
 @pytest.mark.parametrize(("error_us", "problems"), [(10_000, 1), (60_000, 0)])
@@ -115,11 +118,6 @@ def test_links_slower_than_the_servers_file_says_are_told():
     (told,) = rate_problems(links, {("north", "south"): 12.5, ("south", "north"): 12.5})
     assert told.startswith("north to south: 3.14 MB/s, but 12.5 in the servers file; ")
     assert list(rate_problems(links, {("north", "south"): 3.0, ("north", "east"): 9.0})) == []
-
-
-@pytest.mark.parametrize(("mode", "count"), [("600", 0), ("400", 0), ("absent", 0), ("640", 1), ("602", 1)])
-def test_a_token_that_others_can_use_is_told(mode, count):
-    assert len(list(token_problems("/home/me/.ray/auth_token", mode))) == count
 
 
 def test_each_problem_is_told_once():

@@ -1,4 +1,4 @@
-"""`ekya fleet run` on the wall clock: two servers on Ray nodes, one of them overloaded."""
+"""`ekya fleet run` on the wall clock: two servers with a Ray each, one of them overloaded."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_each_journal_says_what_it_said_when_it_is_decided_again(lent) -> None:
         assert all(turn.same for turn in replayed)
 
 
-def test_a_host_whose_node_fails_takes_nobody_along(file, tmp_path) -> None:
+def test_a_host_that_fails_takes_nobody_along(file, tmp_path) -> None:
     told = run(file, tmp_path, "--fail", f"south@{WINDOW_S + 8}")
     south, north = told["servers"]["south"], told["servers"]["north"]
     assert south["died_s"] > WINDOW_S

@@ -3,15 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
-from ekya.fleet.policy.andreas.construct import WAITS
+from ekya.fleet.papers.programme import Programme, UnsolvedError
 from ekya.fleet.policy.andreas.point import Ints, Point
-
-
-class NoOptimumError(Exception):
-    """The solver found no optimum within its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,53 +39,39 @@ def exact(point: Point, postponing: float, period_s: float, limit_s: float = 60.
     jobs is marked as the first to end, and none of its jobs ends earlier.
 
     Args:
-        point: the scheduling point.
         postponing: ρ.
         period_s: longest time until the next scheduling point.
-        limit_s: time limit of the solver.
 
     Raises:
-        NoOptimumError: no optimum within the time limit.
+        UnsolvedError: no optimum within the time limit.
     """
-    choices = list(_choices(point))
-    runs, count = np.arange(len(choices)), len(choices)
+    choices, programme = list(_choices(point)), Programme()
     tardiness = [point.weight[one.job] * point.tardiness_s[one.job, one.config] for one in choices]
     waiting = postponing * point.weight * np.maximum(0.0, period_s + point.longest_s - point.due_in_s)
-    cost = np.array(
-        [
-            *(late - waiting[one.job] for late, one in zip(tardiness, choices, strict=True)),
-            *(point.cost[one.job, one.config] for one in choices),
-        ]
-    )
-    rows = _Rows(2 * count)
+    late = [cost - waiting[one.job] for cost, one in zip(tardiness, choices, strict=True)]
+    # The first variables, so a choice and its variable have the same index.
+    runs = programme.variables(late, 1.0, whole=True)
+    ends_first = programme.variables([point.cost[one.job, one.config] for one in choices], 1.0, whole=True)
     for job in range(len(point.states)):
-        rows.at_most(1, {int(v): 1.0 for v in runs if choices[v].job == job})
-    sizes = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
-    for node, size in enumerate(sizes):
-        here = [int(v) for v in runs if choices[v].node == node]
-        rows.at_most(size, {v: float(point.gpus[choices[v].config]) for v in here})
-        firsts = {count + v: -1.0 for v in here}
+        programme.require({v: 1.0 for v in runs if choices[v].job == job}, most=1)
+    for node, size in enumerate(point.node_gpus):
+        here = [v for v in runs if choices[v].node == node]
+        programme.require({v: float(point.gpus[choices[v].config]) for v in here}, most=size)
+        firsts = {ends_first[v]: -1.0 for v in here}
         for v in here:
-            rows.at_most(0, {v: 1.0} | firsts)
-            rows.at_most(0, {count + v: 1.0, v: -1.0})
+            programme.require({v: 1.0} | firsts, most=0)
+            programme.require({ends_first[v]: 1.0, v: -1.0}, most=0)
             for job in {choices[u].job for u in here} - {choices[v].job}:
                 sooner = [
                     u for u in here if choices[u].job == job and choices[u].takes_s < choices[v].takes_s
                 ]
                 if sooner:
-                    rows.at_most(1, {count + v: 1.0} | dict.fromkeys(sooner, 1.0))
-    found = milp(
-        cost,
-        integrality=np.ones(2 * count),
-        bounds=Bounds(0, 1),
-        constraints=rows.constraint(),
-        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
-    )
+                    programme.require({ends_first[v]: 1.0} | dict.fromkeys(sooner, 1.0), most=1)
+    found = programme.solved(limit_s, gap=0.0)
     if found.status != 0:
-        raise NoOptimumError(f"{count} choices of {len(point.states)} jobs: {found.message}")
-    config = np.full(len(point.states), WAITS, dtype=np.intp)
-    node_of = config.copy()
-    for chosen, choice in zip(found.x, choices, strict=False):
+        raise UnsolvedError(f"{len(choices)} choices of {len(point.states)} jobs: {found.message}")
+    config, node_of = point.waiting, point.waiting
+    for chosen, choice in zip(found.x[runs], choices, strict=True):
         if chosen > 0.5:
             config[choice.job], node_of[choice.job] = choice.config, choice.node
     return Optimum(config, node_of, float(found.fun + waiting.sum()))
@@ -106,23 +86,3 @@ def _choices(point: Point) -> list[_Choice]:
         for node in range(begin[point.shelf[config]], begin[point.shelf[config] + 1])
         if np.isfinite(point.takes_s[job, config])
     ]
-
-
-class _Rows:
-    """Collects rows of linear inequalities."""
-
-    def __init__(self, columns: int) -> None:
-        self._columns = columns
-        self._upto: list[float] = []
-        self._entries: list[tuple[int, int, float]] = []
-
-    def at_most(self, bound: float, row: dict[int, float]) -> None:
-        """Adds the row Σ value · variable ≤ bound."""
-        self._entries += [(len(self._upto), column, value) for column, value in row.items()]
-        self._upto.append(bound)
-
-    def constraint(self) -> LinearConstraint:
-        """Returns the rows as one constraint."""
-        at, column, value = zip(*self._entries, strict=True)
-        matrix = coo_array((value, (at, column)), shape=(len(self._upto), self._columns))
-        return LinearConstraint(matrix.tocsr(), -np.inf, np.array(self._upto))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.andreas.construct import WAITS, construct
-from ekya.fleet.policy.andreas.point import Point, point_of
+from ekya.fleet.policy.andreas.construct import construct
+from ekya.fleet.policy.andreas.point import WAITS, point_of
 from ekya.fleet.policy.andreas.settle import decision_of
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
@@ -22,7 +22,6 @@ class FirstPrinciple:
     no place does not block the jobs behind it.
 
     Attributes:
-        name: of the method.
         rank: sort key; the smallest goes first.
     """
 
@@ -33,19 +32,19 @@ class FirstPrinciple:
     def decide(self, view: FleetView) -> Decision:
         """Places waiting jobs on the free GPUs."""
         point = point_of(view)
-        node, config = (now.copy() for now in point.places_now)
-        free = [shelf.gpus for shelf in point.shelves for _ in shelf.names]
+        config, node = (now.copy() for now in point.places_now)
+        free = point.node_gpus
         for row in np.flatnonzero(config != WAITS):
             free[node[row]] -= int(point.gpus[config[row]])
-        waiting = self._in_order(point, [row for row in range(len(config)) if config[row] == WAITS])
+        waiting = sorted(
+            np.flatnonzero(config == WAITS),
+            key=lambda row: (self.rank(point.states[row]), point.states[row].job.name),
+        )
         if waiting and point.shelves:
             order = np.array([waiting], dtype=np.intp)
             new = construct(point, order, point.keys.argmin(axis=1)[None, :], free)
             config, node = np.maximum(config, new.config[0]), np.maximum(node, new.node[0])
         return decision_of(point, config, node)
-
-    def _in_order(self, point: Point, rows: list[int]) -> list[int]:
-        return sorted(rows, key=lambda row: (self.rank(point.states[row]), point.states[row].job.name))
 
 
 def fifo() -> FirstPrinciple:

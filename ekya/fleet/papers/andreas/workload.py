@@ -1,16 +1,8 @@
 """ANDREAS's workloads (§V.B, §V.C): half the nodes V100, half TURING, and jobs that arrive in bursts.
 
-The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning:
-
-- Three families of networks, batch sizes and numbers of epochs. Larger batches take fewer steps and less time
-  per epoch; g GPUs are g^scaling times as fast, which is less than g; TURING (a T4) is slower and draws less.
-- A node draws a base power and a power per GPU in use, as a ThunderX2 board with V100-PCIe or T4 cards.
-- "Mixed" arrivals (the paper's [16]): Poisson arrivals whose rate changes between high and low. Four phases
-  with a quarter of the jobs each, high first. Rates grow with the number of nodes. With all jobs on one GPU
-  the two-GPU clusters have a load of 1 on average and of 2 in a burst; the four-GPU ones half of that.
-- A due date is a job's arrival plus ``SLACK`` times its time on one V100. A second of tardiness costs more
-  than any node does in a second, as the paper demands.
-- Both scenarios of a size and a seed have the same jobs.
+The paper's numbers are in an appendix that we do not have; those here are ours, fixed before any tuning, and
+in docs/fleet/andreas.md. A node's power is that of a ThunderX2 board with V100-PCIe or T4 cards. Both
+scenarios of a size and a seed have the same jobs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,15 +45,11 @@ GPU_W = {V100: 230.0, TURING: 65.0}
 SITE = SiteName("armida")
 
 
-NO_PROFILES: Mapping[str, EpochUs] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """Jobs that train one kind of network.
 
     Attributes:
-        name: of the network.
         epoch_s: an epoch on one V100 at the first batch size.
         batches: sizes to draw from; each takes ``SAVING`` of the time of the previous one.
         epochs: bounds of the uniformly drawn number of epochs.
@@ -125,14 +113,12 @@ def andreas_workload(
     nodes: int,
     seed: int,
     load: float = 1.0,
-    profiles: Mapping[str, EpochUs] = NO_PROFILES,
+    profiles: Mapping[str, EpochUs] = MappingProxyType({}),
 ) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws jobs and places of one instance of §V.B.
 
     Args:
-        scenario: one of the two.
         nodes: N; where it is odd, there is one more V100 node.
-        seed: of the jobs.
         load: factor on the arrival rates above.
         profiles: measured profiles by name, instead of those above; due dates do not change.
     """
@@ -145,7 +131,7 @@ def andreas_workload(
 def armida_workload(seed: int) -> tuple[tuple[TrainJob, ...], Places]:
     """Draws the workload of §V.C: eight jobs, one every 1200 s, on armida-05, -06 and -07 (Table II)."""
     rng = np.random.default_rng([seed, 8])
-    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), NO_PROFILES) for place in range(8))
+    jobs = tuple(_job(rng, place, round(1200 * US_PER_S * place), {}) for place in range(8))
     return jobs, places(
         (node("armida-05", V100, 1), node("armida-06", V100, 2), node("armida-07", TURING, 1))
     )

@@ -24,7 +24,6 @@ def compute_s(worker: Worker, state: NodeState, batch: int, share: float = 1.0) 
     Grows with GPU and CPU utilisation, falls with the batch (Figures 9a to 9c), does not depend on memory.
 
     Args:
-        worker: kind of machine.
         state: X_i^initial.
         batch: b_i.
         share: part of ``cpu_demand`` that the training may use; it stretches the processor's part of a step.
@@ -45,7 +44,6 @@ def update_s(kind: ParameterServer, cpu: float, steps: Sequence[tuple[float, flo
     because the other workers then push less often (Figure 9e).
 
     Args:
-        kind: of the parameter server's machine.
         cpu: X_ps^cpu.
         steps: for each worker, seconds to compute a step, and its machine's CPU utilisation while it trains.
     """

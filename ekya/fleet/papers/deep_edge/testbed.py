@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
 from ekya.fleet.fitting.judged import Judged, reckoned, row, split
@@ -27,9 +28,7 @@ class Models:
     """Fitted models and their errors.
 
     Attributes:
-        estimates: for both kinds of machines.
         limits: include the errors of the estimates.
-        train: training points.
         tests: held-out points by kind of machine.
     """
 
@@ -66,16 +65,9 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
         names: of policies, see ``fleet.papers.registry``.
         done: progress callback with the part of the fitting that is done, in [0, 1]; fitting takes seconds.
     """
-    needs = sorted({name in THROTTLING for name in names})
-    steps, count = len(needs) * len(_KINDS) * len(QUANTITIES), 0
-
-    def fitted() -> None:
-        nonlocal count
-        count += 1
-        done(count / steps)
-
-    models = {held_back: learned(held_back, fitted) for held_back in needs}
-
+    needs, fitted = sorted({name in THROTTLING for name in names}), count(1)
+    steps = len(needs) * len(_KINDS) * len(QUANTITIES)
+    models = {held: learned(held, lambda: done(next(fitted) / steps)) for held in needs}
     terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
 
@@ -86,10 +78,9 @@ def judged_parameter_server(
     """Returns the parameter server's rows: its CPU and memory while workers push to it."""
     rows = []
     for metric in ("cpu", "mem"):
-        labels = [getattr(point.after, metric) for point in train]
+        labels, true = ([getattr(point.after, metric) for point in points] for points in (train, test))
         regressor = boosted([_row(point) for point in train], labels, seed=seed)
         values = [estimated(regressor, _row(point)) for point in test]
-        true = [getattr(point.after, metric) for point in test]
         rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
     return rows
 

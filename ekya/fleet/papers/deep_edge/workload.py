@@ -56,10 +56,8 @@ class EdgeExperiment:
     """One update of a model on a loaded cluster.
 
     Attributes:
-        seed: of the experiment.
         places: machines with their measured states.
         truth: true states of the machines.
-        job: the update.
     """
 
     seed: int
@@ -74,7 +72,6 @@ def edge_experiment(
     """Draws one of the 120 experiments, or one on other machines.
 
     Args:
-        seed: of all random numbers.
         kinds: of the workers; the parameter server is a Pi.
         epochs: numEpoch.
     """
@@ -106,9 +103,6 @@ def profile_points(
     """Draws data points of a kind of machine as the Profiler would measure them: the laws with noise.
 
     Args:
-        kind: TX2 or Nano.
-        count: number of points.
-        seed: of stress levels and noise.
         shares_milli: to which the training is throttled; drawn for each point.
     """
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])

@@ -26,13 +26,11 @@ import numpy as np
 
 from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.names import JobName
-from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment
+from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, slot_of
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
-from ekya.fleet.policy.okita.transfer import this_slot, transfers, workloads
+from ekya.fleet.policy.okita.transfer import moves_of, this_slot
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
-
-_WEIGHTS = Weights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,6 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
-        slot_us: length of a slot.
         part: of 0.5 A_i that a job takes, in [0, 1]; None: drawn at random.
     """
 
@@ -76,11 +73,7 @@ class OkitaFifo:
 
 @dataclass(frozen=True, slots=True)
 class Drf:
-    """Dominant resource fairness.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Dominant resource fairness."""
 
     slot_us: int
     name: str = "drf"
@@ -110,8 +103,6 @@ class _Slot:
     """State of a slot in which running jobs continue and others may start beside them.
 
     Attributes:
-        ground: sites.
-        tasks: all present jobs.
         waiting: jobs that do not run.
         free: free resources of each site; shrinks as jobs start.
         assignments: of running jobs; grows as jobs start.
@@ -126,8 +117,7 @@ class _Slot:
     @classmethod
     def of(cls, view: FleetView, slot_us: int) -> "_Slot":
         """Returns the slot with the running jobs in their places."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+        ground, tasks = slot_of(view, slot_us)
         slot = cls(ground, tasks, [], ground.capacity.copy(), [])
         place_of = {node: place for place, node in enumerate(ground.nodes) if node is not None}
         for task in tasks:
@@ -143,31 +133,31 @@ class _Slot:
         return slot
 
     def starts(self, task: Task, count: int) -> bool:
-        """Starts a job with a number of workers; returns whether they fit."""
-        started = start(self.ground, task, self.free, count)
-        if started is None:
+        """Starts a job with a number of workers, placed by Q and PA; returns whether they fit."""
+        counts = np.array([count])
+        found = place(self.ground, task, self.free, counts, Weights())
+        if found.parameter_servers[0] < 0:
             return False
-        workers, parameter_server = started
+        workers = found.workers(np.array([0]), counts)[0]
         reason = f"it starts with {int(workers.sum())} workers on {np.count_nonzero(workers)} sites"
-        self._assign(task, workers, parameter_server, reason)
+        self._assign(task, workers, int(found.parameter_servers[0]), reason)
         return True
 
     def _assign(self, task: Task, workers: Ints, parameter_server: int, reason: str) -> None:
+        """Dispatches all data to where it is trained, a site's own first; this slot moves a part of it."""
         np.subtract(self.free, task.needs(workers, parameter_server), out=self.free)
-        moves = dispatched(self.ground, task, workers)
+        slots = int(task.slots(np.array([workers.sum()]))[0])
+        everything = moves_of(self.ground, task, workers * slots, np.argsort(-workers, kind="stable"))
+        moves = this_slot(everything, task.can_train(workers))
         self.assignments.append(as_assignment(self.ground, task, workers, parameter_server, moves, reason))
 
 
 def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[int, float]]:
-    """Returns each job's number of workers at multi-resource max-min fairness, and its dominant share.
+    """Returns the number of workers and the dominant share of each present job at max-min fairness.
 
     Progressive filling: the job with the smallest dominant share that can use another worker gets one, as
     long as all resources last. Parameter servers count. Present assignments do not: a job that arrives while
     all resources are taken would otherwise keep one or two workers to its end.
-
-    Args:
-        ground: sites.
-        tasks: all present jobs.
     """
     capacity = ground.capacity.sum(axis=0)
     there = np.maximum(capacity, ROUNDING)
@@ -189,23 +179,3 @@ def fair_numbers(ground: Ground, tasks: Sequence[Task]) -> dict[JobName, tuple[i
         task.job.name: (max(1, count), share)
         for task, count, share in zip(tasks, counts, shares, strict=True)
     }
-
-
-def start(ground: Ground, task: Task, free: Floats, count: int) -> tuple[Ints, int] | None:
-    """Places a number of workers and the parameter server by Q and PA; None where they do not fit."""
-    found = place(ground, task, free, np.array([count]), _WEIGHTS)
-    if found.parameter_servers[0] < 0:
-        return None
-    return found.workers(np.array([0]), np.array([count]))[0], int(found.parameter_servers[0])
-
-
-def dispatched(ground: Ground, task: Task, workers: Ints) -> Ints:
-    """Returns the chunks moved in this slot, of all that are dispatched to their training sites; R x R.
-
-    A site trains its own data first.
-    """
-    slots = int(task.slots(np.array([workers.sum()]))[0])
-    order = np.argsort(-workers, kind="stable")
-    loads = workloads(task.left, task.can_train(workers * slots)[None], order)[0]
-    everything = transfers(ground, task.left, loads)
-    return this_slot(everything, task.can_train(workers))

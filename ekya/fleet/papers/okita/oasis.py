@@ -21,7 +21,7 @@ placed where it is cheapest in each slot.
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
@@ -31,9 +31,19 @@ from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, as_assignment, room, room_beside
+from ekya.fleet.policy.okita.ground import (
+    Floats,
+    Ground,
+    Ints,
+    Task,
+    as_assignment,
+    first_of,
+    room,
+    room_beside,
+    slot_of,
+)
 from ekya.fleet.policy.okita.placing import Weights, most_workers, quality
-from ekya.fleet.policy.okita.transfer import transfers, workloads
+from ekya.fleet.policy.okita.transfer import moves_of
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
@@ -47,11 +57,7 @@ Prices = Callable[[Ground, Task, Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Oasis:
-    """Cheapest schedules by unit resource costs of each job, again in every slot.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Cheapest schedules by unit resource costs of each job, again in every slot."""
 
     slot_us: int
     name: str = "oasis"
@@ -63,10 +69,10 @@ class Oasis:
 
     def decide(self, view: FleetView) -> Decision:
         """Plans every job's schedule, and assigns its first slot."""
-        ground = Ground.of(view)
+        ground, tasks = _in_order(view, self.slot_us)
         free: list[Floats] = []
         plans = []
-        for task in _in_order(ground, view, self.slot_us):
+        for task in tasks:
             plan = _cheapest(ground, task, free, _of_job)
             plans.append((task, plan))
             if plan is not None:
@@ -79,7 +85,6 @@ class OasisFixed:
     """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
 
     Attributes:
-        slot_us: length of a slot.
         bounds: of prices, over all jobs.
     """
 
@@ -94,15 +99,13 @@ class OasisFixed:
 
     def decide(self, view: FleetView) -> Decision:
         """Plans the schedules of jobs that have none, and assigns the present slot of all."""
-        ground = Ground.of(view)
-        slot = view.now_us // self.slot_us
-        tasks = _in_order(ground, view, self.slot_us)
+        ground, tasks = _in_order(view, self.slot_us)
         plans: dict[JobName, _Plan | None] = {}
         memory = dict[JobName, str]()
         free: list[Floats] = []
         for task in tasks:
             kept = task.state.memory
-            rest = _Kept.of(kept).rest(ground, task, slot) if kept else None
+            rest = _Plan.of(kept).rest(ground, task) if kept else None
             if rest is not None:
                 free += [ground.capacity] * (len(rest.workers) - len(free))
                 rest.take(task, free)
@@ -112,7 +115,7 @@ class OasisFixed:
                 plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds)
                 if plan is not None:
                     plan.take(task, free)
-                    memory[task.job.name] = _Kept(slot, ground.sites, plan).text
+                    memory[task.job.name] = plan.text
         decision = _decided(ground, [(task, plans[task.job.name]) for task in tasks])
         return replace(decision, memory=memory)
 
@@ -155,15 +158,33 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """A schedule of H slots: workers (H x R), the parameter server's site (H), and the order of sites (R)."""
+    """A schedule of H slots.
 
+    Attributes:
+        begins: number of its first slot.
+        sites: names; R.
+        workers: H x R.
+        parameter_servers: site of the parameter server; H.
+        order: of sites, best first; R.
+    """
+
+    begins: int
+    sites: tuple[SiteName, ...]
     workers: Ints
     parameter_servers: Ints
     order: Ints
 
-    def after(self, slots: int) -> "_Plan":
-        """Returns the schedule without its first slots."""
-        return _Plan(self.workers[slots:], self.parameter_servers[slots:], self.order)
+    @classmethod
+    def of(cls, text: str) -> "_Plan":
+        """Reads ``text``."""
+        begins, sites, *arrays = json.loads(text)
+        return cls(begins, tuple(sites), *(np.array(one, dtype=np.int64) for one in arrays))
+
+    @property
+    def text(self) -> str:
+        """The schedule as JSON, for ``Decision.memory``."""
+        arrays = (self.workers, self.parameter_servers, self.order)
+        return json.dumps([self.begins, self.sites, *(one.tolist() for one in arrays)])
 
     def take(self, task: Task, free: list[Floats]) -> None:
         """Takes its resources from the slots, which are at least as many."""
@@ -171,41 +192,24 @@ class _Plan:
             if workers.any():
                 free[slot] = free[slot] - task.needs(workers, int(site))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """A schedule that begins in a slot, over these sites."""
-
-    slot: int
-    sites: tuple[SiteName, ...]
-    plan: _Plan
-
-    @classmethod
-    def of(cls, text: str) -> "_Kept":
-        """Reads ``text``."""
-        slot, sites, *plan = json.loads(text)
-        return cls(slot, tuple(sites), _Plan(*(np.array(one, dtype=np.int64) for one in plan)))
-
-    @property
-    def text(self) -> str:
-        """The schedule as JSON, for ``Decision.memory``."""
-        plan = self.plan
-        arrays = (plan.workers, plan.parameter_servers, plan.order)
-        return json.dumps([self.slot, self.sites, *(one.tolist() for one in arrays)])
-
-    def rest(self, ground: Ground, task: Task, slot: int) -> _Plan | None:
-        """Returns it from a slot on; None where it is over, or a site of it cannot be used any more."""
-        if slot - self.slot >= len(self.plan.workers) or ground.sites != self.sites:
+    def rest(self, ground: Ground, task: Task) -> "_Plan | None":
+        """Returns it from now on; None where it is over, or a site of it cannot be used any more."""
+        slot = task.now_us // task.slot_us
+        done = slot - self.begins
+        if done >= len(self.workers) or ground.sites != self.sites:
             return None
-        rest = self.plan.after(slot - self.slot)
+        rest = replace(
+            self, begins=slot, workers=self.workers[done:], parameter_servers=self.parameter_servers[done:]
+        )
         failed = np.flatnonzero(task.closed)
         parameter_servers = rest.parameter_servers[rest.workers.any(axis=1)]
         return None if rest.workers[:, failed].any() or np.isin(parameter_servers, failed).any() else rest
 
 
-def _in_order(ground: Ground, view: FleetView, slot_us: int) -> list[Task]:
-    tasks = [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
-    return sorted(tasks, key=lambda task: (task.job.arrives_us, task.job.name))
+def _in_order(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
+    """Returns a slot, with its jobs in the order of arrival."""
+    ground, tasks = slot_of(view, slot_us)
+    return ground, sorted(tasks, key=lambda task: (task.job.arrives_us, task.job.name))
 
 
 def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Decision:
@@ -218,19 +222,14 @@ def _decided(ground: Ground, plans: Iterable[tuple[Task, _Plan | None]]) -> Deci
             begins = int(np.flatnonzero(plan.workers.any(axis=1))[0])
             waiting[task.job.name] = f"its schedule begins in {begins} slots, when resources cost less"
         else:
-            assignments.append(_first_slot(ground, task, plan))
+            workers, site = plan.workers[0], int(plan.parameter_servers[0])
+            reason = (
+                f"{int(workers.sum())} of {int(plan.workers.sum())} workers of its cheapest schedule of "
+                f"{len(plan.workers)} slots"
+            )
+            moves = moves_of(ground, task, workers, plan.order)
+            assignments.append(as_assignment(ground, task, workers, site, moves, reason))
     return Decision(tuple(assignments), waiting)
-
-
-def _first_slot(ground: Ground, task: Task, plan: _Plan) -> Assignment:
-    workers, site = plan.workers[0], int(plan.parameter_servers[0])
-    loads = workloads(task.left, task.can_train(workers)[None], plan.order)[0]
-    moves = transfers(ground, task.left, loads)
-    reason = (
-        f"{int(workers.sum())} of {int(plan.workers.sum())} workers of its cheapest schedule of "
-        f"{len(plan.workers)} slots"
-    )
-    return as_assignment(ground, task, workers, site, moves, reason)
 
 
 def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) -> _Plan | None:
@@ -243,7 +242,7 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
     nothing = np.zeros_like(ground.capacity)
     cheapest = wanted * prices(ground, task, task.worker, nothing).min()
     least = (cheapest + prices(ground, task, task.parameter_server, nothing).min()) * (1 - 1e-9)
-    rooms, units, sites, site_costs = [], [], [], []
+    slots = []
     best, best_cost, untouched = None, inf, 0
     for length in range(1, _LONGEST + 1):
         waiting = task.waiting_cost(length)
@@ -251,23 +250,21 @@ def _cheapest(ground: Ground, task: Task, free: list[Floats], prices: Prices) ->
             break
         if len(free) < length:
             free.append(ground.capacity)
-        held, unit, site, site_cost = _slot(ground, task, free[length - 1], order, prices)
-        rooms.append(held)
-        units.append(unit)
-        sites.append(site)
-        site_costs.append(site_cost)
-        found = _fill(np.array(rooms), np.array(units), np.array(site_costs), wanted)
+        slots.append(_slot(ground, task, free[length - 1], order, prices))
+        rooms, units, sites, site_costs = (np.array(column) for column in zip(*slots, strict=True))
+        found = _fill(rooms, units, site_costs, wanted)
         if found is not None and found[1] + waiting < best_cost:
-            best, best_cost = found[0], found[1] + waiting
-        untouched += int(held.sum()) if free[length - 1] is ground.capacity else 0
+            best, best_cost = (found[0], sites), found[1] + waiting
+        untouched += int(rooms[-1].sum()) if free[length - 1] is ground.capacity else 0
         if untouched >= wanted:
             # Further slots without planned jobs are no cheaper than these.
             break
     if best is None:
         return None
-    workers = np.zeros_like(best)
-    workers[:, order] = best
-    return _Plan(workers, np.array(sites[: len(best)]), order)
+    filled, sites = best
+    workers = np.zeros_like(filled)
+    workers[:, order] = filled
+    return _Plan(task.now_us // task.slot_us, ground.sites, workers, sites, order)
 
 
 def _of_job(ground: Ground, task: Task, needs: Floats, taken: Floats) -> Floats:
@@ -294,17 +291,12 @@ def _slot(
     return np.minimum(held, wanted)[order], unit, site, float(costs.min())
 
 
-def _fill(
-    rooms: Ints, units: Floats, site_costs: Sequence[float] | Floats, wanted: int
-) -> tuple[Ints, float] | None:
+def _fill(rooms: Ints, units: Floats, site_costs: Floats, wanted: int) -> tuple[Ints, float] | None:
     """Returns the cheapest worker-slots and their cost; None where there are too few."""
     if rooms.sum() < wanted:
         return None
     cheapest = np.argsort(units.ravel(), kind="stable")
-    held = rooms.ravel()[cheapest]
-    before = np.cumsum(held) - held
-    taken = np.empty_like(held)
-    taken[cheapest] = np.minimum(np.maximum(wanted - before, 0), held)
+    taken = np.empty(rooms.size, dtype=rooms.dtype)
+    taken[cheapest] = first_of(rooms.ravel()[cheapest], wanted)
     workers = taken.reshape(rooms.shape)
-    used = workers.any(axis=1)
-    return workers, float((workers * units).sum() + np.asarray(site_costs)[used].sum())
+    return workers, float((workers * units).sum() + site_costs[workers.any(axis=1)].sum())

@@ -11,22 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.papers.okita.workload import OkitaWorkload
+from ekya.fleet.papers.programme import Ints, Programme, UnsolvedError
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, SiteName
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-class UnsolvedError(Exception):
-    """No solution was found within the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +36,17 @@ class Optimum:
 
 
 def optimum(world: OkitaWorkload, known_cost: float, limit_s: float = 60.0, gap: float = 1e-4) -> Optimum:
-    """Solves problem (2).
+    """Solves problem (2); four jobs on three sites take seconds.
 
     Args:
-        world: a small one: four jobs on three sites take seconds.
         known_cost: of any schedule; an upper bound that limits how late a job can end, and so the slots.
-        limit_s: time limit of the solver.
         gap: relative gap between cost and bound at which the solver may stop.
 
     Raises:
         UnsolvedError: no schedule was found within the time limit.
     """
     model = _Model(world, known_cost)
-    solved = milp(
-        model.cost,
-        integrality=model.whole,
-        bounds=Bounds(np.zeros(model.size), model.upper),
-        constraints=model.constraints(),
-        options={"time_limit": limit_s, "mip_rel_gap": gap},
-    )
+    solved = model.programme.solved(limit_s, gap)
     if solved.x is None:
         raise UnsolvedError(f"no schedule of {len(world.jobs)} jobs in {limit_s:g} s: {solved.message}")
     return Optimum(float(solved.fun), float(solved.mip_dual_bound), model.schedule(solved.x))
@@ -83,42 +66,35 @@ class _Slot:
 
 
 class _Model:
-    """The programme: variables in one vector, rows of constraints in lists."""
+    """The programme, and the meaning of its variables."""
 
     def __init__(self, world: OkitaWorkload, known_cost: float) -> None:
         self._world = world
         places = world.places
         self._nodes = sorted(places.nodes.values(), key=lambda node: node.site)
         self._sites: list[SiteName] = [node.site for node in self._nodes]
-        self._links = np.array([[places.mb_cost(one, other) for other in self._sites] for one in self._sites])
+        links = np.array([[places.mb_cost(one, other) for other in self._sites] for one in self._sites])
         self._most = np.array(
             [[_most_workers(job, node.capacity) for node in self._nodes] for job in world.jobs]
         )
-        self.size = 0
-        cost, upper, whole = list[Floats](), list[Floats](), list[Floats]()
+        self.programme = Programme()
         self._slots = list[_Slot]()
-        for job_place, at, ending in self._open_slots(known_cost):
-            job, count = world.jobs[job_place], len(self._sites)
-            most = np.minimum(self._most[job_place], _enough(job)).astype(float)
-            blocks = (
-                (np.zeros(count), most, 1.0),
-                (np.zeros(count), np.ones(count), 1.0),
-                ((self._links * job.model_mb).ravel(), np.full(count * count, np.inf), 0.0),
-                ((self._links * job.chunk_mb).ravel(), np.full(count * count, np.inf), 0.0),
-                (np.array([ending]), np.ones(1), 1.0),
+        for place, at, ending in self._open_slots(known_cost):
+            job, nothing = world.jobs[place], np.zeros(len(self._sites))
+            variables = self.programme.variables
+            slot = _Slot(
+                place,
+                at,
+                workers=variables(nothing, np.minimum(self._most[place], _enough(job)), whole=True),
+                parameter_server=variables(nothing, 1.0, whole=True),
+                exchange=variables(links * job.model_mb),
+                moves=variables(links * job.chunk_mb),
+                ends=int(variables(ending, 1.0, whole=True)),
             )
-            places_of = []
-            for block_cost, block_upper, is_whole in blocks:
-                places_of.append(np.arange(self.size, self.size + len(block_cost)))
-                self.size += len(block_cost)
-                cost.append(block_cost)
-                upper.append(block_upper)
-                whole.append(np.full(len(block_cost), is_whole))
-            y, s, z, g, ends = places_of
-            square = count, count
-            self._slots.append(_Slot(job_place, at, y, s, z.reshape(square), g.reshape(square), int(ends[0])))
-        self.cost, self.upper, self.whole = np.concatenate(cost), np.concatenate(upper), np.concatenate(whole)
-        self._rows = list[tuple[dict[int, float], float, float]]()
+            self._slots.append(slot)
+        for place, job in enumerate(world.jobs):
+            self._constrain(job, [slot for slot in self._slots if slot.job == place])
+        self._constrain_resources()
 
     def _open_slots(self, known_cost: float) -> Iterator[tuple[int, int, float]]:
         """Yields job, slot, and waiting cost if the job ends in it, for all slots that an optimum can use."""
@@ -134,61 +110,40 @@ class _Model:
                     break
                 yield place, came + slots - 1, ending
 
-    def constraints(self) -> LinearConstraint:
-        """Returns the constraints (2a) to (2e)."""
-        for place, job in enumerate(self._world.jobs):
-            self._of_job(job, [slot for slot in self._slots if slot.job == place])
-        self._of_resources()
-        rows, columns, values = list[int](), list[int](), list[float]()
-        low, high = list[float](), list[float]()
-        for number, (terms, least, most) in enumerate(self._rows):
-            rows += [number] * len(terms)
-            columns += terms.keys()
-            values += terms.values()
-            low.append(least)
-            high.append(most)
-        matrix = csr_array((values, (rows, columns)), shape=(len(self._rows), self.size))
-        return LinearConstraint(matrix, low, high)
-
-    def _of_job(self, job: TrainJob, slots: list[_Slot]) -> None:
+    def _constrain(self, job: TrainJob, slots: list[_Slot]) -> None:
+        """Adds the constraints (2a) to (2c) and (2e) of a job."""
+        require, sites = self.programme.require, range(len(self._sites))
         most, total = self._most[slots[0].job], sum(job.chunks.values())
         for row, site in enumerate(self._sites):
-            all_sent = {int(place): 1.0 for slot in slots for place in slot.moves[row]}
-            self._rows.append((all_sent, job.chunks.get(site, 0), job.chunks.get(site, 0)))
-        self._rows.append(({slot.ends: 1.0 for slot in slots}, 1, 1))
+            there = job.chunks.get(site, 0)
+            require(_sum(np.array([slot.moves[row] for slot in slots])), there, there)
+        require({slot.ends: 1.0 for slot in slots}, 1, 1)
         for number, slot in enumerate(slots):
-            for place in range(len(self._sites)):
-                got = {int(one): 1.0 for one in slot.moves[:, place]}
-                self._rows.append(({**got, int(slot.workers[place]): -job.chunks_per_slot}, -np.inf, 0))
-                split = {int(one): 1.0 for one in slot.exchange[place]}
-                self._rows.append(({**split, int(slot.workers[place]): -1.0}, 0, 0))
-                for parameter_server in range(len(self._sites)):
-                    linked = {
-                        int(slot.exchange[place, parameter_server]): 1.0,
-                        int(slot.parameter_server[parameter_server]): -float(most[place]),
-                    }
-                    self._rows.append((linked, -np.inf, 0))
+            for place in sites:
+                workers = slot.workers[place]
+                require({**_sum(slot.moves[:, place]), workers: -job.chunks_per_slot}, most=0)
+                require({**_sum(slot.exchange[place]), workers: -1.0}, 0, 0)
+                for ps in sites:
+                    linked = {slot.exchange[place, ps]: 1.0, slot.parameter_server[ps]: -float(most[place])}
+                    require(linked, most=0)
             # At most one parameter server, and only until the job ends.
-            one = {int(place): 1.0 for place in slot.parameter_server}
-            self._rows.append(({**one, **{later.ends: -1.0 for later in slots[number:]}}, -np.inf, 0))
-            by_now = {int(place): 1.0 for each in slots[: number + 1] for place in each.moves.ravel()}
-            ended = {each.ends: -float(total) for each in slots[: number + 1]}
-            self._rows.append(({**by_now, **ended}, 0, np.inf))
+            require({**_sum(slot.parameter_server), **{later.ends: -1.0 for later in slots[number:]}}, most=0)
+            by_now = np.array([each.moves for each in slots[: number + 1]])
+            require({**_sum(by_now), **{each.ends: -float(total) for each in slots[: number + 1]}}, least=0)
 
-    def _of_resources(self) -> None:
+    def _constrain_resources(self) -> None:
+        """Adds the constraints (2d)."""
         jobs = self._world.jobs
         for at in sorted({slot.at for slot in self._slots}):
-            there = [slot for slot in self._slots if slot.at == at]
+            there = [(slot, jobs[slot.job]) for slot in self._slots if slot.at == at]
             for site, node in enumerate(self._nodes):
                 for resource, capacity in node.capacity.items():
-                    workers = {
-                        int(slot.workers[site]): jobs[slot.job].worker.get(resource, 0.0) for slot in there
-                    }
+                    workers = {slot.workers[site]: job.worker.get(resource, 0.0) for slot, job in there}
                     parameter_servers = {
-                        int(slot.parameter_server[site]): jobs[slot.job].parameter_server.get(resource, 0.0)
-                        for slot in there
+                        slot.parameter_server[site]: job.parameter_server.get(resource, 0.0)
+                        for slot, job in there
                     }
-                    self._rows.append(({**workers, **parameter_servers}, -np.inf, capacity))
+                    self.programme.require({**workers, **parameter_servers}, most=capacity)
 
     def schedule(self, solution: Any) -> dict[int, tuple[Assignment, ...]]:
         """Converts a solution to assignments by slot."""
@@ -213,6 +168,10 @@ class _Model:
             assignment = Assignment(job, parts, "the optimum has it so", parameter_server, sent)
             schedule[slot.at] = (*schedule.get(slot.at, ()), assignment)
         return schedule
+
+
+def _sum(variables: Ints) -> dict[int, float]:
+    return dict.fromkeys(variables.ravel().tolist(), 1.0)
 
 
 def _most_workers(job: TrainJob, capacity: Mapping[str, float]) -> int:

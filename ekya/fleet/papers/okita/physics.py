@@ -10,42 +10,32 @@ The text of the constraints (2a) to (2e) is damaged. Our reading, checked in eve
   without training, or after its end, breaks it.
 """
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.okita.ground import ROUNDING
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.sim.physics import Stage
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class OkitaPhysics:
-    """Okita's physics.
-
-    Attributes:
-        slot_us: length of a slot.
-    """
+    """Okita's physics."""
 
     slot_us: int
 
     def faults(self, view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
         """Returns violations of (2a) to (2e)."""
-        states = {state.job.name: state for state in view.jobs}
-        faults = []
-        for assignment in assignments:
-            state = states.get(assignment.job)
-            if state is not None:
-                faults += _data_faults(view, state, assignment)
-        return faults + _resource_faults(view, assignments)
+        faults = [fault for assignment in assignments for fault in _data_faults(view, assignment)]
+        return [*faults, *_resource_faults(view, assignments)]
 
     def stage(
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
         """Returns one slot, in which the data that is sent is trained for all epochs."""
-        del others
         job, left = state.job, dict(state.left.chunks)
         moved_mb = cost = 0.0
         for (origin, target), chunks in assignment.moves.items():
@@ -67,66 +57,50 @@ class OkitaPhysics:
 
     def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
         """Returns 0: fetching a snapshot takes much less than a slot."""
-        del view, state, assignment
         return 0
 
 
-def _data_faults(view: FleetView, state: JobState, assignment: Assignment) -> list[str]:
-    job, faults = state.job, []
-    sent: dict[SiteName, int] = {}
-    got: dict[SiteName, int] = {}
+def _data_faults(view: FleetView, assignment: Assignment) -> Iterator[str]:
+    state = view.state(assignment.job)
+    job, sent, got = state.job, Counter[SiteName](), Counter[SiteName]()
     for (origin, target), chunks in assignment.moves.items():
         if chunks < 0:
-            faults.append(f"(2a) {origin} sends {chunks} chunks of {job.name}")
-        sent[origin] = sent.get(origin, 0) + chunks
-        got[target] = got.get(target, 0) + chunks
+            yield f"(2a) {origin} sends {chunks} chunks of {job.name}"
+        sent[origin] += chunks
+        got[target] += chunks
     for origin, chunks in sent.items():
         there = state.left.chunks.get(origin, 0)
         if chunks > there:
-            faults.append(f"(2a) {origin} sends {chunks} chunks of {job.name} and has {there}")
-    trained: dict[SiteName, int] = {}
-    room: dict[SiteName, float] = {}
+            yield f"(2a) {origin} sends {chunks} chunks of {job.name} and has {there}"
+    trained, room = Counter[SiteName](), defaultdict[SiteName, float](float)
     for part in assignment.parts:
-        node = view.places.nodes.get(part.node)
-        if node is not None:
-            trained[node.site] = trained.get(node.site, 0) + part.chunks
-            room[node.site] = room.get(node.site, 0.0) + part.workers * job.chunks_per_slot
+        site = view.places.nodes[part.node].site
+        trained[site] += part.chunks
+        room[site] += part.workers * job.chunks_per_slot
     for site in sorted({*trained, *got}):
-        if trained.get(site, 0) != got.get(site, 0):
-            told = f"{site} trains {trained.get(site, 0)} chunks of {job.name}"
-            faults.append(f"(2a) {told} and is sent {got.get(site, 0)}")
+        if trained[site] != got[site]:
+            yield f"(2a) {site} trains {trained[site]} chunks of {job.name} and is sent {got[site]}"
     for site, chunks in got.items():
-        if chunks > room.get(site, 0.0) + _ROUNDING:
-            faults.append(
-                f"(2b) workers of {job.name} at {site} are sent {chunks} chunks "
-                f"and have time for {room.get(site, 0.0):g}"
-            )
+        if chunks > room[site] + ROUNDING:
+            told = f"{chunks} chunks and have time for {room[site]:g}"
+            yield f"(2b) workers of {job.name} at {site} are sent {told}"
     if assignment.parameter_server is None:
-        faults.append(f"(2c) {job.name} is active without a parameter server")
+        yield f"(2c) {job.name} is active without a parameter server"
     if not any(chunks > 0 for chunks in sent.values()):
-        faults.append(f"(2e) {job.name} is active and trains nothing")
-    return faults
+        yield f"(2e) {job.name} is active and trains nothing"
 
 
-def _resource_faults(view: FleetView, assignments: Sequence[Assignment]) -> list[str]:
-    jobs = {state.job.name: state.job for state in view.jobs}
-    used: dict[tuple[NodeName, str], float] = {}
+def _resource_faults(view: FleetView, assignments: Sequence[Assignment]) -> Iterator[str]:
+    used = defaultdict[tuple[NodeName, str], float](float)
     for assignment in assignments:
-        job = jobs.get(assignment.job)
-        if job is None:
-            continue
+        job = view.state(assignment.job).job
         for part in assignment.parts:
             for resource, amount in job.worker.items():
-                key = part.node, resource
-                used[key] = used.get(key, 0.0) + amount * part.workers
+                used[part.node, resource] += amount * part.workers
         if assignment.parameter_server is not None:
             for resource, amount in job.parameter_server.items():
-                key = assignment.parameter_server, resource
-                used[key] = used.get(key, 0.0) + amount
-    faults = []
+                used[assignment.parameter_server, resource] += amount
     for (name, resource), amount in sorted(used.items()):
-        node = view.places.nodes.get(name)
-        there = 0.0 if node is None else node.capacity.get(resource, 0.0)
-        if amount > there + _ROUNDING:
-            faults.append(f"(2d) {name} has {there:g} {resource}, and {amount:g} are given out")
-    return faults
+        there = view.places.nodes[name].capacity.get(resource, 0.0)
+        if amount > there + ROUNDING:
+            yield f"(2d) {name} has {there:g} {resource}, and {amount:g} are given out"

@@ -15,8 +15,8 @@ Our choices where the paper leaves something open, made before any policy was tu
 A job and a site are the same in a smaller workload of the same seed.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import exp
 
 import numpy as np
@@ -55,6 +55,9 @@ TESTBED_JOBS: tuple[tuple[str, int, float], ...] = (
 )
 """Table II: name, data chunks, megabytes of weights."""
 _TESTBED_SITES, _TESTBED_GPUS, _TESTBED_CHUNK_MB = 9, 1, 2.0
+
+_NEEDS, _TESTBED_NEEDS = ((1, 10), (2, 32), (5, 10)), ((1, 3), (2, 6), (0, 0))
+"""Bounds of what a worker, or a parameter server, needs of the resources after GPUs."""
 
 GROWING, LINEAR, CLIFF = "growing", "linear", "cliff"
 """Latency cost functions; the paper calls them sigmoid, linear and piecewise."""
@@ -147,9 +150,10 @@ def _places(count: int, seed: int) -> Places:
 
 def _job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
     rng = np.random.default_rng([seed, _OF_JOBS, index])
-    worker = _needs(int(rng.integers(0, 5)), rng)
-    server = _needs(0, rng)
-    job = TrainJob(
+    worker = _needs(rng, _NEEDS, int(rng.integers(0, 5)))
+    server = _needs(rng, _NEEDS)
+    # Arguments are drawn in this order.
+    return TrainJob(
         JobName(f"job-{index:04d}"),
         int(rng.integers(setting.come_within or setting.slots)) * setting.slot_us,
         epochs=int(rng.integers(20, 31)),
@@ -159,23 +163,20 @@ def _job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
         worker=worker,
         parameter_server=server,
         chunks_per_slot=float(rng.integers(5, 16)),
+        chunks={site: int(rng.integers(10, 21)) for site in _sites(setting.sites)},
     )
-    chunks = {site: int(rng.integers(10, 21)) for site in _sites(setting.sites)}
-    return replace(job, chunks=chunks)
 
 
-def _needs(gpus: int, rng: np.random.Generator) -> dict[str, float]:
-    drawn = (float(gpus), *(float(rng.integers(low, high + 1)) for low, high in ((1, 10), (2, 32), (5, 10))))
-    return dict(zip(RESOURCES, drawn, strict=True))
+def _needs(rng: np.random.Generator, bounds: Sequence[tuple[int, int]], gpus: int = 0) -> dict[str, float]:
+    drawn = (float(rng.integers(low, high + 1)) for low, high in bounds)
+    return dict(zip(RESOURCES, (float(gpus), *drawn), strict=True))
 
 
 def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
     rng = np.random.default_rng([seed, _OF_TESTBED, index])
     name, chunks, model_mb = TESTBED_JOBS[rng.integers(len(TESTBED_JOBS))]
-    needs = []
-    for gpus in (int(rng.integers(0, 2)), 0):
-        drawn = (float(gpus), float(rng.integers(1, 4)), float(rng.integers(2, 7)), 0.0)
-        needs.append(dict(zip(RESOURCES, drawn, strict=True)))
+    worker = _needs(rng, _TESTBED_NEEDS, int(rng.integers(0, 2)))
+    server = _needs(rng, _TESTBED_NEEDS)
     sites = _sites(setting.sites)
     everywhere, rest = divmod(chunks, len(sites))
     more = {sites[place] for place in rng.permutation(len(sites))[:rest]}
@@ -187,8 +188,8 @@ def _testbed_job(setting: OkitaSetting, seed: int, index: int) -> TrainJob:
         chunks={site: everywhere + (site in more) for site in sites},
         chunk_mb=_TESTBED_CHUNK_MB,
         model_mb=model_mb,
-        worker=needs[0],
-        parameter_server=needs[1],
+        worker=worker,
+        parameter_server=server,
         chunks_per_slot=float(rng.integers(5, 16)),
     )
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ekya.fleet.policy.andreas.construct import WAITS, Bools, Schedules, piles_of
-from ekya.fleet.policy.andreas.point import Ints, Point
+from ekya.fleet.policy.andreas.construct import Bools, Schedules, piles_of
+from ekya.fleet.policy.andreas.point import WAITS, Ints, Point
 
 FEW = 8
 """Most configurations for which tables are made; a table has one part per subset of configurations."""

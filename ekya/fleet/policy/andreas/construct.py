@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ekya.fleet.policy.andreas.point import Floats, Ints, Point
-
-WAITS = -1
+from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point
 
 Bools = NDArray[np.bool_]
 
@@ -29,13 +27,10 @@ class Schedules:
 def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | None = None) -> Schedules:
     """Applies ASSIGN, and where that fails ASSIGN_TO_SUBOPTIMAL, to one job after the other.
 
-    A configuration stands for all nodes that are alike. Of those with enough free GPUs the fullest is taken,
-    so an idle node comes last. The paper's open nodes N_O are read as nodes with free GPUs: if they were the
-    nodes in use, jobs would wait beside empty nodes. A job that finds no configuration of D_j waits; a job
-    that is late in any configuration takes the fastest that fits.
+    Of the nodes that are alike and have enough free GPUs the fullest is taken. A job that finds no
+    configuration of D_j waits; a job that is late in any configuration takes the fastest that fits.
 
     Args:
-        point: the scheduling point.
         order: jobs of each schedule, in the order of placement; missing jobs get nothing.
         wished: configuration that each job tries first; jobs are columns.
         free: free GPUs of each node; None: all of them.
@@ -67,7 +62,6 @@ def piles_of(point: Point, free: Sequence[int] | None = None) -> list[list[int]]
     """Returns piles of nodes by configuration (shelf and free GPUs); the last of a pile is taken first.
 
     Args:
-        point: the scheduling point.
         free: free GPUs of each node; None: all of them.
     """
     piles: list[list[int]] = [[] for _ in point.gpus]
@@ -125,15 +119,9 @@ class _Left:
 def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float) -> Floats:
     """Returns Equation (1) for each schedule.
 
-    The text of (1) is damaged and is read as Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ is the tardiness of a job
-    that runs, τ̂ that of one that waits, which may have to begin after ``period_s`` and in its slowest
-    configuration; α is 1 for the first job to end on a node, and π = t_jng c_ng is its cost there.
-
-    Args:
-        point: the scheduling point.
-        schedules: of the point.
-        postponing: ρ.
-        period_s: longest time until the next scheduling point.
+    It is Σ ω_j (τ_j + ρ τ̂_j) + Σ α_jn π_jn: τ is the tardiness of a job that runs, τ̂ that of one that waits,
+    begins after ``period_s`` and runs in its slowest configuration; ρ is ``postponing``; α is 1 for the first
+    job to end on a node, and π = t_jng c_ng.
     """
     many, nodes = len(schedules.config), len(point.node_names)
     columns = len(point.gpus)

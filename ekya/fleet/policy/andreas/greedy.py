@@ -1,4 +1,4 @@
-"""ANDREAS: the randomised greedy algorithm (Algorithm 1)."""
+"""ANDREAS: the randomised greedy algorithm (Algorithm 1), as docs/fleet/andreas.md interprets the paper."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -25,23 +25,16 @@ GOLDEN = 0.6180339887498949
 class Andreas:
     """Places all jobs anew at each scheduling point, up to ``iterations`` times, and keeps the best by (1).
 
-    Our reading of what Algorithm 1 leaves open:
-
-    - The initial empty schedule is worse than any other; by (1) it would be the best as long as no job is
-      close to its due date, and nothing would ever run.
-    - The first schedule is built without randomness; in the others its amount varies between none and the
-      paper's full amount.
-    - A job changes places with the next one with the probability ``swapping`` times the smallest weight over
-      its own.
-    - A configuration of D_j is drawn with odds of 1/cost; of all configurations where D_j is empty.
-    - The search stops after a batch without an improvement.
+    The initial empty schedule is worse than any other. The first schedule is built without randomness; in the
+    others its amount varies between none and the paper's. The search stops after a batch without improvement.
 
     Attributes:
         iterations: MAX_IT.
         postponing: ρ.
         period_s: longest time until the next scheduling point; the paper does not state it.
         periodic: whether it is called when a period is over, besides arrivals and ends.
-        swapping: probability for the job with the smallest weight.
+        swapping: probability that the job with the smallest weight changes places with the next; that of
+            others is as much smaller as their weight is larger.
     """
 
     iterations: int = 1000
@@ -60,7 +53,7 @@ class Andreas:
         """Returns the decision of the best schedule."""
         point = point_of(view)
         if not point.states or not point.shelves:
-            return decision_of(point, *_nothing(point))
+            return decision_of(point, point.waiting, point.waiting)
         best, row = self.best(point, np.random.default_rng([view.seed, view.now_us]))[:2]
         return decision_of(point, best.config[row], best.node[row])
 
@@ -113,7 +106,6 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     """Draws a configuration for each job with odds of 1/cost, among those it may choose.
 
     Args:
-        point: the scheduling point.
         uniform: random numbers in [0, 1), one per job and schedule.
     """
     with np.errstate(divide="ignore"):
@@ -126,8 +118,3 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     for column in range(upto.shape[1] - 1):
         drawn += uniform >= upto[:, column]
     return drawn
-
-
-def _nothing(point: Point) -> tuple[Ints, Ints]:
-    waits = np.full(len(point.states), -1, dtype=np.intp)
-    return waits, waits

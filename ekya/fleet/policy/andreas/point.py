@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S
+from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.view import FleetView, JobState
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+
+WAITS = -1
+"""Node and configuration of a job that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +112,32 @@ class Point:
         full = [self.shelves[number].cost_a_s[-1] / self.shelves[number].gpus for number in self.shelf]
         return np.array(full) * self.gpus
 
+    @property
+    def node_gpus(self) -> list[int]:
+        """GPUs of each node."""
+        return [shelf.gpus for shelf in self.shelves for _ in shelf.names]
+
+    @property
+    def waiting(self) -> Ints:
+        """Configurations, or nodes, of a schedule in which all jobs wait."""
+        return np.full(len(self.states), WAITS, dtype=np.intp)
+
     @cached_property
     def places_now(self) -> tuple[Ints, Ints]:
-        """Present node and configuration of each job, or -1 where it waits."""
-        nodes = {name: place for place, name in enumerate(self.node_names)}
-        shelf_of = [number for number, shelf in enumerate(self.shelves) for _ in shelf.names]
-        node = np.full(len(self.states), -1, dtype=np.intp)
-        config = node.copy()
+        """Present configuration and node of each job, or ``WAITS``."""
+        config, node = self.waiting, self.waiting
+        nodes = {
+            name: (at, begin, shelf.gpus)
+            for begin, shelf in zip(self.single, self.shelves, strict=True)
+            for at, name in enumerate(shelf.names, self.node_names.index(shelf.names[0]))
+        }
         for row, state in enumerate(self.states):
-            part = state.assignment.parts[0] if state.assignment is not None else None
-            place = None if part is None else nodes.get(part.node)
-            if part is None or place is None or not 0 < part.gpus <= self.shelves[shelf_of[place]].gpus:
-                continue
-            node[row], config[row] = place, self.single[shelf_of[place]] + part.gpus - 1
-        return node, config
+            part = None if state.assignment is None else state.assignment.parts[0]
+            if part is not None and part.node in nodes:
+                at, begin, gpus = nodes[part.node]
+                if 0 < part.gpus <= gpus:
+                    config[row], node[row] = begin + part.gpus - 1, at
+        return config, node
 
     def nodes_of(self, number: int) -> tuple[int, int]:
         """Returns the index of a shelf's first node, and the first index after the shelf."""
@@ -135,9 +151,11 @@ def point_of(view: FleetView) -> Point:
     columns = [(number, gpus) for number, shelf in enumerate(shelves) for gpus in range(1, shelf.gpus + 1)]
     shelf = np.array([number for number, _ in columns], dtype=np.intp)
     gpus = np.array([gpus for _, gpus in columns], dtype=np.intp)
-    takes_s = np.array([_takes_s(state, shelves, columns) for state in view.jobs])
-    takes_s = takes_s.reshape(len(view.jobs), len(columns))
-    due_in_s = np.array([_due_in_s(state, view.now_us) for state in view.jobs])
+    epochs = np.array([max(1e-9, state.left.epochs - state.left.begun) for state in view.jobs])
+    epoch_us = np.array([_epoch_us(state.job, shelves, columns) for state in view.jobs])
+    takes_s = epochs[:, None] * epoch_us.reshape(len(epochs), len(columns)) / US_PER_S
+    due_us = [state.job.due_us for state in view.jobs]
+    due_in_s = np.array([np.inf if due is None else (due - view.now_us) / US_PER_S for due in due_us])
     fastest_s = takes_s.min(axis=1, initial=np.inf)
     pressure_s = np.subtract(fastest_s, due_in_s, out=-due_in_s, where=np.isfinite(due_in_s))
     names = [state.job.name for state in view.jobs]
@@ -155,7 +173,7 @@ def point_of(view: FleetView) -> Point:
         due_in_s[rows],
         np.array([view.jobs[row].job.waiting.per_s for row in rows]),
         np.where(finite, takes_s, 0.0).max(axis=1, initial=0.0),
-        takes_s / np.array([_epochs_left(view.jobs[row]) for row in rows])[:, None],
+        takes_s / epochs[rows][:, None],
     )
 
 
@@ -179,20 +197,7 @@ def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
     )
 
 
-def _takes_s(state: JobState, shelves: Sequence[Shelf], columns: Sequence[tuple[int, int]]) -> list[float]:
-    job, epochs = state.job, _epochs_left(state)
+def _epoch_us(job: TrainJob, shelves: Sequence[Shelf], columns: Sequence[tuple[int, int]]) -> list[float]:
     never: Mapping[tuple[str, int], float] = {}
     by_shelf = [never if job.name in shelf.banned else job.epoch_us for shelf in shelves]
-    return [
-        epochs * by_shelf[number].get((shelves[number].kind, gpus), np.inf) / US_PER_S
-        for number, gpus in columns
-    ]
-
-
-def _epochs_left(state: JobState) -> float:
-    return max(1e-9, state.left.epochs - state.left.begun)
-
-
-def _due_in_s(state: JobState, now_us: int) -> float:
-    due_us = state.job.due_us
-    return np.inf if due_us is None else (due_us - now_us) / US_PER_S
+    return [by_shelf[number].get((shelves[number].kind, gpus), np.inf) for number, gpus in columns]

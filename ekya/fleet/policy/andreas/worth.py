@@ -1,17 +1,12 @@
 """Our policy for ANDREAS's problem: gives GPUs to the jobs with the highest worth per second.
 
-Weaknesses of the randomised greedy, and what is done here instead:
+- A second of work on a job that is about to be late is worth its weight, divided by its length where GPUs are
+  scarce: the "apparent tardiness cost" rule for weighted tardiness.
+- An optimal matching of jobs to GPUs gives each job one GPU; the remaining ones go where one is worth most.
+- A node's base cost is shared by its jobs, and a node is emptied where they fit on others.
+- A job moves where that is worth more than the restart and the part of an epoch that it loses.
 
-- Its proxy looks one scheduling point ahead, and its order puts the latest job first. With more jobs than
-  GPUs, jobs that can no longer be in time and long jobs then block all others. Here a second of work on a job
-  that is about to be late is worth its weight, divided by its length where GPUs are scarce: the "apparent
-  tardiness cost" rule for weighted tardiness.
-- It draws each job's configuration independently. Here an optimal matching of jobs to GPUs gives each job one
-  GPU, so that TURING goes to the jobs it slows least; the remaining GPUs go where one more is worth most.
-- It charges each job for a node as if it had the node alone. Here a node's base cost is shared, and a node is
-  emptied where its jobs fit on others.
-- It ignores the cost of moves. Here a job moves where that is worth more than the restart and the part of an
-  epoch that it loses.
+docs/fleet/andreas.md compares this with the weaknesses of the randomised greedy.
 """
 
 from dataclasses import dataclass
@@ -19,10 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from ekya.fleet.policy.andreas.construct import WAITS
-from ekya.fleet.policy.andreas.pack import emptied, packed
-from ekya.fleet.policy.andreas.point import Floats, Ints, Point, point_of
-from ekya.fleet.policy.andreas.settle import decision_of
+from ekya.fleet.policy.andreas.point import WAITS, Floats, Ints, Point, point_of
+from ekya.fleet.policy.andreas.settle import decision_of, emptied, packed
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.protocol import ON_EVENTS, Calls
 from ekya.fleet.policy.view import FleetView
@@ -54,25 +47,18 @@ class Worth:
     def decide(self, view: FleetView) -> Decision:
         """Assigns GPUs to jobs; interchangeable nodes are named so that jobs stay."""
         point = point_of(view)
-        config = np.full(len(point.states), WAITS, dtype=np.intp)
-        node = config.copy()
         if not point.states or not point.shelves:
-            return decision_of(point, config, node)
-        now_node, now = point.places_now
+            return decision_of(point, point.waiting, point.waiting)
         # No job leaves a configuration in which it cannot run.
         lost_s = self.moving_s + self.lost_epochs * np.where(np.isfinite(point.epoch_s), point.epoch_s, 0.0)
-        worth = self.worth(point, now, lost_s)
-        config = more_gpus(point, worth, one_gpu(point, worth))
-        config, node = packed(point, worth, config, now, now_node)
-        return decision_of(point, config, emptied(point, config, node, now, now_node, lost_s))
+        worth = self.worth(point, lost_s)
+        config, node = packed(point, worth, more_gpus(point, worth, one_gpu(point, worth)))
+        return decision_of(point, config, emptied(point, config, node, lost_s))
 
-    def worth(self, point: Point, now: Ints, lost_s: Floats) -> Floats:
+    def worth(self, point: Point, lost_s: Floats) -> Floats:
         """Returns the worth of a second in each configuration, in cost units; -inf where a job cannot run.
 
-        Args:
-            point: the scheduling point.
-            now: present configuration of each job, or ``WAITS``.
-            lost_s: seconds that a job loses by leaving a configuration.
+        ``lost_s`` has the seconds that a job loses by leaving each configuration.
         """
         work_s = np.where(point.gpus == 1, point.takes_s, np.inf).min(axis=1)
         some = np.isfinite(work_s)
@@ -91,6 +77,7 @@ class Worth:
         if len(work_s) > point.all_gpus:
             value *= work_s.mean() / work_s
         worth = np.where(speed > 0, (paid + value)[:, None] * speed - energy, -np.inf)
+        now, _ = point.places_now
         (stays,) = np.nonzero(now != WAITS)
         kept = now[stays]
         rate = (paid + value)[stays] * speed[stays, kept]
@@ -101,7 +88,7 @@ class Worth:
 
 def one_gpu(point: Point, worth: Floats) -> Ints:
     """Returns the matching of jobs to single GPUs with the highest total worth."""
-    config = np.full(len(point.states), WAITS, dtype=np.intp)
+    config = point.waiting
     slots = np.repeat(point.single, [shelf.gpus * len(shelf.names) for shelf in point.shelves])
     values = worth[:, slots]
     possible = np.isfinite(values)

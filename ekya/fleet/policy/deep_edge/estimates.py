@@ -13,7 +13,6 @@ class Training:
     """Input of the estimators for one worker.
 
     Attributes:
-        kind: of machine.
         state: X_i, without the training.
         batch: b_i.
         share_milli: of the processor time that an unthrottled training would take.

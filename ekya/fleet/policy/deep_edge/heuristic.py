@@ -5,7 +5,7 @@ pass τ once and never equal it again); a worker without memory for b_min is rem
 the algorithm ends when no worker is left.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -37,8 +37,6 @@ class Heuristic:
             {name: batch for name, batch in largest.items() if batch},
             dict.fromkeys(largest, inf),  # lines 2 and 3
             left_out,
-            {},
-            {},
         )
         best_s, best = inf, EdgePlan((), inf)
         while True:  # line 4
@@ -78,8 +76,8 @@ class _Search:
     largest: dict[NodeName, int]
     shards: dict[NodeName, float]
     left_out: dict[NodeName, str]
-    batches: dict[NodeName, int]
-    sample_s: dict[NodeName, float]
+    batches: dict[NodeName, int] = field(default_factory=dict)
+    sample_s: dict[NodeName, float] = field(default_factory=dict)
 
     def refine(self) -> None:
         """Runs one round of the inner loop."""

@@ -19,13 +19,6 @@ class EdgePolicy:
 
     A training is spread again when a machine fails under it. A machine can be a worker or the parameter
     server of a job if its capacity covers the job's ``worker`` or ``parameter_server`` needs.
-
-    Attributes:
-        name: in tables.
-        solver: chooses the shards.
-        estimates: of times and states.
-        limits: of batches, memory and deadlines.
-        calls: on events.
     """
 
     name: str

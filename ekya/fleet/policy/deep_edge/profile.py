@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.places import NodeState
 
 INFERENCE = "inference"
@@ -13,7 +14,6 @@ class ProfilePoint:
     """Measurement of a training on a worker under stress, with an application beside it.
 
     Attributes:
-        kind: of machine.
         before: X_i^initial, used by the stressors and the application.
         batch: b_i.
         batches: B, of all workers, including this one.
@@ -38,13 +38,17 @@ class ProfilePoint:
     app: str
     exec_s: float
 
+    @property
+    def training(self) -> Training:
+        """Input of the estimators for this worker."""
+        return Training(self.kind, self.before, self.batch, self.share_milli)
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeWork:
     """Training with which a kind of machine was profiled; the models of one do not hold for another.
 
     Attributes:
-        kind: of machine.
         architecture, side: edge model, and the side of its crops in pixels.
         trainable_blocks: of the edge model.
     """
@@ -78,7 +82,6 @@ class ParameterServerPoint:
     """Measurement of a parameter server under stress.
 
     Attributes:
-        kind: of machine.
         before: used by the stressors.
         batches: B, of the workers that push to it.
         after: while workers push to it.

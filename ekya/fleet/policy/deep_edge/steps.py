@@ -6,8 +6,7 @@ from itertools import accumulate
 from math import inf
 
 from ekya.fleet.policy.assignment import Part
-from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.deep_edge.task import EdgeTask
+from ekya.fleet.policy.deep_edge.task import EdgeTask, training_on
 from ekya.fleet.policy.places import Node
 
 Chosen = tuple[Node, int, int]
@@ -24,9 +23,6 @@ class Steps:
     """Computes the best shards for given workers, and the estimated epoch.
 
     Compute times of batches are cached, because they do not depend on the set of workers.
-
-    Args:
-        task: with workers, samples and estimates.
     """
 
     def __init__(self, task: EdgeTask) -> None:
@@ -36,9 +32,8 @@ class Steps:
     def of(self, workers: Sequence[Chosen], below_s: float = inf) -> Found:
         """Returns the shortest epoch; no parts and infinity where it is longer than ``below_s``."""
         samples = self._task.samples
-        updates_s = self._task.estimates.update_s(
-            [_training(*one) for one in workers], self._task.parameter_server
-        )
+        trainings = [training_on(*one) for one in workers]
+        updates_s = self._task.estimates.update_s(trainings, self._task.parameter_server)
         if below_s < inf and samples > sum(
             _done(self._computing_s(*one), below_s, update_s)
             for one, update_s in zip(workers, updates_s, strict=True)
@@ -71,13 +66,9 @@ class Steps:
         if key not in self._known:
             compute_s = self._task.estimates.compute_s
             sizes = range(1, batch + 1)
-            times = (size * compute_s(_training(node, size, share)) for size in sizes)
+            times = (size * compute_s(training_on(node, size, share)) for size in sizes)
             self._known[key] = list(accumulate(times, max))
         return self._known[key]
-
-
-def _training(node: Node, batch: int, share: int) -> Training:
-    return Training(node.kind, node.state, batch, share)
 
 
 def _done(batches_s: Sequence[float], within_s: float, update_s: float = 0.0) -> int:

@@ -34,7 +34,6 @@ class Outlook:
     Attributes:
         epochs: recommended total number, including those that are done.
         accuracy: expected after the last.
-        reason: one sentence.
     """
 
     epochs: int
@@ -50,7 +49,6 @@ def outlook(
     Args:
         accuracies: on the validation part, before the first epoch and after each; never empty.
         planned: the user's number of epochs.
-        rule: the criterion.
         validation_crops: number behind each accuracy; None: accuracies are taken as exact.
 
     Raises:

@@ -11,6 +11,11 @@ from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.places import Node, NodeState
 
 
+def training_on(node: Node, batch: int, share_milli: int) -> Training:
+    """Returns the estimators' input for a training on a node."""
+    return Training(node.kind, node.state, batch, share_milli)
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeTask:
     """A training, and the machines that are free for it.
@@ -19,8 +24,6 @@ class EdgeTask:
         workers: W, with their states.
         parameter_server: X_ps.
         samples: |M|.
-        estimates: of times and states.
-        limits: of batches, memory and deadlines.
     """
 
     workers: tuple[Node, ...]
@@ -31,12 +34,11 @@ class EdgeTask:
 
     def max_batch(self, node: Node, share_milli: int = FULL_GPU_MILLI) -> int:
         """Returns GetMaxBatchSize of a worker."""
-        asked = Training(node.kind, node.state, self.limits.batch_min, share_milli)
-        return max_batch(self.estimates, asked, self.limits)
+        return max_batch(self.estimates, training_on(node, self.limits.batch_min, share_milli), self.limits)
 
     def sample_s(self, workers: Sequence[tuple[Node, int, int]]) -> list[float]:
         """Returns t_i^total = t_i^compute + t_i^update / b_i of workers with their batches and shares."""
-        trainings = [Training(node.kind, node.state, batch, share) for node, batch, share in workers]
+        trainings = [training_on(*worker) for worker in workers]
         updates_s = self.estimates.update_s(trainings, self.parameter_server)
         return [
             self.estimates.compute_s(training) + update_s / training.batch
@@ -45,8 +47,7 @@ class EdgeTask:
 
     def pressure(self, node: Node, batch: int, share_milli: int = FULL_GPU_MILLI) -> str | None:
         """Returns why a background application would be late; None where none would (constraint 4)."""
-        training = Training(node.kind, node.state, batch, share_milli)
-        after = self.estimates.state_after(training)
+        after = self.estimates.state_after(training_on(node, batch, share_milli))
         for app in node.apps:
             takes_s = self.estimates.exec_s(node.kind, app.name, after)
             if takes_s * (1 + self.limits.exec_error) > app.deadline_s:

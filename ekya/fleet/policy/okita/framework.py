@@ -1,9 +1,8 @@
 """Okita (§IV.B.1, Algorithm 1): `okita` to the letter, and `okita-fit` with one line changed.
 
 Line 17 tries a job whose schedule does not fit beside others again with exactly as many workers, N*, or lets
-it wait until a job ends. So it waits although most of its workers have room, and mostly longer than line 17
-expects, since jobs of higher priority take what becomes free. `okita-fit` takes the cheapest of 1 to N*
-workers on what is free, and waits only where there is no room for one.
+it wait until a job ends. `okita-fit` takes the cheapest of 1 to N* workers on what is free, and waits only
+where there is no room for one.
 
 Our reading of what is damaged or left open:
 
@@ -27,9 +26,9 @@ import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Decision
-from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, fits
+from ekya.fleet.policy.okita.ground import ROUNDING, Floats, Ground, Ints, Task, as_assignment, fits, slot_of
 from ekya.fleet.policy.okita.placing import Weights, most_workers, place
-from ekya.fleet.policy.okita.transfer import least_transfer_costs, transfer_costs, transfers, workloads
+from ekya.fleet.policy.okita.transfer import least_transfer_costs, moves_of, transfer_costs, workloads
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
 
@@ -76,7 +75,6 @@ class Okita:
     """The paper's algorithm.
 
     Attributes:
-        slot_us: length of a slot.
         weights: α and β.
         until_us: T, the end of the last slot; None: no limit.
         fit: whether a job that does not fit begins with fewer workers.
@@ -99,52 +97,34 @@ class Okita:
 
     def decide(self, view: FleetView) -> Decision:
         """Runs lines 3 to 24 of Algorithm 1, for one slot."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.slot_us) for state in view.jobs]
+        ground, tasks = slot_of(view, self.slot_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}
-        placed: list[tuple[Task, Schedule]] = []
-        for place_in_turn, task in enumerate(ordered, 1):
-            turn = f"its turn is {place_in_turn} of {len(ordered)}"
-            if placed and not most_workers(task, free):  # saves nearly all of the time if many jobs wait
-                why = _NO_ROOM if most_workers(task, ground.capacity) else _NEVER_ROOM
-                waiting[task.job.name] = f"{why}; {turn}"
-                continue
-            wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
-            if wanted is None:
-                waiting[task.job.name] = f"{_NEVER_ROOM}; {turn}"
-                continue
-            schedule, why = self._settled(ground, task, wanted, free, placed)
+        placed = list[Schedule]()
+        for number, task in enumerate(ordered, 1):
+            turn = f"its turn is {number} of {len(ordered)}"
+            schedule, why = self._schedule(ground, task, free, placed)
             if schedule is None:
                 waiting[task.job.name] = f"{why}; {turn}"
                 continue
-            taken = task.needs(schedule.workers, schedule.parameter_server)
-            free -= taken
-            placed.append((task, schedule))
-            loads = workloads(task.left, task.can_train(schedule.workers)[None], schedule.order)[0]
-            moves = transfers(ground, task.left, loads)
-            assignments.append(
-                as_assignment(
-                    ground,
-                    task,
-                    schedule.workers,
-                    schedule.parameter_server,
-                    moves,
-                    f"{told(schedule)}{why}; {turn}",
-                )
-            )
+            workers, site = schedule.workers, schedule.parameter_server
+            free -= task.needs(workers, site)
+            placed.append(schedule)
+            moves = moves_of(ground, task, workers, schedule.order)
+            reason = f"{told(schedule)}{why}; {turn}"
+            assignments.append(as_assignment(ground, task, workers, site, moves, reason))
         return Decision(tuple(assignments), waiting)
 
-    def _settled(
-        self,
-        ground: Ground,
-        task: Task,
-        wanted: Schedule,
-        free: Floats,
-        placed: Sequence[tuple[Task, Schedule]],
+    def _schedule(
+        self, ground: Ground, task: Task, free: Floats, placed: Sequence[Schedule]
     ) -> tuple[Schedule | None, str]:
-        """Runs lines 14 to 21: returns a job's schedule beside those placed before it, and the reason."""
+        """Runs lines 4 to 21: returns a job's schedule beside those placed before it, and the reason."""
+        if placed and not most_workers(task, free):  # saves nearly all of the time if many jobs wait
+            return None, _NO_ROOM if most_workers(task, ground.capacity) else _NEVER_ROOM
+        wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
+        if wanted is None:
+            return None, _NEVER_ROOM
         taken = task.needs(wanted.workers, wanted.parameter_server)
         if fits(free, taken):
             return wanted, ""
@@ -198,10 +178,7 @@ def tentative(
     """Runs lines 4 to 10: returns the cheapest schedule over all numbers of workers; None where none fits.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
-        weights: of Q.
         until_us: T; None: no limit.
         at_most: largest number of workers; None for as many as train everything in one slot.
     """
@@ -221,16 +198,13 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     is the same.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
         counts: N, ascending; B.
-        weights: of Q.
     """
     found = place(ground, task, free, counts, weights)
     slots = task.slots(counts)
-    waiting_of = {int(length): task.waiting_cost(int(length)) for length in np.unique(slots)}
-    waiting = np.array([waiting_of[int(length)] for length in slots])
+    lengths, at = np.unique(slots, return_inverse=True)
+    waiting = np.array([task.waiting_cost(int(length)) for length in lengths])[at]
     cases = np.flatnonzero(np.isfinite(found.slot_costs))
     workers = found.workers(cases, counts[cases])
     loads = workloads(task.left, task.can_train(workers * slots[cases][:, None]), found.order)
@@ -261,16 +235,11 @@ def osf(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weights
     )
 
 
-def _until_free(free: Floats, taken: Floats, placed: Sequence[tuple[Task, Schedule]]) -> int:
+def _until_free(free: Floats, taken: Floats, placed: Sequence[Schedule]) -> int:
     """Returns l of the job ĩ in line 17, in slots."""
-    short = np.flatnonzero((taken > free + ROUNDING).any(axis=1))
     waits = [1]
-    for site in short:
-        there = [
-            schedule.slots
-            for _, schedule in placed
-            if schedule.workers[site] or schedule.parameter_server == site
-        ]
+    for site in np.flatnonzero((taken > free + ROUNDING).any(axis=1)):
+        there = [one.slots for one in placed if one.workers[site] or one.parameter_server == site]
         waits.append(min(there, default=1))
     return max(waits)
 

@@ -27,7 +27,6 @@ class Ground:
     """Sites with working nodes or data.
 
     Attributes:
-        sites: names.
         nodes: node of each site; None where none works now.
         resources: names, of all that nodes have or jobs need.
         capacity: C_r^k, R x K.
@@ -95,7 +94,6 @@ class Task:
     """A job as arrays.
 
     Attributes:
-        state: of the view.
         worker, parameter_server: m_i^k and n_i^k; K.
         left: M_i^r(t); R.
         chunks: D_i^r; R.
@@ -169,6 +167,18 @@ class Task:
         return taken
 
 
+def slot_of(view: FleetView, slot_us: int) -> tuple[Ground, list[Task]]:
+    """Converts a view at the beginning of a slot."""
+    ground = Ground.of(view)
+    return ground, [Task.of(ground, state, view.now_us, slot_us) for state in view.jobs]
+
+
+def first_of(held: Ints, count: Ints | int) -> Ints:
+    """Returns the first ``count`` of what the entries of the last axis hold; all where they hold fewer."""
+    before = np.cumsum(held, axis=-1) - held
+    return np.asarray(np.minimum(np.maximum(count - before, 0), held))
+
+
 def fits(free: Floats, taken: Floats) -> bool:
     """Returns whether all needed resources are free."""
     return bool((taken <= free + ROUNDING).all())
@@ -196,12 +206,9 @@ def as_assignment(
     """Converts a deployment to an assignment.
 
     Args:
-        ground: sites.
-        task: the job.
         workers: y; R.
         parameter_server: index of the parameter server's site.
         moves: g, R x R, from the row's site to the column's.
-        reason: of the deployment.
     """
     gpus = task.job.worker.get(GPU, 0.0)
     trained = moves.sum(axis=0)

@@ -1,8 +1,6 @@
 """Our variant of Okita: chooses parameter server, workers and data together, on the free resources.
 
-Okita first places workers by Q, which ignores the site of the parameter server and the origin of the data,
-and only then computes the cost; and it keeps the number of workers that would be best with all sites free.
-Here, in Okita's order of jobs:
+In Okita's order of jobs (docs/fleet/okita.md has the reasons, and what was tried and left out):
 
 - A chunk from r trained at r' with the parameter server at p costs δ q^{rr'} + (π E / ρ) q^{r'p}: for each p
   these are the unit costs of a transport problem. Only the few p that are cheapest without limits are kept.
@@ -12,9 +10,6 @@ Here, in Okita's order of jobs:
 - Whole worker-slots are paid for, so the last few chunks of a site go to idle workers elsewhere where that is
   cheaper.
 - A worker-slot costs the same at any time: as many workers as fit work in the first slot.
-
-No job waits for better sites: when the cost of waiting a slot for free sites was compared with a schedule on
-the present resources, somewhat as in Okita, bandwidth cost a little more and waiting three times as much.
 """
 
 from collections.abc import Sequence
@@ -31,8 +26,10 @@ from ekya.fleet.policy.okita.ground import (
     Ints,
     Task,
     as_assignment,
+    first_of,
     room,
     room_beside,
+    slot_of,
 )
 from ekya.fleet.policy.okita.placing import Weights
 from ekya.fleet.policy.okita.transfer import this_slot
@@ -62,21 +59,14 @@ class Course:
     link_cost: float
     waiting_cost: float
 
-    @property
-    def cost(self) -> float:
-        """Total cost."""
-        return self.link_cost + self.waiting_cost
-
 
 @dataclass(frozen=True, slots=True)
 class OkitaJoint:
     """Okita's framework and order, with the placement above.
 
     Attributes:
-        slot_us: length of a slot.
         weights: α of the order.
         parameter_servers: number of sites of the parameter server that are tried.
-        until_us: T, as for Okita.
     """
 
     slot_us: int
@@ -92,8 +82,7 @@ class OkitaJoint:
 
     def decide(self, view: FleetView) -> Decision:
         """Decides for one slot."""
-        ground = Ground.of(view)
-        tasks = [Task.of(ground, state, view.now_us, self.slot_us) for state in view.jobs]
+        ground, tasks = slot_of(view, self.slot_us)
         ordered = by_priority(tasks, self.weights)
         free = ground.capacity.copy()
         assignments, waiting = list[Assignment](), {}
@@ -171,15 +160,12 @@ def _unit_costs(ground: Ground, task: Task) -> Floats:
 
 
 def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
-    """Distributes data to training sites greedily, for a batch of cases.
+    """Returns the chunks that sites send to training sites, chosen greedily for each case; B x R x R.
 
     Args:
         left: M_i^r; R.
         unit: cost of a chunk from r trained at r'; B x R x R.
         room_for: chunks that sites have time for, in total no fewer than are left; B x R.
-
-    Returns:
-        Chunks moved from site to site; B x R x R.
     """
     cases, sites = room_for.shape
     moves = np.zeros((cases, sites, sites), dtype=np.int64)
@@ -203,9 +189,7 @@ def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:
         if not wanted.any():
             continue
         by_cost = np.argsort(unit[every[:, 0], source], axis=1, kind="stable")
-        there = np.take_along_axis(spare, by_cost, 1)
-        before = np.cumsum(there, axis=1) - there
-        sent = np.minimum(np.maximum(wanted[:, None] - before, 0), there)
+        sent = first_of(np.take_along_axis(spare, by_cost, 1), wanted[:, None])
         spare[every, by_cost] -= sent
         moves[every, source[:, None], by_cost] += sent
         rest[every[:, 0], source] = 0
@@ -216,8 +200,6 @@ def filled_up(ground: Ground, task: Task, moves: Ints, parameter_server: int, ch
     """Removes partly used worker-slots where sending their chunks to workers with idle time is cheaper.
 
     Args:
-        ground: sites.
-        task: the job.
         moves: chunks in all slots; R x R.
         parameter_server: site of the parameter server.
         chunks_there: chunks that workers at that site have time for in all slots.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, room, room_beside
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of, room, room_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,13 @@ class Placed:
         """Returns y_i^r of cases that fit; B x R.
 
         Args:
-            cases: indices; B.
             counts: N of each case; B.
         """
         parameter_servers = self.parameter_servers[cases]
         held = np.tile(self._room, (len(cases), 1))
         held[np.arange(len(cases)), parameter_servers] = self._beside[parameter_servers]
-        held = held[:, self.order]
-        before = np.cumsum(held, axis=1) - held
         workers = np.empty_like(held)
-        workers[:, self.order] = np.minimum(np.maximum(counts[:, None] - before, 0), held)
+        workers[:, self.order] = first_of(held[:, self.order], counts[:, None])
         return workers
 
 
@@ -75,11 +72,8 @@ def place(ground: Ground, task: Task, free: Floats, counts: Ints, weights: Weigh
     in a tie the last, as in line 12.
 
     Args:
-        ground: sites.
-        task: the job.
         free: U_r^k; R x K.
         counts: N, ascending; B.
-        weights: of Q.
     """
     order = np.argsort(-quality(ground, task, free, weights), kind="stable")
     alone, beside = np.maximum(room(free, task), 0), room_beside(free, task)

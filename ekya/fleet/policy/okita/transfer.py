@@ -1,12 +1,14 @@
 """Workloads of the sites, and transfers of data to them (§IV.B.3)."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from ekya.fleet.policy.okita.ground import Floats, Ground, Ints
+from ekya.fleet.policy.okita.ground import Floats, Ground, Ints, Task, first_of
 
 
 def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
-    """Returns d_i^r, the chunks that each site trains; in total as many as data and time allow.
+    """Returns d_i^r, the chunks that each site trains, in total as many as data and time allow; B x R.
 
     "Based on the number of assigned workers" is read as all that its workers have time for. Where that
     exceeds the remaining data, sites train their own data first, and the best sites use their remaining time
@@ -16,16 +18,11 @@ def workloads(left: Ints, can_train: Ints, order: Ints) -> Ints:
         left: M_i^r; R.
         can_train: chunks that the sites' workers have time for, one row per case; B x R.
         order: sites, best first; R.
-
-    Returns:
-        B x R.
     """
     own = np.minimum(can_train, left)
-    spare = (can_train - own)[:, order]
     rest = np.minimum(can_train.sum(axis=1), left.sum()) - own.sum(axis=1)
-    before = np.cumsum(spare, axis=1) - spare
     loads = own.copy()
-    loads[:, order] += np.minimum(np.maximum(rest[:, None] - before, 0), spare)
+    loads[:, order] += first_of((can_train - own)[:, order], rest[:, None])
     return loads
 
 
@@ -37,64 +34,48 @@ def least_transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
 
 
 def transfer_costs(ground: Ground, left: Ints, loads: Ints) -> Floats:
-    """Returns the link cost of all chunks that Algorithm 3 (DTA) sends, per megabyte of a chunk.
+    """Returns Σ q^{rr'} g^{rr'} of Algorithm 3 (DTA), the link cost per megabyte of a chunk; B.
 
     Args:
-        ground: sites.
         left: M_i^r; R.
         loads: d_i^r, one row per case, in total at most what is left; B x R.
-
-    Returns:
-        Σ q^{rr'} g^{rr'}; B.
     """
-    missing, surplus = _missing(left, loads)
     costs = np.zeros(len(loads))
-    for target in np.flatnonzero(missing.any(axis=0)):
-        sources = ground.nearest[target]
-        sent = _take(surplus[:, sources], missing[:, target, None])
-        surplus[:, sources] -= sent
+    for target, sources, sent in _collected(ground, left, loads):
         costs += sent @ ground.mb_cost[sources, target]
     return costs
 
 
 def transfers(ground: Ground, left: Ints, loads: Ints) -> Ints:
-    """Runs Algorithm 3 (DTA): returns g_i^{rr'}, with chunks that stay on the diagonal.
-
-    Sites that miss data collect it, one after the other, from sites with a surplus, cheapest first.
-
-    Args:
-        ground: sites.
-        left: M_i^r; R.
-        loads: d_i^r; R.
-
-    Returns:
-        R x R, from the row's site to the column's.
-    """
-    missing, surplus = _missing(left, loads)
+    """Returns g_i^{rr'} of Algorithm 3 (DTA) for one case, with chunks that stay on the diagonal; R x R."""
     moves = np.diag(np.minimum(left, loads))
-    for target in np.flatnonzero(missing):
-        sources = ground.nearest[target]
-        sent = _take(surplus[sources], missing[target, None])
-        surplus[sources] -= sent
-        moves[sources, target] += sent
+    for target, sources, sent in _collected(ground, left, loads[None]):
+        moves[sources, target] += sent[0]
     return moves
 
 
-def _missing(left: Ints, loads: Ints) -> tuple[Ints, Ints]:
-    """Returns -H where H = left - loads is negative, and H where it is not; else 0."""
+def _collected(ground: Ground, left: Ints, loads: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Runs Algorithm 3 (DTA): yields sites that miss data, its sources, and chunks sent by each; B x R.
+
+    Sites that miss data collect it, one after the other, from sites with a surplus, cheapest first.
+    """
     over = left - loads
-    return np.maximum(-over, 0), np.maximum(over, 0)
+    missing, surplus = np.maximum(-over, 0), np.maximum(over, 0)
+    for target in np.flatnonzero(missing.any(axis=0)):
+        sources = ground.nearest[target]
+        sent = first_of(surplus[:, sources], missing[:, target, None])
+        surplus[:, sources] -= sent
+        yield int(target), sources, sent
 
 
-def _take(available: Ints, wanted: Ints) -> Ints:
-    """Takes from the first entries on, until there are as many as wanted."""
-    before = np.cumsum(available, axis=-1) - available
-    return np.minimum(np.maximum(wanted - before, 0), available)
+def moves_of(ground: Ground, task: Task, worker_slots: Ints, order: Ints) -> Ints:
+    """Returns g_i^{rr'} where the worker-slots of the sites, R, train as much as they can; R x R."""
+    loads = workloads(task.left, task.can_train(worker_slots)[None], order)[0]
+    return transfers(ground, task.left, loads)
 
 
 def this_slot(moves: Ints, can_train: Ints) -> Ints:
     """Limits moves to what sites have time for in one slot, their own data first; R x R."""
     own = np.minimum(np.diag(moves), can_train)
     others = moves - np.diag(np.diag(moves))
-    before = np.cumsum(others, axis=0) - others
-    return np.asarray(np.minimum(np.maximum(can_train - own - before, 0), others) + np.diag(own))
+    return np.asarray(first_of(others.T, (can_train - own)[:, None]).T + np.diag(own))

@@ -206,7 +206,7 @@ class RemoteCoordinator:
                 told = self._coordinator.call(method, *arguments).result(HEARD_WITHIN_S)
                 self._repeats = False
                 return told
-            except (CallError, NotYetError) as error:
+            except (CallError, UserError, NotYetError) as error:
                 if time.monotonic() >= until_s or self._ends.wait(REPEATS_EVERY_S):
                     self._repeats = False
                     raise CallError(str(error) or f"no answer within {HEARD_WITHIN_S:g} s") from error

@@ -56,10 +56,12 @@ class FoundSites:
         Raises:
             UserError: a site does not start; with the last line of its output.
         """
+        host = address_towards(self.addresses)
+        listen = f"[{host}]:0" if ":" in host else f"{host}:0"
         for site in sites:
             command = [
                 *(sys.executable, "-m", "ekya", "fleet", "site", str(servers.absolute())),
-                *("--site", site, "--listen", "127.0.0.1:0", "--shares", shares, "--once"),
+                *("--site", site, "--listen", listen, "--shares", shares, "--once"),
                 *("--json", str(folder / f"{site}.json")),
             ]
             with (folder / f"{site}.log").open("wb") as log:
@@ -83,7 +85,7 @@ class FoundSites:
             name, _, _ = self.handles[site].call("who").result(_ANSWERS_S)
         except (CallError, TimeoutError) as error:
             raise UserError(
-                f"{site}: {error or f'{address} does not answer'}; start it there with: ekya fleet site "
+                f"{site}: {str(error) or f'{address} does not answer'}; start it there with: ekya fleet site "
                 f"SERVERS --site {site} --listen {address}"
             ) from error
         if name != site:
@@ -99,13 +101,7 @@ class FoundSites:
         return process is not None and process.poll() is not None
 
     def fail(self, site: SiteName) -> None:
-        """Kills a site of this machine with all its processes, as a power cut does.
-
-        Raises:
-            UserError: it is on another machine.
-        """
-        if site not in self._processes:
-            raise UserError(f"--fail {site}: only sites that are started here are made to fail")
+        """Kills a site of this machine with all its processes, as a power cut does."""
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self._processes[site].pid)
             for process in [root, *root.children(recursive=True)]:
@@ -115,21 +111,26 @@ class FoundSites:
 
     def close(self) -> None:
         """Waits until the sites of this machine have ended; kills those that do not."""
-        until_s = time.monotonic() + _ENDS_WITHIN_S
         for site, process in self._processes.items():
-            if process.poll() is None:
+            if not self.has_died(site):
                 process.terminate()
-            try:
-                process.wait(max(0.1, until_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.fail(site)
+        until_s = time.monotonic() + _ENDS_WITHIN_S
+        try:
+            for process in self._processes.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, until_s - time.monotonic()))
+        finally:
+            for site in self._processes:
+                if not self.has_died(site):
+                    self.fail(site)
 
     def _await(self, site: SiteName, folder: Path, until_s: float) -> None:
         file = folder / f"{site}.json"
         while not file.is_file():
             if self.has_died(site) or time.monotonic() > until_s:
                 lines = (folder / f"{site}.log").read_text(errors="replace").strip().splitlines()
-                raise UserError(f"{site}: it does not start: {lines[-1] if lines else 'it said nothing'}")
+                last = lines[-1] if lines else "it said nothing"
+                raise UserError(f"{site}: it does not start: {last.removeprefix('ekya: ')}")
             time.sleep(_LOOK_S)
         self.addresses[site] = json.loads(file.read_text(encoding="utf-8"))["address"]
         self.handles[site] = SiteHandle(self.addresses[site], SITE, self._token)
@@ -138,8 +139,10 @@ class FoundSites:
 def address_towards(addresses: Mapping[SiteName, str]) -> str:
     """Returns the address of this machine by which sites elsewhere reach it; that of loopback without any."""
     for address in addresses.values():
-        host, port = split_address(address)
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            asking.connect((host, port))  # Nothing is sent.
-            return str(asking.getsockname()[0])
+        with suppress(OSError):
+            host, port = split_address(address)
+            family, kind, _, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind) as asking:
+                asking.connect(there)  # Nothing is sent.
+                return str(asking.getsockname()[0])
     return "127.0.0.1"

@@ -1,25 +1,38 @@
-"""Processes of a site that trainings of other sites use."""
+"""Training processes of a site that others use; they are made under the share backend of its server."""
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from ekya.fleet.policy.names import SiteName
+import psutil
+
+from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.calls import CallError, Handle, public_methods
-from ekya.fleet.run.live.hosted_processes import GuestProcesses
 from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.actors import TrainingActor
+from ekya.fleet.run.training.crew import SILENT_S
+from ekya.fleet.run.training.processes import Processes
+from ekya.fleet.run.training.protocol import FleetNode
 from ekya.gpu.backends.backend import ShareBackend
+from ekya.system.processes import find_process, still_runs
+
+_GONE_WITHIN_S = 5.0
+"""Time in which processes are gone after Ray was told to end them."""
+
+_SAYS_WHO_S = 1.0
+"""Time in which a live process returns its pid."""
 
 _METHODS = public_methods(TrainingActor)
 
 
 class LentProcesses:
-    """Offers guest processes of this site to the sites that take them. Thread-safe.
+    """Offers processes of this site to the sites that take them. Thread-safe.
 
     Args:
         site: of this server.
@@ -32,14 +45,22 @@ class LentProcesses:
     def __init__(
         self, site: SiteName, ray_node: str, shares: ShareBackend, gpu: int, doors: SiteServer
     ) -> None:
-        self._guests = GuestProcesses(site, ray_node, shares, gpu)
-        self._doors = doors
-        self._taken: dict[Handle, tuple[str, SiteName, Handle]] = {}
+        # A process outlives the shares of its users, and begins with none.
+        self._node = FleetNode(NodeName(site), site, ray_node, 0, gpu)
+        self._processes, self._doors = Processes(shares), doors
+        self._taken: dict[Handle, _Taken] = {}
+        self._heard_s: dict[SiteName, float] = {}
+        self._made: list[Handle] = []
+        self._closed = False
         self._lock = threading.Lock()
 
     def warm(self) -> None:
-        """Makes one idle process before it is needed."""
-        self._guests.warm()
+        """Makes one idle process before it is needed: loading torch takes longer than a small training."""
+        process = self._processes.take(self._node)
+        with self._lock:
+            self._made.append(process)
+        process.call("pid").result()
+        self._processes.give_back(self._node, process)
 
     def take(self, borrower: SiteName) -> Handle:
         """Returns a process for a training of that server, as other sites reach it.
@@ -47,50 +68,75 @@ class LentProcesses:
         Raises:
             CallError: the server is closing.
         """
-        try:
-            process = self._guests.take(borrower)
-        except LookupError as error:
-            raise CallError(str(error)) from error
-        self._guests.heard(borrower)
-        name = f"training-{uuid4().hex[:12]}"
-        reached = self._doors.offer(name, _Noted(process, lambda: self._guests.heard(borrower)), _METHODS)
+        process, name = self._processes.take(self._node), f"training-{uuid4().hex[:12]}"
+        heard = partial(self._hear, borrower)
+        heard()
         with self._lock:
-            self._taken[reached] = (name, borrower, process)
-        return reached
+            if not self._closed:
+                if process not in self._made:
+                    self._made.append(process)
+                reached = self._doors.offer(name, _Noted(process, heard), _METHODS)
+                self._taken[reached] = _Taken(name, borrower, process)
+                return reached
+        process.end()
+        raise CallError("this server takes no guests any more")
 
     def give_back(self, borrower: SiteName, reached: Handle) -> None:
-        """Takes a process back; one that is not taken is ignored."""
+        """Takes a process back; one that was ended before, or is not taken, is ignored."""
+        self._hear(borrower)
         with self._lock:
             taken = self._taken.pop(reached, None)
         if taken is not None:
-            self._doors.withdraw(taken[0])
-            self._guests.give_back(borrower, taken[2])
+            self._doors.withdraw(taken.name)
+            self._processes.give_back(self._node, taken.process)
 
     def end_silent(self) -> None:
-        """Ends the processes of servers that have not been heard of for long: the link to them may be cut."""
-        for borrower in self._guests.end_silent(time.monotonic()):
-            self._forget(borrower)
+        """Ends the processes of servers that were not heard of for ``SILENT_S``: the link may be cut."""
+        now_s = time.monotonic()
+        self._end(lambda taken: now_s - self._heard_s[taken.borrower] > SILENT_S)
 
     def end_of(self, borrower: SiteName) -> None:
-        """Ends the processes of a dead server's guests here."""
-        self._guests.end_of(borrower)
-        self._forget(borrower)
+        """Ends the processes of a dead server's guests, which no other server would end."""
+        self._end(lambda taken: taken.borrower == borrower)
 
     def close(self) -> None:
         """Ends all processes, also busy ones, and waits until they are gone."""
         with self._lock:
-            taken, self._taken = list(self._taken.values()), {}
-        for name, _, _ in taken:
-            self._doors.withdraw(name)
-        self._guests.close()
+            self._closed = True
+        living = _processes_of(self._made)
+        self._end(lambda taken: True)
+        self._processes.close()
+        ends_s = time.monotonic() + _GONE_WITHIN_S
+        while any(still_runs(process) for process in living) and time.monotonic() < ends_s:
+            time.sleep(0.01)
 
-    def _forget(self, borrower: SiteName) -> None:
+    def _hear(self, borrower: SiteName) -> None:
         with self._lock:
-            gone = {reached: taken for reached, taken in self._taken.items() if taken[1] == borrower}
-            for reached in gone:
+            self._heard_s[borrower] = time.monotonic()
+
+    def _end(self, which: "Callable[[_Taken], bool]") -> None:
+        with self._lock:
+            ended = {reached: taken for reached, taken in self._taken.items() if which(taken)}
+            for reached in ended:
                 del self._taken[reached]
-        for name, _, _ in gone.values():
-            self._doors.withdraw(name)
+        for taken in ended.values():
+            self._doors.withdraw(taken.name)
+            taken.process.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A process that a borrower uses.
+
+    Attributes:
+        name: under which it is offered.
+        borrower: server whose training it is.
+        process: as this site reaches it.
+    """
+
+    name: str
+    borrower: SiteName
+    process: Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +152,13 @@ class _Noted:
 
     def end(self) -> None:
         self.process.end()
+
+
+def _processes_of(guests: Sequence[Handle]) -> list[psutil.Process]:
+    """Returns the processes that are alive; all are on this machine."""
+    known, _ = wait([guest.call("pid") for guest in guests], _SAYS_WHO_S)
+    found = []
+    for number in known:
+        with suppress(CallError):
+            found.append(find_process(number.result()))
+    return [process for process in found if process is not None]

@@ -135,9 +135,10 @@ def start_servers(
     asked = {site: handle.call("open", orders[site]) for site, handle in sites.handles.items()}
     try:
         opened = {site: _reply(site, told, OPENS_WITHIN_S) for site, told in asked.items()}
-    except UserError:
-        for told in asked.values():
-            told.add_done_callback(_stop_opened)
+    except (UserError, KeyboardInterrupt):
+        begun, _ = wait(asked.values(), _ANSWERS_S)
+        runs = [told.result() for told in begun if told.exception() is None]
+        wait([run.server.call("stop") for run in runs], _ANSWERS_S)
         raise
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
     servers.begin(reached)
@@ -158,14 +159,18 @@ def resume_servers(
         try:
             opened[site] = handle.call("opened", live.run).result(_ANSWERS_S)
         except (CallError, NotYetError) as error:
-            _LOG.warning("%s: %s", site, error or "no answer")
+            _LOG.warning("%s: %s", site, str(error) or "no answer")
     if not opened:
         raise UserError(f"{folder.path}: no site knows of this run any more; its results are what is there")
     states = {site: _state_of(one.server) for site, one in opened.items()}
     there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
     coordinator = _coordinator(live, folder, there)
+    reached = _offered(coordinator, doors)
     servers = LiveServers(folder, live, coordinator, sites, opened, updates)
-    servers.go_on(_offered(coordinator, doors), max(state.now_us for state in states.values()))
+    if all(state.phase in ("opening", "ready") for state in states.values()):
+        servers.begin(reached)
+    else:
+        servers.go_on(reached, max(state.now_us for state in states.values()))
     return servers
 
 
@@ -174,7 +179,7 @@ class _Watched:
     """A server as the driver sees it.
 
     Attributes:
-        heard_s: when it answered last.
+        silent_s: for how long it has not answered, while this process looked.
         asked: request for its state that is not answered yet.
         state: its last answer.
         away: it is taken for dead.
@@ -182,7 +187,7 @@ class _Watched:
 
     server: Handle
     machine: str
-    heard_s: float
+    silent_s: float = 0.0
     asked: "Future[RunState] | None" = None
     state: RunState = field(default_factory=lambda: RunState("opening"))
     away: bool = False
@@ -212,12 +217,11 @@ class LiveServers:
         self._updates = updates
         self._looked: Future[Any] | None = None
         self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
-        now_s = time.monotonic()
-        self._servers = {site: _Watched(one.server, one.machine, now_s) for site, one in opened.items()}
+        self._servers = {site: _Watched(one.server, one.machine) for site, one in opened.items()}
         self._began_s: float | None = None
-        self._complaint: UserError | None = None
+        self._reasons: list[str] = []
         self._ticked: Future[Any] | None = None
-        self._stopping = False
+        self._stopping, self._looked_s = False, 0.0
         self._ran = RanServers()
 
     def begin(self, coordinator: Handle | None) -> None:
@@ -231,7 +235,7 @@ class LiveServers:
             for site, told in ready.items():
                 self._await_ready(site, told)
         except (UserError, KeyboardInterrupt):
-            self._tell("stop")
+            wait(self._tell("stop"), _ANSWERS_S)
             raise
         self._meet(coordinator)
         for site, one in self._servers.items():
@@ -243,7 +247,7 @@ class LiveServers:
         """Goes on watching at this time of the run."""
         self._began_s = time.monotonic() - now_us / US_PER_S
         # The last driver's processes for stores may still be there.
-        wait([one.server.call("other_died", STORES) for one in self._servers.values()], _ANSWERS_S)
+        wait(self._tell("other_died", STORES), _ANSWERS_S)
         self._meet(coordinator)
 
     def watch(
@@ -259,7 +263,7 @@ class LiveServers:
             progress: receives the run time of each server and that of its end, in microseconds.
 
         Raises:
-            UserError: every server has failed by an error in its input.
+            UserError: no server has a result, with the reasons.
         """
         due = sorted(failures, key=lambda one: one.at_us)
         while self._servers:
@@ -274,8 +278,11 @@ class LiveServers:
                 self._end_updates()
                 self._tell("stop")
         self._end_updates()
-        if self._complaint is not None and not self._ran.summaries:
-            raise self._complaint
+        if self._coordinator is not None:
+            wait([self._coordinator.call("ready")], _ANSWERS_S)  # All loans are on disk then.
+            self._coordinator.end()
+        if not self._ran.summaries:
+            raise UserError("; ".join(self._reasons))
         return self._ran
 
     def _await_ready(self, site: SiteName, told: "Future[RunState]") -> None:
@@ -300,8 +307,7 @@ class LiveServers:
     def _meet(self, coordinator: Handle | None) -> None:
         """Tells all servers where the others are."""
         neighbours = {site: Neighbour(one.server, one.machine) for site, one in self._servers.items()}
-        told = [one.server.call("meet", neighbours, coordinator) for one in self._servers.values()]
-        wait(told, _ANSWERS_S)
+        wait(self._tell("meet", neighbours, coordinator), _ANSWERS_S)
         if self._updates is not None and self._coordinator is not None:
             self._updates.meet(neighbours, self._coordinator)
             self._tell_coordinator("join", STORES, self._updates.handle)
@@ -309,10 +315,10 @@ class LiveServers:
     def _end_updates(self) -> None:
         if self._updates is not None:
             self._updates.close()
+            wait([self._looked] if self._looked is not None else [], _ANSWERS_S)
 
-    def _tell(self, method: str, *arguments: object) -> None:
-        for one in self._servers.values():
-            one.server.call(method, *arguments)
+    def _tell(self, method: str, *arguments: object) -> "list[Future[Any]]":
+        return [one.server.call(method, *arguments) for one in self._servers.values()]
 
     def _tell_coordinator(self, method: str, *arguments: object) -> "Future[Any] | None":
         return None if self._coordinator is None else self._coordinator.call(method, *arguments)
@@ -332,7 +338,11 @@ class LiveServers:
             if one.asked is None:
                 one.asked = one.server.call("state")
         wait([one.asked for one in self._servers.values() if one.asked is not None], _LOOK_S)
+        now_s = time.monotonic()
+        # This process may have been stopped, or have copied a folder.
+        passed_s, self._looked_s = min(now_s - self._looked_s, 2 * _LOOK_S), now_s
         for site, one in list(self._servers.items()):
+            one.silent_s += passed_s
             if one.asked is not None and one.asked.done():
                 asked, one.asked = one.asked, None
                 self._heard(site, one, asked)
@@ -347,22 +357,19 @@ class LiveServers:
         except (CallError, UserError) as error:
             _LOG.debug("%s: %s", site, error)
             return
-        one.heard_s = time.monotonic()
+        one.silent_s = 0.0
         if one.away:
             self._back(site, one)
 
     def _judge(self, site: SiteName, one: _Watched) -> None:
-        """Handles a server by its last state, and by how long ago that was."""
-        silent_s = time.monotonic() - one.heard_s
+        """Handles a server by its last state, and by how long it has been silent since."""
         if one.state.phase == "ended":
             self._ended(site, one)
         elif one.state.phase == "failed":
-            if one.state.by_user:
-                self._complaint = UserError(f"{site}: {one.state.reason}")
             self._gone(site, one.state.reason)
         elif self._sites.has_died(site):
             self._gone(site, "its process has ended")
-        elif silent_s > AWAY_S and not one.away:
+        elif one.silent_s > AWAY_S and not one.away:
             one.away = True
             _LOG.error("%s does not answer; the others go on", site)
             self._ran.died_s[site] = self._now_us() / US_PER_S
@@ -396,6 +403,7 @@ class LiveServers:
     def _gone(self, site: SiteName, reason: str) -> None:
         """Handles a server that will not come back; the others go on."""
         _LOG.error("%s died: %s", site, reason)
+        self._reasons.append(f"{site}: {reason}")
         del self._servers[site]
         if site not in self._ran.died_s:
             self._ran.died_s[site] = self._now_us() / US_PER_S
@@ -417,18 +425,16 @@ class LiveServers:
 
 
 def collect_folder(server: Handle, target: Path) -> None:
-    """Copies a server's run folder here, if it is on another machine."""
-    if (target / "summary.json").is_file():
-        return
+    """Copies a server's run folder here, where it is not here already."""
 
     def part(file: str, offset: int) -> bytes:
         return bytes(server.call("part", file, offset).result(OPENS_WITHIN_S))
 
     try:
-        copied = collect(server.call("files").result(_ANSWERS_S), part, target)
-        _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
+        if copied := collect(server.call("files").result(_ANSWERS_S), part, target):
+            _LOG.info("%s: %.0f MB copied", target, copied / 1e6)
     except (CallError, UserError, NotYetError) as error:
-        _LOG.warning("%s: its folder stays on its machine: %s", target, error or "no answer")
+        _LOG.warning("%s: its folder stays on its machine: %s", target, str(error) or "no answer")
 
 
 def _coordinator(
@@ -453,12 +459,9 @@ def _reply(site: SiteName, told: "Future[Opened]", within_s: float) -> Opened:
     except UserError as error:
         raise UserError(f"{site}: {error}") from error
     except (CallError, NotYetError) as error:
-        raise UserError(f"{site}: {error or 'no answer'}; see the output of ekya fleet site there") from error
-
-
-def _stop_opened(told: "Future[Opened]") -> None:
-    if told.exception() is None:
-        told.result().server.call("stop")
+        raise UserError(
+            f"{site}: {str(error) or 'no answer'}; see the output of ekya fleet site there"
+        ) from error
 
 
 def _state_of(server: Handle) -> RunState:

@@ -1,7 +1,9 @@
 """A site: the process on each machine of a fleet, which runs its server when it is told to."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +19,25 @@ from ekya.fleet.servers_file import ServerConfig
 
 _THREADS = 24
 """Calls of a site's run that are handled at a time; ``wait_ready`` holds one for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A run.
+
+    Attributes:
+        id: as its driver has given it.
+        name: under which it is offered to others.
+        run: the server's.
+        thread: in which it runs.
+        opened: how others reach it.
+    """
+
+    id: str
+    name: str
+    run: SiteRun
+    thread: threading.Thread
+    opened: Opened
 
 
 class Site:
@@ -41,9 +62,8 @@ class Site:
     ) -> None:
         self._site, self._read, self._runs, self._shares, self._doors = site, read, runs, shares, doors
         self._machine = uuid4().hex
-        self._run: tuple[str, SiteRun, threading.Thread] | None = None
-        self._opened: Opened | None = None
-        self._forgotten = threading.Event()
+        self._begun: _Begun | None = None
+        self._forgotten, self._used_s = False, time.monotonic()
         self._lock = threading.Lock()
 
     def who(self) -> tuple[SiteName, str, str]:
@@ -57,22 +77,21 @@ class Site:
             UserError: this machine cannot run it, or another run is under way.
         """
         with self._lock:
-            if self._run is not None and self._run[2].is_alive():
+            before = self._begun
+            if before is not None and before.thread.is_alive():
                 raise UserError(f"{self._site}: another run is under way; wait for its end, or stop it")
             server = self._read(order.changes)
             folder = self._runs / order.name if order.folder is None else Path(order.folder)
             options = RunOptions(seed=order.seed, runs=folder, name=order.name, shares=self._shares)
             run = SiteRun(server, folder, options, order.coordinator, self._machine, self._doors)
-            thread = threading.Thread(target=run.run, name=f"run {order.run}")
-            if self._run is not None:
-                self._doors.withdraw(_name_of(self._run[0]))
-            self._run = order.run, run, thread
-            handle = self._doors.offer(
-                _name_of(order.run), LocalHandle(run, _THREADS), public_methods(SiteRun)
-            )
-            thread.start()
-            self._opened = Opened(handle, self._machine)
-            return self._opened
+            if before is not None:
+                self._doors.withdraw(before.name)
+            name, served = f"server-{order.run}", LocalHandle(run, _THREADS)
+            opened = Opened(self._doors.offer(name, served, public_methods(SiteRun)), self._machine)
+            self._begun = _Begun(order.run, name, run, threading.Thread(target=run.run, name=name), opened)
+            self._forgotten = False
+            self._begun.thread.start()
+            return opened
 
     def opened(self, run: str) -> Opened:
         """Returns the reply to ``open`` again, for a driver that was started again.
@@ -81,30 +100,27 @@ class Site:
             CallError: this site has no such run.
         """
         with self._lock:
-            if self._run is None or self._opened is None or self._run[0] != run:
+            if self._begun is None or self._begun.id != run:
                 raise CallError(f"{self._site} has no run {run}; it was started again since")
-            return self._opened
+            return self._begun.opened
 
     def forget(self, run: str) -> None:
         """Marks a run as collected: nobody will ask for its results again."""
         with self._lock:
-            if self._run is not None and self._run[0] == run:
-                self._forgotten.set()
+            self._forgotten = self._forgotten or (self._begun is not None and self._begun.id == run)
 
     def is_done(self, within_s: float) -> bool:
-        """Returns whether a run has ended and was collected, or nobody has come for it within this time."""
+        """Returns whether a run has ended and was collected, or there has been none for this time."""
         with self._lock:
-            ended = self._run is not None and not self._run[2].is_alive()
-        return ended and (self._forgotten.wait(within_s) or True)
+            if self._begun is not None and self._begun.thread.is_alive():
+                self._used_s = time.monotonic()
+                return False
+            return self._forgotten or time.monotonic() - self._used_s > within_s
 
     def stop(self) -> None:
         """Ends a run that is under way, and waits until it is measured and written."""
         with self._lock:
-            run = self._run
-        if run is not None:
-            run[1].stop()
-            run[2].join()
-
-
-def _name_of(run: str) -> str:
-    return f"server-{run}"
+            begun = self._begun
+        if begun is not None:
+            begun.run.stop()
+            begun.thread.join()

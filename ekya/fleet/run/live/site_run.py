@@ -39,6 +39,9 @@ from ekya.system.folder_lock import hold_folder
 
 _LOG = logging.getLogger(__name__)
 
+BEGINS_WITHIN_S = 600.0
+"""Time for which a server that is ready waits for the others; their driver may have died."""
+
 
 class SiteRun:
     """Runs one server to its end. Thread-safe; ``run`` takes long, and other methods are called meanwhile.
@@ -231,9 +234,14 @@ class SiteRun:
         return None if self._above is None else self._above.lending
 
     def _begins(self) -> int:
-        """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``)."""
+        """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``).
+
+        Raises:
+            UserError: nobody has set it for long.
+        """
         self._become("ready")
-        self._go.wait()
+        if not self._go.wait(BEGINS_WITHIN_S):
+            raise UserError(f"nobody has begun the run for {BEGINS_WITHIN_S:g} s; start it again")
         if self._begin_ns is None:
             self._begin_ns = time.monotonic_ns()  # It was stopped before the start was set.
         self._become("running")

@@ -4,20 +4,25 @@ from ekya.core.configs import RetrainConfig
 from ekya.core.speed import SpeedCurve
 from ekya.fleet.policy.loans import Loan, LoanPart
 from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.places import NodeState
 from ekya.fleet.policy.rooms import Room, ServedStream
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
+from ekya.fleet.run.host_facts import HostFacts, Link
 from ekya.fleet.run.lending import Lent
 from ekya.fleet.run.live.neighbours import Neighbour
 from ekya.fleet.run.live.orders import Opened, RunOrder, RunState
 
 COORDINATION: tuple[type, ...] = (
     Answer,
+    HostFacts,
     Interrupted,
     Lent,
+    Link,
     Loan,
     LoanPart,
     Neighbour,
+    NodeState,
     Offer,
     Opened,
     RetrainConfig,
@@ -27,7 +32,7 @@ COORDINATION: tuple[type, ...] = (
     ServedStream,
     SpeedCurve,
 )
-"""Between the driver or the coordinator, and sites."""
+"""Between the driver, the coordinator or a doctor, and sites."""
 
 
 def training_types() -> tuple[type, ...]:

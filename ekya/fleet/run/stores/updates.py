@@ -83,6 +83,8 @@ class StoreUpdates:
             now_us: run time.
             sites: state of each server, in words.
         """
+        if self._closed:
+            return
         self._sites = sites
         try:
             self._book.watch(now_us)

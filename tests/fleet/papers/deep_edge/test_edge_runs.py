@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.fair import Fair
-from ekya.fleet.papers.deep_edge.force import Force
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
 from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.workload import edge_experiment

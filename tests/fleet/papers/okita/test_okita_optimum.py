@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
 from ekya.fleet.papers.okita.oasis import Oasis
-from ekya.fleet.papers.okita.optimum import UnsolvedError, optimum
+from ekya.fleet.papers.okita.optimum import optimum
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, OkitaWorkload, simulation
+from ekya.fleet.papers.programme import UnsolvedError
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.okita.framework import Okita
 from ekya.fleet.policy.okita.joint import OkitaJoint

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.deep_edge.fair import Fair
-from ekya.fleet.papers.deep_edge.force import Force
+from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.policy.assignment import whole
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits, Training, max_batch
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

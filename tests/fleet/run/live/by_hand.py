@@ -1,9 +1,10 @@
-"""Handles whose objects are in this process: they reply, fail or stay silent, as tests want."""
+"""Handles whose objects are in this process, and a site's doors without a network, as tests want them."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.sites.client import SiteHandle
 
 
 class ByHand:
@@ -55,3 +56,18 @@ class ByHand:
             answer.set_exception(raised)
         else:
             answer.set_result(told)
+
+
+class Doors:
+    """A ``SiteServer`` that nobody reaches; ``offered`` has the handles of what it offers at the moment."""
+
+    def __init__(self):
+        self.offered = {}
+
+    def offer(self, name, handle, methods):
+        assert methods
+        self.offered[name] = handle
+        return SiteHandle("here:1", name, "")
+
+    def withdraw(self, name):
+        self.offered.pop(name, None)

@@ -2,12 +2,14 @@
 
 import queue
 import threading
+import time
 from dataclasses import replace
 
 import pytest
 from by_hand import ByHand
 
 from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
 from ekya.core.speed import LINEAR
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
@@ -182,6 +184,128 @@ def test_without_a_coordinator_a_server_goes_on_by_itself(town) -> None:
     server.moved_since(HOME, CAM, {})
     server.more_room(S)
     server.wait_heard()
+
+
+class Slow:
+    """A coordinator that records its calls; the first waits until ``go_on``, and ``full`` ones fail."""
+
+    def __init__(self):
+        self.heard, self.go_on, self.full = [], threading.Event(), 0
+
+    def _hear(self, *call):
+        if not self.heard:
+            assert self.go_on.wait(PATIENCE_S)
+        self.heard.append(call)
+        if self.full:
+            self.full -= 1
+            raise UserError("loans.jsonl: the disk is full")
+
+    def ask(self, site, now_us, offers):
+        self._hear("ask", now_us)
+        return Answer(None, {CAM: "it was asked"})
+
+    def over(self, site, stream, now_us, outcome, moved_mb):
+        self._hear("over", now_us)
+
+    def withdraw(self, site, streams):
+        self._hear("withdraw", *streams)
+
+    def more_room(self, now_us):
+        self._hear("more room", now_us)
+
+    def ready(self):
+        pass
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(coordination, "REPEATS_EVERY_S", 0.01)
+
+
+def test_calls_reach_the_coordinator_in_their_order_though_the_first_takes_long() -> None:
+    slow = Slow()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    server.withdraw(HOME, [CAM])
+    server.over(HOME, CAM, 1, "arrived", {})
+    server.more_room(2)
+    server.over(HOME, CAM, 3, "arrived", {})
+    assert slow.heard == []
+    slow.go_on.set()
+    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert slow.heard == [("withdraw", CAM), ("over", 1), ("more room", 2), ("over", 3), ("ask", 4)]
+
+
+def test_more_room_is_told_once_until_it_was_heard() -> None:
+    slow = Slow()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    for now_us in (1, 2, 3):
+        server.more_room(now_us)
+    slow.go_on.set()
+    server.wait_heard()
+    server.more_room(4)
+    server.wait_heard()
+    assert slow.heard == [("more room", 1), ("more room", 4)]
+
+
+def test_what_it_must_know_is_repeated_until_it_is_back_and_nothing_is_asked_meanwhile(quick) -> None:
+    dead, slow = ByHand(None), Slow()
+    slow.go_on.set()
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: dead.called.count("over") > 3)
+    assert server.ask(HOME, 2, [OFFER]) == Answer()
+    server.more_room(3)
+    server.reach_at(ByHand(slow, 16))
+    soon(lambda: len(slow.heard) == 2)
+    assert server.ask(HOME, 4, [OFFER]).why_not == {CAM: "it was asked"}
+    assert slow.heard == [("over", 1), ("more room", 3), ("ask", 4)]
+    assert set(dead.called) == {"over"}
+
+
+def test_what_nobody_hears_for_long_is_given_up_and_it_asks_again(quick, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "REPEATS_S", 0.05)
+    dead = ByHand(None)
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: server.ask(HOME, 2, []) == Answer() and "ask" in dead.called)
+
+
+def test_a_coordinator_whose_disk_is_full_ends_no_server(quick) -> None:
+    slow = Slow()
+    slow.go_on.set()
+    server = RemoteCoordinator(ByHand(slow, 16))
+    slow.full = 1
+    assert server.ask(HOME, 1, []) == Answer()
+    slow.full = 2
+    server.over(HOME, CAM, 2, "arrived", {})
+    server.wait_heard()
+    assert slow.heard == [("ask", 1), *[("over", 2)] * 3]
+    assert server.ask(HOME, 3, []).why_not == {CAM: "it was asked"}
+
+
+def test_at_the_end_nothing_is_repeated_any_more(quick, monkeypatch) -> None:
+    monkeypatch.setattr(coordination, "ANSWERS_WITHIN_S", 0.05)
+    dead = ByHand(None)
+    dead.die()
+    server = RemoteCoordinator(dead)
+    server.over(HOME, CAM, 1, "arrived", {})
+    soon(lambda: "over" in dead.called)
+    server.wait_heard()
+    soon(lambda: "ready" in dead.called)
+    repeated = dead.called.count("over")
+    server.over(HOME, CAM, 2, "arrived", {})
+    soon(lambda: dead.called.count("over") == repeated + 1)
+    server.ask(HOME, 3, [])
+    assert dead.called[-1] == "ask", "the call before was not repeated"
+
+
+def soon(told):
+    ends_s = time.monotonic() + PATIENCE_S
+    while not told():
+        assert time.monotonic() < ends_s
+        time.sleep(0.002)
 
 
 def test_a_loan_that_is_agreed_on_too_late_for_who_asked_holds_no_share(town, monkeypatch) -> None:

@@ -132,9 +132,8 @@ class Town:
     """A server's retrainings elsewhere (``awaits``), with fakes around them."""
 
     def __init__(self):
-        self.exchange, self.moved_since = Exchange(), []
-        neighbours = Neighbours()
-        neighbours.meet({HOME: Neighbour(None, "h"), EAST: Neighbour(None, "e"), WEST: Neighbour(None, "w")})
+        self.exchange, self.moved_since, neighbours = Exchange(), [], Neighbours()
+        neighbours.meet({site: Neighbour(None, f"{site}'s process") for site in (HOME, EAST, WEST)})
         self.awaits = TrainedElsewhere(
             HOME,
             neighbours,
@@ -175,7 +174,7 @@ def test_it_trains_where_the_loan_says_at_its_share_and_waits_when_its_nodes_are
     (assignment,) = handle.assignments
     assert ([part.node for part in assignment.parts], assignment.parameter_server) == ([AT_EAST], AT_EAST)
     node = town.trainer.nodes[AT_EAST]
-    assert (node.site, node.machine_id, node.share_milli) == (EAST, "e", 300)
+    assert (node.site, node.machine_id, node.share_milli) == (EAST, "east's process", 300)
     assert (handle.task.waits, handle.task.mode, handle.task.home) == (True, "synchronous", AT_HOME)
 
 

@@ -81,6 +81,9 @@ class Coordinator:
     def died(self, site, at_us):
         self.heard.append(("died", site))
 
+    def ready(self):
+        pass
+
     def tick(self, now_us):
         self.ticks_us.append(now_us)
 
@@ -111,7 +114,7 @@ class Sites:
 def quick(monkeypatch):
     monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
     monkeypatch.setattr(live_servers, "LEAD_US", 1000)
-    monkeypatch.setattr(live_servers, "AWAY_S", 0.1)
+    monkeypatch.setattr(live_servers, "AWAY_S", 0.3)
     monkeypatch.setattr(live_servers, "WAITED_S", 0.1)
     monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
 
@@ -197,9 +200,9 @@ def test_one_that_is_cut_off_and_reached_again_takes_part_again(town) -> None:
     north, south = Server(), Server()
     both = town(north, south)
     after(0.1, both.handles[SOUTH].die)
-    after(0.5, lambda: both.handles[SOUTH].begin_again(south))
-    after(0.9, north.over.set)
-    after(0.9, south.over.set)
+    after(0.9, lambda: both.handles[SOUTH].begin_again(south))
+    after(1.3, north.over.set)
+    after(1.3, south.over.set)
     ran = both.run()
     assert sorted(ran.summaries) == [NORTH, SOUTH]
     assert ran.died_s == {}
@@ -250,6 +253,16 @@ def test_what_nobody_survived_is_told_to_the_user(town) -> None:
         town(north, south).run()
 
 
+def test_a_run_of_which_nothing_is_left_has_failed_for_all_its_reasons(town) -> None:
+    north, south = Server(breaks=RunState("failed", 5, ENDS_US, "KeyError: 'x'")), Server()
+    both = town(north, south)
+    north.over.set()
+    both.sites.ended.add(SOUTH)
+    with pytest.raises(UserError) as raised:
+        both.run()
+    assert sorted(str(raised.value).split("; ")) == ["north: KeyError: 'x'", "south: its process has ended"]
+
+
 def test_what_a_server_finds_wrong_before_the_run_ends_it_before_anybody_begins(town) -> None:
     north, south = Server(), Server(wrong="cam-1: no such file")
     both = town(north, south)
@@ -276,6 +289,34 @@ def test_a_site_that_is_to_fail_fails_once(town) -> None:
     after(0.6, north.over.set)
     both.run([ServerDeath(SOUTH, 300_000), ServerDeath(SOUTH, 10_000)])
     assert both.sites.failed == [SOUTH]
+
+
+def test_who_watches_and_was_stopped_meanwhile_takes_nobody_for_dead(town) -> None:
+    def progress(site, now_us, ends_us):
+        if site == SOUTH and not came:
+            came.append(site)
+            time.sleep(0.5)
+            south.state = lambda: time.sleep(0.1) or own()
+            after(0.3, north.over.set)
+            after(0.3, south.over.set)
+
+    came = []
+    north, south = Server(), Server()
+    own = south.state
+    ran = town(north, south).run((), progress)
+    assert (sorted(ran.summaries), ran.died_s, ran.away_s) == ([NORTH, SOUTH], {}, [])
+
+
+def test_the_coordinator_has_written_all_when_the_run_is_over_and_works_no_more(town) -> None:
+    north, south = Server(), Server()
+    both = town(north, south)
+    leave = both.coordinator.leave
+    both.coordinator.leave = lambda site: time.sleep(0.1) or leave(site)
+    north.over.set()
+    south.over.set()
+    both.run()
+    assert sorted(both.coordinator.heard[2:]) == [("leave", NORTH), ("leave", SOUTH)]
+    assert both.reached.dead
 
 
 def test_ctrl_c_stops_all_and_what_there_is_is_kept(town) -> None:
@@ -330,7 +371,7 @@ def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
     north, south = Server(), Server()
     both = town(north, south, updates)
     after(0.1, both.handles[SOUTH].die)
-    after(0.5, north.over.set)
+    after(1.0, north.over.set)
     both.run()
     assert updates.heard[0] == ("meet", [NORTH, SOUTH], both.reached)
     assert both.heard(3)[0] == ("join", STORES)
@@ -409,7 +450,14 @@ def test_the_folder_of_a_server_on_another_machine_is_copied_once(tmp_path) -> N
         "summary.json": "{}",
         "journal.jsonl": "[1]",
     }
-    assert there.called.count("files") == 1
+    assert there.called.count("part") == 4, "each to its end"
+
+
+def test_a_copy_that_broke_off_is_completed(tmp_path) -> None:
+    (tmp_path / "north").mkdir()
+    (tmp_path / "north" / "summary.json").write_text("{}")
+    collect_folder(ByHand(Folder()), tmp_path / "north")
+    assert (tmp_path / "north" / "journal.jsonl").read_text() == "[1]"
 
 
 def test_the_folder_of_a_server_that_has_died_stays_on_its_machine(tmp_path, caplog) -> None:

@@ -10,8 +10,11 @@ import pytest
 
 from ekya.core.units import StreamId
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.run.coordinator import Coordinator, Peer
-from ekya.fleet.run.server import AboveServers
+from ekya.fleet.run.calls import Handle
+from ekya.fleet.run.coordinator import Peer
+from ekya.fleet.run.live.coordination import LiveCoordinator
+from ekya.fleet.run.live.site import Site
+from ekya.fleet.run.live.site_run import SiteRun
 from ekya.fleet.run.sites.client import SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import Codec
 from ekya.fleet.run.sites.wire_types import COORDINATION, training_types
@@ -21,8 +24,8 @@ from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.frames import LabelledFrames
 from ekya.models.training.labelled import Examples, LabelledCrops, no_crops
 
-PLAIN = {None, type(None), Any, object, bool, int, float, str, bytes, ...}
-"""Sent without more; of ``Any`` and ``object`` the callers know what it is."""
+PLAIN = {None, type(None), Any, object, bool, int, float, str, bytes, Handle, ...}
+"""Sent without more, a handle as ``SiteHandle``; of ``Any`` and ``object`` the callers know what it is."""
 
 BEHIND = {Examples: (LabelledCrops, LabelledFrames)}
 """Protocols in signatures, and what implements them."""
@@ -55,7 +58,7 @@ def hints_of(served):
 
 
 def test_all_of_coordination_is_sent_and_nothing_else() -> None:
-    told = [*hints_of(Peer), *hints_of(AboveServers), *get_type_hints(Coordinator.moved_since).values()]
+    told = [*hints_of(LiveCoordinator), *hints_of(Site), *hints_of(SiteRun)]
     assert dataclasses_in(told) == set(COORDINATION)
 
 

@@ -15,7 +15,10 @@ from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import NodeName
 from ekya.fleet.run.calls import RayHandle
 from ekya.fleet.run.cluster import emulated_cluster
-from ekya.fleet.run.live.hosted_processes import GuestProcesses, HostedProcesses
+from ekya.fleet.run.live.hosted_processes import HostedProcesses
+from ekya.fleet.run.live.lent_processes import LentProcesses
+from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.traffic import Kind
@@ -134,24 +137,27 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
         """Server that lends; it is defined in here so that its process need not import these tests."""
 
         def __init__(self, ray_node):
-            self.ray_node, self.guests = ray_node, GuestProcesses(WEST, ray_node, CpuShares(2), 0)
+            self.ray_node, self.doors = ray_node, SiteServer("127.0.0.1", 0, "t" * 40)
+            self.lent = LentProcesses(WEST, ray_node, CpuShares(2), 0, self.doors)
 
         def take_process(self, borrower):
-            return self.guests.take(borrower)
+            return self.lent.take(borrower)
 
         def give_back_process(self, borrower, process):
-            self.guests.give_back(borrower, process)
+            self.lent.give_back(borrower, process)
 
         def machine(self):
             return self.ray_node
 
-        def counts(self):
-            return [len(guests) for guests in self.guests._guests.values()]
+        def count(self):
+            return len(self.lent._taken)
 
     ray_node = fleet.nodes()[WEST].machine_id
     where = NodeAffinitySchedulingStrategy(ray_node, soft=False)
     host = RayHandle(ray.remote(Host).options(num_cpus=0, scheduling_strategy=where).remote(ray_node))
-    hosted = HostedProcesses(EAST, {WEST: host}, {WEST: ray_node})
+    neighbours = Neighbours()
+    neighbours.meet({WEST: Neighbour(host, ray_node)})
+    hosted = HostedProcesses(EAST, neighbours)
     trainer = RayFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
     handle = trainer.start(task, parted(Part(WEST, workers=2)))
@@ -160,7 +166,7 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     expected = one_node_accuracies(task, model)
     assert [one.validation_accuracy for one in told.epochs] == pytest.approx(expected, abs=0.01)
     assert told.failures == ()
-    assert host.call("counts").result(PATIENCE_S) == [0]
+    assert host.call("count").result(PATIENCE_S) == 0
     assert hosted.is_there(ray_node)
     host.end()
     ends_s = time.monotonic() + PATIENCE_S

@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from threads_for_actors import Actor, Ray
+from by_hand import ByHand
 
 from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.run import calls
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.training import processes as processes_module
 from ekya.fleet.run.training.processes import Processes
@@ -36,8 +35,8 @@ class Process:
         self.rests += 1
 
 
-class RayWithActors(Ray):
-    """Fake of Ray that makes and ends actors."""
+class Ray:
+    """Fake of Ray that makes actors."""
 
     def __init__(self):
         self.made = []
@@ -49,21 +48,17 @@ class RayWithActors(Ray):
         self.made.append(options)
         return _Made()
 
-    @staticmethod
-    def kill(actor):
-        actor.die()
-
 
 class _Made:
     def remote(self, *arguments):
-        return Actor(Process(*arguments))
+        return ByHand(Process(*arguments))
 
 
 @pytest.fixture
 def ray(monkeypatch):
-    made = RayWithActors()
+    made = Ray()
     monkeypatch.setattr(processes_module, "ray", made)
-    monkeypatch.setattr(calls, "ray", made)
+    monkeypatch.setattr(processes_module, "RayHandle", lambda actor: actor)
     monkeypatch.setattr(processes_module, "NodeAffinitySchedulingStrategy", lambda node, soft: node)
     return made
 
@@ -80,14 +75,14 @@ def test_a_process_is_a_client_on_its_nodes_gpu_from_the_beginning(gpu, ray, pro
     assert environment[VISIBLE_VARIABLE] == f"GPU-{gpu}"
     assert environment[PIPE_VARIABLE] == f"/pipes/{gpu}"
     assert int(environment[PERCENTAGE]) * 10 == TRAINER_CAP_MILLI, "at a share that nobody knows yet"
-    assert process.actor.kept.arguments[1:] == (OPENED, gpu)
+    assert process.kept.arguments[1:] == (OPENED, gpu)
 
 
 def test_one_that_waits_is_taken_again_on_its_gpu_and_on_no_other(processes) -> None:
     first, second = (replace(NODE, gpu=gpu) for gpu in (0, 1))
     process = processes.take(second)
     processes.give_back(second, process)
-    assert process.actor.kept.rests == 1, "it holds nothing while it waits"
+    assert process.kept.rests == 1, "it holds nothing while it waits"
     other = processes.take(first)
     assert other != process
     assert processes.take(second) == process
@@ -105,7 +100,7 @@ def test_who_comes_back_after_the_end_ends_too(processes) -> None:
     waits, late = processes.take(NODE), processes.take(NODE)
     processes.give_back(NODE, waits)
     processes.close()
-    assert (waits.actor.dead, late.actor.dead) == (True, False)
+    assert (waits.dead, late.dead) == (True, False)
     processes.give_back(NODE, late)
     with pytest.raises(CallError):
         late.call("pid").result(0)

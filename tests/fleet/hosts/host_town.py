@@ -1,0 +1,196 @@
+"""A fleet of three sites, each on a host, and an office where `ekya fleet run` is called."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+
+from ekya.config.shipped import shipped_path
+from ekya.core import events as ev
+from ekya.results.storage.journal import read_journal
+from ekya.results.storage.run_folder import RunFolder
+from ekya.results.storage.run_tables import read_predictions
+
+SITES = {"north": 1, "south": 2, "west": 3}
+"""Hosts by the site that is on each."""
+OFFICE = 4
+"""Host on which `ekya fleet run` is called."""
+PORT, ITS_PORT = 7070, 7071
+WINDOW_S, WINDOWS = 36, 3
+LISTENS_WITHIN_S, BEGINS_WITHIN_S, ENDS_WITHIN_S = 60, 180, 300
+DRIFT = {"lighting": "night", "livery": "south", "view": "side", "clothing": "summer"}
+"""Change of every street after ``WINDOWS`` windows, so that retrainings are worth something again."""
+EKYA = (sys.executable, "-m", "ekya")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server of the town: its cameras, its GPUs, and the share of preparations."""
+
+    streams: tuple[str, ...]
+    gpus: float
+    share_milli: int
+
+
+SMALL = {
+    "north": Server(("cam-1", "cam-2"), 0.35, 250),
+    "south": Server(("cam-3",), 0.85, 250),
+    "west": Server(("cam-4",), 0.3, 200),
+}
+"""North cannot train beside its inference, and south has room."""
+
+
+class Town:
+    """Three sites that listen, and the commands of the office.
+
+    Attributes:
+        network: of the hosts.
+        folder: with a folder for each host, as if each had its own disk.
+        servers: by site. Each camera shows one of the four streets of the shipped fleet.
+    """
+
+    def __init__(self, network, folder, servers=SMALL):
+        self.network, self.folder, self.servers, self._sites = network, folder, servers, {}
+        self.environment = os.environ | {
+            "EKYA_FLEET_TOKEN": secrets.token_urlsafe(32),
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]),
+        }
+        for site in SITES:
+            (self.folder / site).mkdir()
+            self._write(self.folder / site)
+        (self.folder / "office").mkdir()
+        # Nothing of a fleet has to be where the command is called.
+        self._write(self.folder / "office", with_fleet=False)
+
+    def start(self, site):
+        """Starts a site if it is not there, and waits until it listens."""
+        if site in self._sites and self._sites[site].poll() is None:
+            return
+        told = self.folder / site / "site.json"
+        told.unlink(missing_ok=True)
+        command = [*EKYA, "fleet", "site", "town.yaml", "--site", site, "--json", told]
+        with (self.folder / f"{site}.log").open("ab") as log:
+            self._sites[site] = self.network.popen(
+                SITES[site],
+                command,
+                cwd=self.folder / site,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+            )
+        wait_for(told.is_file, LISTENS_WITHIN_S, (self.folder / f"{site}.log").read_text)
+
+    def run(self, name, *words):
+        """Begins a run, or another command of `ekya fleet run`, in the office."""
+        command = [*EKYA, "fleet", "run", *words, "--listen", f"{self.network.address(OFFICE)}:{ITS_PORT}"]
+        return self.network.popen(
+            OFFICE,
+            [*command, "--json", f"{name}.json"],
+            cwd=self.folder / "office",
+            env=self.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def doctor(self):
+        """Returns what `ekya fleet doctor` finds from the office."""
+        told = self.folder / "office" / "doctor.json"
+        command = [*EKYA, "fleet", "doctor", "town.yaml", "--json", told]
+        ended = self.network.run(
+            OFFICE,
+            command,
+            cwd=self.folder / "office",
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+        assert told.is_file(), ended.stderr
+        return json.loads(told.read_text())
+
+    def begins(self, name, *words):
+        """Begins a run and waits until its first window has opened everywhere; returns its process."""
+        for site in SITES:
+            self.start(site)
+        process = self.run(name, "town.yaml", "--name", name, *words)
+
+        def begun():
+            assert process.poll() is None, process.stderr.read()
+            return all(self.opened(site, name) for site in SITES)
+
+        wait_for(begun, BEGINS_WITHIN_S)
+        return process
+
+    def opened(self, site, name):
+        journal = self.folder / site / "runs" / name / site / "journal.jsonl"
+        return journal.is_file() and "WindowOpened" in journal.read_text()
+
+    def summary(self, name):
+        return json.loads((self.folder / "office" / f"{name}.json").read_text())
+
+    def loans(self, name):
+        """Returns the records of loans that are written whole."""
+        file = self.folder / "office" / "runs" / name / "loans.jsonl"
+        lines = file.read_text().splitlines() if file.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def gap_s(self, name, site):
+        """Returns the longest time for which a stream of a site got no answer."""
+        folder = RunFolder(self.folder / "office" / "runs" / name / site)
+        return max(longest_gap_s(folder, stream) for stream in self.servers[site].streams)
+
+    def deaths(self, name, site):
+        """Returns the processes of a site's own streams that died."""
+        _, _, turns = read_journal(RunFolder(self.folder / "office" / "runs" / name / site).journal)
+        return [one for turn in turns for one in turn.events if isinstance(one, ev.WorkerDied)]
+
+    def _write(self, folder, with_fleet=True):
+        if with_fleet:
+            raw = yaml.safe_load(shipped_path("datasets/synthetic_city/fleet.yaml").read_text())
+            raw |= {"window_s": WINDOW_S, "windows": WINDOWS}
+            raw["retraining"] |= {"epochs": [4], "trainable_blocks": [1], "data_fractions": [1.0]}
+            raw["streams"] = [
+                self._camera(stream, raw["streams"][number % 4])
+                for number, stream in enumerate(sorted(self._streams()))
+            ]
+            (folder / "fleet.yaml").write_text(yaml.safe_dump(raw))
+        servers = [self._server(site, server) for site, server in self.servers.items()]
+        content = {"name": "town", "fleet": "fleet.yaml", "links": {"mb_s": 20}, "servers": servers}
+        (folder / "town.yaml").write_text(yaml.safe_dump(content))
+
+    def _streams(self):
+        return [stream for server in self.servers.values() for stream in server.streams]
+
+    def _camera(self, stream, street):
+        shown = {key: its for key, its in street["source"]["scenes"][-1].items() if key != "ramp_s"}
+        scenes = [shown | {"at_s": 0}, shown | DRIFT | {"at_s": WINDOWS * WINDOW_S - 2}]
+        return street | {"id": stream, "source": street["source"] | {"fps": 3, "scenes": scenes}}
+
+    def _server(self, site, server):
+        preparation = {"share_milli": server.share_milli, "fraction": 0.15}
+        return {
+            "site": site,
+            "address": f"{self.network.address(SITES[site])}:{PORT}",
+            "streams": list(server.streams),
+            "crops_may_leave": True,
+            "changes": {"gpus": server.gpus, "preparation": preparation},
+        }
+
+
+def wait_for(what, within_s, why=lambda: ""):
+    until_s = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < until_s, why()
+        time.sleep(0.2)
+
+
+def longest_gap_s(folder, stream):
+    read = read_predictions(folder.predictions(stream))
+    at_us = [t_us for t_us, analysed in zip(read.t_us, read.analysed, strict=True) if analysed]
+    return max(after - before for before, after in pairwise(at_us)) / 1e6

@@ -1,0 +1,182 @@
+"""Processes that a site lends to trainings of other sites."""
+
+import subprocess
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+from by_hand import Doors
+
+from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.live import lent_processes
+from ekya.fleet.run.live.lent_processes import LentProcesses
+from ekya.fleet.run.training.crew import SILENT_S
+from ekya.fleet.run.training.protocol import FleetNode
+
+NORTH, SOUTH, WEST = map(SiteName, ("north", "south", "west"))
+
+
+class Process:
+    """Handle of an operating-system process, which only sleeps; when ended it dies a moment later."""
+
+    def __init__(self):
+        self.popen, self.ended = subprocess.Popen(["sleep", "60"]), False
+
+    def call(self, method):
+        answer = Future()
+        if self.ended:
+            answer.set_exception(CallError("it is dead"))
+        else:
+            answer.set_result({"pid": self.popen.pid}[method])
+        return answer
+
+    def end(self):
+        self.ended = True
+        threading.Timer(0.1, self.popen.kill).start()
+
+
+class Made:
+    """Source of such processes."""
+
+    def __init__(self, backend):
+        self.backend, self.nodes, self.idle, self.all = backend, [], [], []
+
+    def take(self, node):
+        self.nodes.append(node)
+        if not self.idle:
+            self.idle.append(Process())
+            self.all.append(self.idle[-1])
+        return self.idle.pop()
+
+    def give_back(self, node, process):
+        self.idle.append(process)
+
+    @property
+    def ended(self):
+        return [process for process in self.all if process.ended]
+
+    def close(self):
+        while self.idle:
+            self.idle.pop().end()
+
+
+class Town:
+    """What north lends, the source of its processes, and its doors."""
+
+    def __init__(self, made, doors, lent):
+        self.made, self.doors, self.lent = made, doors, lent
+
+    def behind(self, reached):
+        """Returns the process that others reach so; None where they do not any more."""
+        offered = self.doors.offered.get(reached.name)
+        return None if offered is None else offered.process
+
+
+@pytest.fixture
+def town(monkeypatch):
+    made = []
+    monkeypatch.setattr(lent_processes, "Processes", lambda backend: made.append(Made(backend)) or made[0])
+    doors = Doors()
+    lent = LentProcesses(NORTH, "ray node", "a backend", 1, doors)
+    yield Town(made[0], doors, lent)
+    for process in made[0].all:
+        process.popen.kill()
+        process.popen.wait()
+
+
+def test_processes_are_made_on_this_node_and_gpu_under_the_servers_backend(town) -> None:
+    town.lent.take(SOUTH)
+    assert town.made.backend == "a backend"
+    assert town.made.nodes == [FleetNode(NodeName("north"), NORTH, "ray node", 0, 1)]
+
+
+def test_others_reach_a_process_by_a_name_of_its_own_until_it_is_given_back(town) -> None:
+    first, second = town.lent.take(SOUTH), town.lent.take(WEST)
+    assert first.name != second.name
+    offered = town.doors.offered[first.name]
+    assert offered.call("pid").result(0) == town.behind(first).popen.pid
+    waits = town.behind(first)
+    town.lent.give_back(SOUTH, first)
+    assert (list(town.doors.offered), town.made.idle) == ([second.name], [waits])
+    again = town.lent.take(WEST)
+    assert town.behind(again) is waits
+    assert again.name != first.name, "who had it before does not reach it"
+
+
+def test_a_process_that_is_given_back_twice_waits_once(town) -> None:
+    process = town.lent.take(SOUTH)
+    for _ in range(2):
+        town.lent.give_back(SOUTH, process)
+    assert len(town.made.idle) == 1
+
+
+def test_processes_of_a_dead_servers_guests_end_and_no_others(town) -> None:
+    left, kept, others = town.lent.take(SOUTH), town.lent.take(SOUTH), town.lent.take(WEST)
+    waits, ends, works = map(town.behind, (left, kept, others))
+    town.lent.give_back(SOUTH, left)
+    for _ in range(2):
+        town.lent.end_of(SOUTH)
+        assert (town.made.ended, town.made.idle, list(town.doors.offered)) == (
+            [ends],
+            [waits],
+            [others.name],
+        )
+    town.lent.give_back(WEST, others)
+    assert town.made.idle == [waits, works]
+
+
+def test_who_was_thought_dead_and_gives_a_process_back_gives_nobody_a_dead_one(town) -> None:
+    process = town.lent.take(SOUTH)
+    town.lent.end_of(SOUTH)
+    town.lent.give_back(SOUTH, process)
+    assert town.made.idle == []
+
+
+@pytest.mark.parametrize("how", ["a call", "taking", "giving back"])
+def test_processes_of_a_borrower_that_was_not_heard_end_and_no_others(how, town) -> None:
+    lost, kept, back = town.lent.take(SOUTH), town.lent.take(WEST), town.lent.take(WEST)
+    ends = town.behind(lost)
+    town.lent._heard_s = dict.fromkeys((SOUTH, WEST), time.monotonic() - SILENT_S - 1)
+    if how == "a call":
+        town.doors.offered[kept.name].call("pid")
+    elif how == "taking":
+        town.lent.take(WEST)
+    else:
+        town.lent.give_back(WEST, back)
+    town.lent.end_silent()
+    assert town.made.ended == [ends]
+    assert (town.behind(lost), town.behind(kept).ended) == (None, False)
+    town.lent.give_back(SOUTH, lost)
+    assert ends not in town.made.idle
+
+
+def test_a_borrower_that_is_silent_for_less_than_that_keeps_its_process(town) -> None:
+    town.lent.take(SOUTH)
+    town.lent._heard_s = {SOUTH: time.monotonic() - SILENT_S + 5}
+    town.lent.end_silent()
+    assert town.made.ended == []
+
+
+def test_when_a_server_is_over_no_process_is_left_none_is_reached_and_none_comes(town) -> None:
+    town.lent.warm()
+    waits, works, gone = town.lent.take(SOUTH), town.lent.take(WEST), town.lent.take(WEST)
+    processes = [town.behind(one) for one in (waits, works, gone)]
+    town.lent.give_back(SOUTH, waits)
+    processes[2].ended = True
+    town.lent.close()
+    assert set(town.made.ended) == set(processes)
+    assert [process.popen.poll() is None for process in processes[:2]] == [False, False]
+    assert town.doors.offered == {}
+    town.lent.give_back(WEST, works)
+    with pytest.raises(CallError, match="no guests any more"):
+        town.lent.take(SOUTH)
+    assert [process.ended for process in town.made.all] == [True] * 4
+
+
+def test_a_process_that_a_borrower_ends_is_ended(town) -> None:
+    process = town.lent.take(SOUTH)
+    ends = town.behind(process)
+    town.doors.offered[process.name].end()
+    assert ends.ended

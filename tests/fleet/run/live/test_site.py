@@ -1,0 +1,172 @@
+"""A site: one run at a time, for drivers that come, die, come back and go."""
+
+import threading
+
+import pytest
+from by_hand import Doors
+
+from ekya import __version__
+from ekya.core.errors import UserError
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.live import site as site_module
+from ekya.fleet.run.live.orders import RunOrder
+from ekya.fleet.run.live.site import Site
+
+NORTH = SiteName("north")
+PATIENCE_S = 5.0
+
+
+class Run:
+    """A run that lasts until it is stopped."""
+
+    def __init__(self, server, folder, options, coordinator, machine, doors):
+        self.server, self.folder, self.options, self.coordinator = server, folder, options, coordinator
+        self.over = threading.Event()
+
+    def run(self):
+        self.over.wait(PATIENCE_S)
+
+    def stop(self):
+        self.over.set()
+
+
+def read(changes):
+    if "nonsense" in changes:
+        raise UserError("nonsense: there is no such key")
+    return changes
+
+
+def order(run="first", folder=None, **changes):
+    return RunOrder(run, "town", folder, 7, changes, "the coordinator")
+
+
+class Town:
+    """A site and its runs, in the order in which they were opened."""
+
+    def __init__(self, folder, runs):
+        self.doors, self.folder, self.runs = Doors(), folder, runs
+        self.site = Site(NORTH, read, folder / "runs", "auto", self.doors)
+
+
+@pytest.fixture
+def town(tmp_path, monkeypatch):
+    runs = []
+
+    def make(*arguments):
+        runs.append(Run(*arguments))
+        return runs[-1]
+
+    for method in ("run", "stop"):
+        setattr(make, method, getattr(Run, method))
+    monkeypatch.setattr(site_module, "SiteRun", make)
+    monkeypatch.setattr(site_module, "public_methods", lambda kind: ("stop",))
+    made = Town(tmp_path, runs)
+    yield made
+    for run in runs:
+        run.stop()
+
+
+def test_it_runs_what_it_is_ordered_and_others_reach_that(town) -> None:
+    opened = town.site.open(order(windows=3))
+    (run,) = town.runs
+    assert (run.server, run.coordinator) == ({"windows": 3}, "the coordinator")
+    assert (run.folder, run.options.seed) == (town.folder / "runs" / "town", 7)
+    assert (town.site.who(), opened.machine) == ((NORTH, opened.machine, __version__), opened.machine)
+    town.doors.offered[opened.server.name].call("stop").result(PATIENCE_S)
+    assert run.over.is_set()
+
+
+def test_a_driver_on_its_machine_names_the_folder(town) -> None:
+    town.site.open(order(folder="/runs/town-2"))
+    assert str(town.runs[0].folder) == "/runs/town-2"
+
+
+def test_a_second_driver_gets_no_run_and_leaves_the_first_ones_alone(town) -> None:
+    first = town.site.open(order())
+    with pytest.raises(UserError, match="north: another run is under way"):
+        town.site.open(order("second"))
+    assert not town.runs[0].over.is_set()
+    assert town.site.opened("first") == first
+    with pytest.raises(CallError, match="no run second"):
+        town.site.opened("second")
+
+
+def test_what_cannot_be_run_here_is_told_and_nothing_is_open(town) -> None:
+    with pytest.raises(UserError, match="nonsense: there is no such key"):
+        town.site.open(order(nonsense=1))
+    assert (town.runs, town.doors.offered) == ([], {})
+    with pytest.raises(CallError):
+        town.site.opened("first")
+    town.site.open(order())
+
+
+def test_bad_input_leaves_the_results_of_the_run_before(town) -> None:
+    first = town.site.open(order())
+    town.site.stop()
+    with pytest.raises(UserError):
+        town.site.open(order("second", nonsense=1))
+    assert town.site.opened("first") == first
+    assert list(town.doors.offered) == [first.server.name]
+
+
+def test_the_next_run_takes_the_place_of_the_one_that_has_ended(town) -> None:
+    first = town.site.open(order())
+    town.site.stop()
+    assert town.site.opened("first") == first, "its results are collected after its end"
+    second = town.site.open(order("second"))
+    assert list(town.doors.offered) == [second.server.name]
+    assert second.server != first.server
+    assert second.machine == first.machine
+    with pytest.raises(CallError, match="no run first; it was started again since"):
+        town.site.opened("first")
+
+
+def test_a_site_that_was_started_again_is_another_process_and_knows_no_run(town) -> None:
+    town.site.open(order())
+    again = Site(NORTH, read, town.folder, "auto", Doors())
+    assert again.who()[1] != town.site.who()[1]
+    with pytest.raises(CallError, match="north has no run first; it was started again since"):
+        again.opened("first")
+
+
+def test_it_is_done_when_its_run_has_ended_and_was_collected(town) -> None:
+    town.site.open(order())
+    town.site.forget("first")
+    assert not town.site.is_done(PATIENCE_S), "it still runs"
+    town.site.stop()
+    assert town.site.is_done(PATIENCE_S)
+
+
+def test_it_is_not_done_when_another_run_was_collected(town) -> None:
+    town.site.open(order())
+    town.site.forget("another")
+    town.site.stop()
+    assert not town.site.is_done(PATIENCE_S)
+    town.site.forget("first")
+    town.site.open(order("second"))
+    town.site.stop()
+    assert not town.site.is_done(PATIENCE_S), "the second was not"
+
+
+def test_it_is_done_when_nobody_comes(town, monkeypatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(site_module.time, "monotonic", lambda: now_s)
+    site = Site(NORTH, read, town.folder, "auto", town.doors)
+    now_s = 1059.0
+    assert not site.is_done(60.0)
+    now_s = 1061.0
+    assert site.is_done(60.0), "no driver has opened it"
+    site.open(order())
+    now_s = 2000.0
+    assert not site.is_done(60.0)
+    site.stop()
+    now_s = 2059.0
+    assert not site.is_done(60.0), "its results may be asked for yet"
+    now_s = 2061.0
+    assert site.is_done(60.0)
+
+
+def test_without_a_run_there_is_nothing_to_stop(town) -> None:
+    town.site.stop()
+    assert town.site.is_done(-1.0)

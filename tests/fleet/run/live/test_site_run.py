@@ -1,0 +1,298 @@
+"""A server's run in its site: before it begins, while it runs, when it is stopped or breaks."""
+
+import threading
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from inspect import signature
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from by_hand import ByHand, Doors
+from byhand import OPTIONS
+
+from ekya.config.run_options import RunOptions
+from ekya.core.errors import UserError
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.live import site_run
+from ekya.fleet.run.live.neighbours import Neighbour
+from ekya.fleet.run.live.site_run import SiteRun
+from ekya.fleet.run.server import ServerTerms
+from ekya.gpu.backends.registry import ChosenBackend
+from ekya.runtime.open_run import OpenRun
+
+NORTH, SOUTH = map(SiteName, ("north", "south"))
+SECOND_NS = 1_000_000_000
+PATIENCE_S = 5.0
+
+
+@pytest.fixture
+def server():
+    fleet = SimpleNamespace(scheduler="ekya", windows=2, window_s=30.0)
+    return SimpleNamespace(terms=ServerTerms(NORTH, crops_may_leave=False), fleet=fleet)
+
+
+@pytest.fixture
+def run(server, tmp_path):
+    return SiteRun(server, tmp_path, RunOptions(), None, "this process", Doors())
+
+
+class Guests:
+    """Processes for guests; ``living`` of them have not ended."""
+
+    def __init__(self, *arguments):
+        self.arguments, self.living, self.warmed = arguments, 0, 0
+
+    def take(self, borrower):
+        self.living += 1
+        return "a process"
+
+    def warm(self):
+        self.warmed += 1
+
+    def close(self):
+        self.living = 0
+
+
+class World:
+    """What a run needs of Ray and the machine; ``session`` says what its loop does.
+
+    Attributes:
+        told: when its backend was opened, and how many guests there were when it was closed.
+    """
+
+    def __init__(self, folder):
+        self.told, self.folder, self.session = [], folder, lambda above: None
+        self.chosen = ChosenBackend("fake", self, None, ())
+        self.options = replace(OPTIONS, capacity_milli=2000)
+
+    def guests(self, *arguments):
+        self.made = Guests(*arguments)
+        return self.made
+
+    @contextmanager
+    def open(self, gpus):
+        self.told.append(f"opened for {gpus}")
+        try:
+            yield self
+        finally:
+            self.told.append(f"closed upon {self.made.living}")
+
+    def run_of(self, fleet, options, chosen, host):
+        return OpenRun(
+            SimpleNamespace(path=self.folder), fleet, options, self.options, self.chosen, None, None
+        )
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    """A machine on which ``SiteRun.run`` goes through; its folder has a summary and a journal."""
+    folder = tmp_path / "north"
+    folder.mkdir()
+    (folder / "summary.json").write_text('{"mean_accuracy": 0.5}')
+    (folder / "journal.jsonl").write_text("[1]")
+    (tmp_path / "secret").write_text("a password")
+    made = World(folder)
+
+    class Session:
+        def __init__(self, run, opened, server, coordinator, stop):
+            assert (opened, server) == (made, "north")
+            self.above, self.stop = coordinator, stop
+
+        def run(self, console):
+            self.above.begin_ns()
+            made.session(self)
+            return folder
+
+    context = SimpleNamespace(get_node_id=lambda: "ray node")
+    ray = SimpleNamespace(shutdown=lambda: made.told.append("shut down"), get_runtime_context=lambda: context)
+    probe = SimpleNamespace(result=lambda: None)
+    monkeypatch.setattr(site_run, "ray", ray)
+    monkeypatch.setattr(site_run, "start_ray", lambda *_: None)
+    monkeypatch.setattr(site_run, "choose_backend", lambda shares: made.chosen)
+    monkeypatch.setattr(site_run, "start_probe", lambda fleet, options, chosen: nullcontext(probe))
+    monkeypatch.setattr(site_run, "open_run", made.run_of)
+    monkeypatch.setattr(site_run, "LentProcesses", made.guests)
+    monkeypatch.setattr(site_run, "RunSession", Session)
+    return made
+
+
+def begun(run):
+    """Runs it in a thread, as its site does."""
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    return thread
+
+
+def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world) -> None:
+    over = threading.Event()
+    world.session = lambda session: over.wait(PATIENCE_S)
+    assert run.state().phase == "opening"
+    thread = begun(run)
+    assert run.wait_ready().phase == "ready"
+    assert (run.state().now_us, run.state().ends_us) == (0, 60_000_000)
+    run.begin(0)
+    while run.state().phase == "ready":
+        time.sleep(0.002)
+    first, second = run.state(), run.state()
+    assert 0 <= first.now_us <= second.now_us < 5_000_000
+    with pytest.raises(CallError, match="no summary yet"):
+        run.summary()
+    assert run.files() == {}
+    over.set()
+    thread.join(PATIENCE_S)
+    assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.5})
+
+
+def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run) -> None:
+    begins_ns = []
+    thread = threading.Thread(target=lambda: begins_ns.append(run._begins()))
+    thread.start()
+    assert run.wait_ready().phase == "ready"
+    now_ns = time.monotonic_ns()
+    run.begin(1_000_000)
+    run.begin(900_000_000)
+    thread.join(PATIENCE_S)
+    assert begins_ns[0] - now_ns == pytest.approx(SECOND_NS, abs=SECOND_NS / 2)
+    assert run.state().now_us == 0, "it is not there yet"
+
+
+def test_who_is_stopped_before_anybody_begins_begins_now_and_not_in_1970(run) -> None:
+    run.stop()
+    assert abs(run._begins() - time.monotonic_ns()) < SECOND_NS
+
+
+def test_who_is_stopped_tells_its_loop(run, world) -> None:
+    world.session = lambda session: session.stop.wait(PATIENCE_S) or pytest.fail("nobody told it")
+    thread = begun(run)
+    run.wait_ready()
+    run.begin(0)
+    run.stop()
+    thread.join(PATIENCE_S)
+    assert run.state().phase == "ended"
+
+
+def test_a_run_whose_driver_dies_before_the_start_ends(run, world, monkeypatch) -> None:
+    monkeypatch.setattr(site_run, "BEGINS_WITHIN_S", 0.05)
+    begun(run).join(PATIENCE_S)
+    state = run.state()
+    assert (state.phase, state.by_user) == ("failed", True)
+    assert "nobody has begun the run for 0.05 s" in state.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "by_user"),
+    [(UserError("disk: is full"), "disk: is full", True), (KeyError("x"), "KeyError: 'x'", False)],
+)
+def test_a_run_that_breaks_says_why_and_has_no_summary(error, reason, by_user, run, world) -> None:
+    def breaks(session):
+        raise error
+
+    world.session = breaks
+    run.begin(0)
+    run.run()
+    state = run.state()
+    assert (state.phase, state.reason, state.by_user) == ("failed", reason, by_user)
+    with pytest.raises(CallError):
+        run.summary()
+    assert run.files() == {}
+
+
+def test_one_that_will_never_be_ready_says_so_to_who_waits(run, monkeypatch) -> None:
+    def nothing_works(shares):
+        raise UserError("--shares mps: there is no GPU")
+
+    monkeypatch.setattr(site_run, "choose_backend", nothing_works)
+    waits = threading.Timer(0.05, run.run)
+    waits.start()
+    state = run.wait_ready()
+    assert (state.phase, state.reason) == ("failed", "--shares mps: there is no GPU")
+
+
+def test_its_jobs_and_its_guests_are_held_by_one_backend_and_gone_before_it(run, world) -> None:
+    world.session = lambda session: session.above.guests.take(SOUTH)
+    run.begin(0)
+    run.run()
+    assert world.told == ["opened for 2", "closed upon 0", "shut down"]
+    site, node, backend, gpu, _ = world.made.arguments
+    assert (site, node, backend is world) == (NORTH, "ray node", True)
+    assert gpu == 1, "not the preparation's"
+
+
+def test_a_process_for_guests_is_warm_where_there_is_a_coordinator_alone(server, world, tmp_path) -> None:
+    for coordinator, warmed in ((None, 0), (ByHand(None), 1)):
+        run = SiteRun(server, tmp_path, RunOptions(), coordinator, "this process", Doors())
+        run.begin(0)
+        run.run()
+        assert world.made.warmed == warmed
+
+
+def test_its_files_are_read_in_parts_and_nothing_beside_them(run, world) -> None:
+    run.begin(0)
+    run.run()
+    files = run.files()
+    assert (files["summary.json"], files["journal.jsonl"]) == (22, 3)
+    assert [run.part("journal.jsonl", offset) for offset in (0, 1, 3)] == [b"[1]", b"1]", b""]
+    (world.folder / "link").symlink_to(world.folder.parent / "secret")
+    outside = ("../secret", "link", "nothing", "", ".", str(world.folder.parent / "secret"))
+    assert [run.part(file, 0) for file in outside] == [b""] * len(outside)
+
+
+def test_it_meets_others_and_reaches_the_coordinator_where_it_is_now(server, tmp_path) -> None:
+    heard = []
+    before, now = (ByHand(SimpleNamespace(ready=lambda who=who: heard.append(who))) for who in ("old", "new"))
+    run = SiteRun(server, tmp_path, RunOptions(), before, "this process", Doors())
+    run.meet({SOUTH: Neighbour("its run", "s")}, None)
+    run._coordinator.wait_heard()
+    run.meet({}, now)
+    run._coordinator.wait_heard()
+    assert heard == ["old", "new"]
+    assert run._neighbours.server(SOUTH) == "its run"
+
+
+def test_one_that_works_alone_has_no_coordinator_also_when_it_meets_one(run) -> None:
+    run.meet({}, ByHand(None))
+    assert run._coordinator is None
+
+
+def test_before_it_runs_nobody_finds_room_or_a_process(run) -> None:
+    assert run.room(0, 0) is None
+    with pytest.raises(CallError, match="takes no guests yet"):
+        run.take_process(SOUTH)
+    run.give_back_process(SOUTH, "a process")
+    run.other_died(SOUTH)
+    assert run.machine() == "this process"
+
+
+def test_before_it_runs_it_has_no_loans_and_is_asked_and_told_in_vain(run) -> None:
+    assert (list(run.borrowed()), list(run.lends())) == ([], [])
+    for tell in (run.grant, run.lend, run.take_back, run.go_on, run.fail):
+        tell(*[None] * (len(signature(tell).parameters)))
+    assert run.interrupted(None, 0) is None
+
+
+def test_while_it_runs_others_reach_its_loans_and_processes_through_it(run) -> None:
+    lending, guests = Mock(), Mock()
+    run._above = SimpleNamespace(lending=lending, guests=guests)
+    lending.borrowed.return_value, lending.lends.return_value = ["a loan"], {3}
+    assert (run.borrowed(), run.lends()) == (["a loan"], {3})
+    told = {
+        "room": (1, 2),
+        "lend": (7, "a share"),
+        "take_back": (7, 5),
+        "grant": ("a loan",),
+        "interrupted": ("cam", 5),
+        "go_on": ("cam", "a loan"),
+        "fail": ("cam", "why", 5),
+    }
+    for name, arguments in told.items():
+        getattr(run, name)(*arguments)
+        getattr(lending, name).assert_called_once_with(*arguments)
+    guests.take.return_value = "a process"
+    assert run.take_process(SOUTH) == "a process"
+    run.give_back_process(SOUTH, "a process")
+    guests.give_back.assert_called_once_with(SOUTH, "a process")
+    run.other_died(SOUTH)
+    guests.end_of.assert_called_once_with(SOUTH)

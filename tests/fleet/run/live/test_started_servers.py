@@ -1,0 +1,197 @@
+"""A driver starts servers at their sites, or takes up the run of one that has died."""
+
+import queue
+import threading
+from types import SimpleNamespace
+
+import pytest
+from by_hand import ByHand, Doors
+
+from ekya.core.errors import UserError
+from ekya.fleet.policy.loans import Links
+from ekya.fleet.policy.names import SiteName
+from ekya.fleet.run.calls import CallError
+from ekya.fleet.run.live import live_servers
+from ekya.fleet.run.live.live_servers import LiveRun, resume_servers, start_servers
+from ekya.fleet.run.live.orders import Opened, RunState
+from ekya.fleet.run.servers_folder import ServersFolder
+
+NORTH, SOUTH = SiteName("north"), SiteName("south")
+LINKS = Links({(NORTH, SOUTH): 4.0}, 20.0)
+PATIENCE_S = 10.0
+
+
+class Server:
+    """A server's run at its site."""
+
+    def __init__(self, phase="ready"):
+        self.phase, self.begun_us, self.stopped, self.met = phase, queue.Queue(), threading.Event(), []
+
+    def state(self):
+        return RunState(self.phase, 7_000_000 if self.phase == "running" else 0, 60_000_000)
+
+    wait_ready = state
+
+    def meet(self, neighbours, coordinator):
+        self.met.append((sorted(neighbours), coordinator))
+
+    def begin(self, lead_us):
+        self.begun_us.put(lead_us)
+
+    def stop(self):
+        self.stopped.set()
+
+    def borrowed(self):
+        return ()
+
+    def lends(self):
+        return frozenset()
+
+    def other_died(self, site):
+        pass
+
+
+class Site:
+    """A site that runs ``server``, or refuses to; it opens once ``goes_on`` is set.
+
+    Attributes:
+        orders: that it got.
+    """
+
+    def __init__(self, server, refuses=None):
+        self.server, self.refuses, self.orders = server, refuses, []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def open(self, order):
+        assert self.goes_on.wait(PATIENCE_S)
+        self.orders.append(order)
+        return self.opened(order.run)
+
+    def opened(self, run):
+        if self.refuses is not None:
+            raise self.refuses
+        return Opened(ByHand(self.server), "its process")
+
+
+class Town:
+    """Two sites, of which south is on another machine, and the doors of the driver."""
+
+    def __init__(self, folder, north, south):
+        self.folder, self.doors = ServersFolder(folder), Doors()
+        self.north, self.south = north, south
+        self.sites = SimpleNamespace(
+            handles={NORTH: ByHand(north), SOUTH: ByHand(south)},
+            addresses={NORTH: "n:1", SOUTH: "s:1"},
+            folder=lambda site, path: str(path) if site == NORTH else None,
+            has_died=lambda site: False,
+        )
+
+    def starts(self, tier=None):
+        return start_servers(self.folder, LINKS, tier, 3, {"windows": 2}, self.sites, self.doors)
+
+    def resumes(self, tier=None):
+        LiveRun("abc", tier, 3, LINKS, self.sites.addresses).save(self.folder.live)
+        return resume_servers(self.folder, self.sites, self.doors)
+
+
+@pytest.fixture
+def town(tmp_path, monkeypatch):
+    monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
+    monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
+    return lambda north, south: Town(tmp_path, north, south)
+
+
+def test_all_sites_get_the_same_order_meet_and_begin_and_a_new_driver_could_take_over(town) -> None:
+    both = town(Site(Server()), Site(Server()))
+    both.starts("net")
+    ((north,), (south,)) = both.north.orders, both.south.orders
+    assert (north.run, north.seed, north.changes) == (south.run, 3, {"windows": 2})
+    assert (north.folder, south.folder) == (str(both.folder.path), None)
+    coordinator = north.coordinator
+    assert list(both.doors.offered) == [coordinator.name]
+    for site in (both.north, both.south):
+        assert site.server.met == [([NORTH, SOUTH], coordinator)]
+    assert LiveRun.load(both.folder.live) == LiveRun(north.run, "net", 3, LINKS, both.sites.addresses)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "said"),
+    [
+        (UserError("another run is under way"), "^south: another run is under way$"),
+        (CallError("s:1 refuses the token"), "^south: s:1 refuses the token; see the output of"),
+    ],
+)
+def test_where_one_site_cannot_no_other_is_left_with_an_open_run(refuses, said, town) -> None:
+    both = town(Site(Server()), Site(Server(), refuses))
+    late = threading.Timer(0.1, both.north.goes_on.set)
+    both.north.goes_on.clear()
+    late.start()
+    with pytest.raises(UserError, match=said):
+        both.starts()
+    assert both.north.server.stopped.is_set()
+    assert both.north.server.begun_us.empty()
+
+
+def test_a_site_that_does_not_answer_is_told_so(town, monkeypatch) -> None:
+    monkeypatch.setattr(live_servers, "OPENS_WITHIN_S", 0.05)
+    both = town(Site(Server()), Site(Server()))
+    both.sites.handles[SOUTH].silent = True
+    with pytest.raises(UserError, match=r"^south: no answer; see the output of ekya fleet site there$"):
+        both.starts()
+    assert both.north.server.stopped.is_set()
+
+
+def test_ctrl_c_while_sites_open_stops_those_that_have(town, monkeypatch) -> None:
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live_servers, "_reply", interrupt)
+    both = town(Site(Server()), Site(Server()))
+    with pytest.raises(KeyboardInterrupt):
+        both.starts()
+    assert [site.server.stopped.is_set() for site in (both.north, both.south)] == [True, True]
+
+
+def test_ctrl_c_while_servers_make_ready_stops_them_before_the_driver_ends(town) -> None:
+    def interrupt(site):
+        raise KeyboardInterrupt
+
+    both = town(Site(Server()), Site(Server()))
+    never = threading.Event()
+    both.north.server.wait_ready = lambda: never.wait(1.0)
+    both.sites.has_died = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        both.starts()
+    assert [site.server.stopped.is_set() for site in (both.north, both.south)] == [True, True]
+    never.set()
+
+
+def test_a_run_that_is_taken_up_goes_on_and_all_learn_where_the_coordinator_is_now(town) -> None:
+    both = town(Site(Server("running")), Site(Server("running")))
+    live = both.resumes("net")
+    assert live._now_us() >= 7_000_000
+    for site in (both.north, both.south):
+        ((met, coordinator),) = site.server.met
+        assert (met, coordinator.name) == ([NORTH, SOUTH], "coordinator")
+        assert site.server.begun_us.empty()
+
+
+def test_a_run_whose_driver_died_before_the_start_begins_now(town) -> None:
+    both = town(Site(Server()), Site(Server()))
+    both.resumes()
+    leads_us = [site.server.begun_us.get(timeout=PATIENCE_S) for site in (both.north, both.south)]
+    assert leads_us == [live_servers.LEAD_US] * 2
+
+
+def test_a_site_that_was_started_again_is_left_out_of_a_run_that_is_taken_up(town, caplog) -> None:
+    both = town(Site(Server("running")), Site(None, CallError("south has no run abc")))
+    both.resumes()
+    assert both.north.server.met == [([NORTH], None)]
+    assert "south has no run abc" in caplog.text
+
+
+def test_a_run_of_which_no_site_knows_any_more_is_not_taken_up(town) -> None:
+    gone = CallError("no run abc")
+    with pytest.raises(UserError, match="no site knows of this run any more"):
+        town(Site(None, gone), Site(None, gone)).resumes()
