@@ -12,6 +12,7 @@ from ekya.core.units import StreamId
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.coordinator import Peer
+from ekya.fleet.run.doctor import HostDoctor
 from ekya.fleet.run.live.coordination import LiveCoordinator
 from ekya.fleet.run.live.site import Site
 from ekya.fleet.run.live.site_run import SiteRun
@@ -53,12 +54,12 @@ def dataclasses_in(hints, found=None):
 
 def hints_of(served):
     public = [one for name, one in inspect.getmembers(served, inspect.isfunction) if name[0] != "_"]
-    assert len(public) > 4
+    assert len(public) > 3
     return [hint for method in public for hint in get_type_hints(method).values()]
 
 
 def test_all_of_coordination_is_sent_and_nothing_else() -> None:
-    told = [*hints_of(LiveCoordinator), *hints_of(Site), *hints_of(SiteRun)]
+    told = [*hints_of(LiveCoordinator), *hints_of(Site), *hints_of(SiteRun), *hints_of(HostDoctor)]
     assert dataclasses_in(told) == set(COORDINATION)
 
 
