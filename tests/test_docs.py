@@ -88,6 +88,7 @@ def test_docs_reference_names_every_key(root, sections):
 def test_docs_keys_are_all_described_in_the_code():
     assert set(undescribed(generated.fleet_file())) <= DESCRIBED_IN_WORDS_ONLY
     assert not undescribed(generated.servers_file())
+    assert not undescribed(generated.stores_file())
     assert not undescribed(generated.workload_files())
 
 
@@ -110,7 +111,7 @@ def test_docs_reference_names_every_command_and_option():
         section = text.partition(f"# `{name}`\n")[2].partition("\n#")[0]
         for option, _ in options_of(command, name):
             assert f"| `{option}` |" in section
-    assert {"ekya run", "ekya golden label", "ekya fleet manager"} <= set(names)
+    assert {"ekya run", "ekya golden label", "ekya fleet site"} <= set(names)
 
 
 def test_docs_reference_names_the_metrics():

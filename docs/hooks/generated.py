@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from ekya.cli import app
 from ekya.config.fleet_file import OPEN, FleetConfig
+from ekya.fleet.run.stores.folder_store import StoresFile
 from ekya.fleet.servers_file import ServersSpec
 from ekya.fleet.workload_files import ClusterSpec, JobsSpec
 from ekya.runtime.observers import RunMetrics
@@ -36,6 +37,11 @@ def servers_file() -> tuple[Section, ...]:
     return settings_page.sections_of(ServersSpec)
 
 
+def stores_file() -> tuple[Section, ...]:
+    """Returns the sections of the stores file."""
+    return settings_page.sections_of(StoresFile)
+
+
 def workload_files() -> tuple[Section, ...]:
     """Returns the sections of the jobs file and of the cluster file."""
     return (*settings_page.sections_of(JobsSpec), *settings_page.sections_of(ClusterSpec))
@@ -44,6 +50,7 @@ def workload_files() -> tuple[Section, ...]:
 PARTS: Mapping[str, Callable[[], str]] = {
     "fleet-file": lambda: settings_page.page(fleet_file()),
     "servers-file": lambda: settings_page.page(servers_file()),
+    "stores-file": lambda: settings_page.page(stores_file()),
     "jobs-file": lambda: settings_page.page(settings_page.sections_of(JobsSpec)),
     "cluster-file": lambda: settings_page.page(settings_page.sections_of(ClusterSpec)),
     "cli": lambda: cli_page.page(get_command(app), "ekya"),

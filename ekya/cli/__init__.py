@@ -17,12 +17,10 @@ from ekya.cli import (
     ctl,
     doctor,
     fleet_doctor,
-    fleet_manager,
     fleet_profile,
     fleet_run,
     fleet_simulate,
     fleet_site,
-    fleet_worker,
     gc,
     golden,
     monitoring,
@@ -87,7 +85,7 @@ _add(_ctl, ctl.add_class, ctl.freeze, ctl.unfreeze, ctl.roll_back, ctl.labels, c
 app.add_typer(_ctl)
 _add(app, status.status, gc.gc, backup.backup, restore.restore, monitoring.monitoring)
 _add(_fleet, fleet_simulate.simulate, fleet_run.run, fleet_site.site, fleet_doctor.doctor)
-_add(_fleet, fleet_profile.profile, fleet_manager.manager, fleet_worker.worker)
+_add(_fleet, fleet_profile.profile)
 app.add_typer(_fleet)
 
 

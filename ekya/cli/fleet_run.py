@@ -16,6 +16,7 @@ from rich.text import Text
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.fail_option import read_failing
+from ekya.cli.fleet_stores import RestOptions, keep_files, kept_stores, opened_updates, stores_of
 from ekya.cli.options import Clock
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
@@ -65,6 +66,19 @@ class FleetRunConfig:
     name: opt.RunName = None
     runs: opt.Runs = Path("runs")
     shares: opt.Shares = "auto"
+    stores: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Stores of samples whose models are updated meanwhile (YAML)."),
+    ] = None
+    points: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Points of ekya fleet profile, to estimate their first updates."),
+    ] = None
+    host: Annotated[
+        str,
+        typer.Option(help="Address where updates are ordered; clients elsewhere need the fleet's token."),
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of it; 0: any free one.")] = 8471
     listen: Annotated[
         str | None,
         typer.Option(
@@ -85,6 +99,8 @@ class FleetRunConfig:
     "ekya fleet run",
     "ekya fleet run town.yaml --listen 10.0.0.1:7071",
     "ekya fleet run --resume runs/town",
+    "ekya fleet run town.yaml --stores stores.yaml",
+    "curl -X POST 'http://127.0.0.1:8471/launcher?store=cam-1'",
     "ekya fleet run --clock virtual --tier none --json -",
     "ekya fleet run my-servers.yaml --clock virtual --fail north@45 --name storm",
 )
@@ -92,7 +108,8 @@ def run(config: FleetRunConfig, output: Output) -> None:
     """Run several servers, each with Ekya inside, that lend each other shares of their GPUs.
 
     A server with an address in the file runs there, by ekya fleet site; the others run on this machine. They
-    go on when this command dies, and --resume takes them up again.
+    go on when this command dies, and --resume takes them up again. With --stores, models of stores are
+    updated on the same servers, by themselves or when they are ordered over REST.
     """
     from ekya.fleet.run.loan_file import read_loans
     from ekya.fleet.run.servers_summary import summarise_servers
@@ -100,9 +117,9 @@ def run(config: FleetRunConfig, output: Output) -> None:
     tier = tier_of(config.tier or DEFAULT_TIER)
     with ctrl_c_remembered():
         if config.resume is not None:
-            ran, folder, tier, sites = _resumed(config, config.resume, output.console)
+            ran, folder, tier, sites = _resumed(config, config.resume, output)
         else:
-            ran, folder, sites = _ran(config, tier, output.console)
+            ran, folder, sites = _ran(config, tier, output)
         summary = summarise_servers(folder.path.name, tier, sites, ran, read_loans(folder.loans))
         write_text_atomic(folder.summary, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
         output.report(summary)
@@ -136,7 +153,7 @@ def tier_of(name: str) -> str | None:
 
 
 def _ran(
-    config: FleetRunConfig, tier: str | None, console: Console
+    config: FleetRunConfig, tier: str | None, output: Output
 ) -> "tuple[RanServers, ServersFolder, tuple[SiteName, ...]]":
     from ekya.cli.servers_from_options import all_servers, servers_here
     from ekya.config.shipped import shipped_path
@@ -147,11 +164,12 @@ def _ran(
     changes = {key: value for key, value in options.items() if value is not None}
     if config.clock is Clock.VIRTUAL:
         servers = all_servers(path, changes)
-        ran, folder = _run_emulated(config, servers, tier, _failures(config.fail or (), servers), console)
+        failures = _failures(config.fail or (), servers)
+        ran, folder = _run_emulated(config, servers, tier, failures, output.console)
     else:
         servers = servers_here(path, changes, config.shares)
         failures = _failures(config.fail or (), servers)
-        ran, folder = _run_live(config, path, servers, changes, tier, failures, console)
+        ran, folder = _run_live(config, path, servers, changes, tier, failures, output)
     return ran, folder, servers.sites
 
 
@@ -165,8 +183,11 @@ def _run_emulated(
     from ekya.fleet.policy.tiers import TIERS
     from ekya.fleet.run.emulated_servers import emulate_servers
 
-    if config.listen is not None:
-        raise UserError("--listen: nobody is reached on virtual time; leave it out, or leave out --clock")
+    for option, value in (("--listen", config.listen), ("--stores", config.stores)):
+        if value is not None:
+            raise UserError(
+                f"{option}: nobody is reached on virtual time; leave it out, or leave out --clock"
+            )
     folder = _folder(config, servers)
     with bars_of(console) as bars:
         follow = _followed(bars)
@@ -187,7 +208,7 @@ def _run_live(
     changes: Mapping[str, object],
     tier: str | None,
     failures: "Sequence[ServerDeath]",
-    console: Console,
+    output: Output,
 ) -> "tuple[RanServers, ServersFolder]":
     from ekya.fleet.run.live.live_servers import start_servers
 
@@ -196,31 +217,44 @@ def _run_live(
             raise UserError(
                 f"--fail {failure.site}: it is on another machine; only servers here can be made to fail"
             )
+    if config.stores is not None and tier is None:
+        raise UserError("--stores: without a tier nobody decides where updates train; leave out --tier none")
+    stores = stores_of(config.stores, config.points)
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
             sites.require(site)
         folder = _folder(config, servers)
-        with console.status("starting the sites"):
-            here = [server.terms.site for server in servers.servers]
-            sites.start(here, path, folder.path, config.shares)
-            live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors)
-        with bars_of(console) as bars:
-            return live.watch(failures, _followed(bars)), folder
+        keep_files(folder, config.stores, config.points)
+        with opened_updates(stores, folder, _rest_of(config), output) as updates:
+            with output.console.status("starting the sites"):
+                here = [server.terms.site for server in servers.servers]
+                sites.start(here, path, folder.path, config.shares)
+                live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors, updates)
+            with bars_of(output.console) as bars:
+                return live.watch(failures, _followed(bars)), folder
 
 
 def _resumed(
-    config: FleetRunConfig, path: Path, console: Console
+    config: FleetRunConfig, path: Path, output: Output
 ) -> "tuple[RanServers, ServersFolder, str | None, tuple[SiteName, ...]]":
     from ekya.fleet.run.live.live_servers import LiveRun, resume_servers
     from ekya.fleet.run.servers_folder import ServersFolder
 
     folder = ServersFolder(path)
     run = LiveRun.load(folder.live)
-    with _reached(config, run.addresses) as (sites, doors):
-        live = resume_servers(folder, sites, doors)
-        with bars_of(console) as bars:
+    stores = kept_stores(folder)
+    with (
+        _reached(config, run.addresses) as (sites, doors),
+        opened_updates(stores, folder, _rest_of(config), output) as updates,
+    ):
+        live = resume_servers(folder, sites, doors, updates)
+        with bars_of(output.console) as bars:
             ran = live.watch((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
+
+
+def _rest_of(config: FleetRunConfig) -> RestOptions:
+    return RestOptions(config.host, config.port, config.token_file)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
 from ekya.models.edge.cuts import Task
 from ekya.results.storage.run_folder import check_stream_name, plain_name
@@ -202,9 +202,11 @@ def _terms(server: ServerSpec) -> ServerTerms:
 def _problems(spec: ServersSpec, sites: Sequence[str]) -> Sequence[str]:
     twice = sorted({site for site in sites if sites.count(site) > 1})
     found = [f"servers: two are called {site}; give each its own site" for site in twice]
+    if STORES in sites:
+        found.append(f"servers: {STORES} is where stored models are updated from; name the server otherwise")
     for number, way in enumerate(spec.links.ways):
         for site in (way.origin, way.target):
-            if site not in sites:
+            if site not in (*sites, STORES):
                 known = ", ".join(sites)
                 found.append(f"links.ways.{number}: there is no server {site}; they are {known}")
     return found

@@ -1,4 +1,4 @@
-"""Tests of ``ekya fleet profile``, ``manager`` and ``worker`` without measuring, Ray or a network."""
+"""Tests of ``ekya fleet profile``, and of the stores of ``ekya fleet run``, without measuring or Ray."""
 
 import json
 from dataclasses import replace
@@ -6,8 +6,6 @@ from dataclasses import replace
 import pytest
 
 from ekya import cli
-from ekya.cli.fleet_manager import read_emulated
-from ekya.core.errors import UserError
 from ekya.fleet.fitting.points_file import read_points, read_tried, write_points
 from ekya.fleet.papers.deep_edge.devices import NANO
 from ekya.fleet.papers.deep_edge.workload import profile_points
@@ -99,47 +97,30 @@ def stores(tmp_path):
         (tmp_path / "pictures" / name).mkdir(parents=True)
     spec = "{samples: pictures, out: a.safetensors, model: mobilenet_v3_small, side: 16}"
     (tmp_path / "stores.yaml").write_text(f"stores: {{cam: {spec}}}")
-    write_points(tmp_path / "few.parquet", POINTS[:5])
     write_points(tmp_path / "points.parquet", POINTS, [tried()])
     write_points(tmp_path / "other.parquet", POINTS, [tried(replace(WORK, trainable_blocks=2))])
     return tmp_path
 
 
-def test_fleet_manager_with_invalid_options_is_refused(capfd, stores) -> None:
-    words = ["manager", stores / "stores.yaml", "--points", stores / "points.parquet"]
+def test_fleet_run_with_invalid_stores_is_refused_before_anything_starts(capfd, stores, monkeypatch) -> None:
+    monkeypatch.chdir(stores)
+    words = ["run", "--stores", stores / "stores.yaml"]
     for more, sentence in (
-        (["--solver", "moon"], "--solver moon: there is none; choose one of deep-edge, "),
-        (["--emulate", "east"], "--emulate east: write NAME=PART"),
-        (["--emulate", "a=1", "--address", "auto"], "leave --address out"),
+        (["--clock", "virtual"], "--stores: nobody is reached on virtual time"),
+        (["--tier", "none"], "--stores: without a tier nobody decides where updates train"),
         (["--points", stores / "none.parquet"], "there is no such file; measure one with ekya fleet profile"),
-        (["--points", stores / "few.parquet"], "5 points of a nano are too few to learn from"),
         (["--points", stores / "other.parquet"], "was measured with 2 of a mobilenet_v3_small on 16"),
-        (["--kind", "moon"], "--kind moon: "),
-        (["--port", "0"], "'--port'"),
     ):
         assert sentence in refused(capfd, *words, *more)
-    assert "there is no such file" in refused(capfd, "manager", stores / "no.yaml", *words[2:])
+    assert "add --stores FILE" in refused(capfd, "run", "--points", stores / "points.parquet")
+    assert "there is no such file" in refused(capfd, "run", "--stores", stores / "no.yaml")
     text = (stores / "stores.yaml").read_text()
     (stores / "stores.yaml").write_text(text.replace("side: 16", "side: 16, trigger: {new_samples: none}"))
     sentence = "stores.yaml: stores.cam.trigger.new_samples: 'none' is not possible; write a whole number; "
     assert sentence in refused(capfd, *words)
+    assert not (stores / "runs").exists()
 
 
-def test_read_emulated_returns_thousandths_by_node() -> None:
-    assert read_emulated("east=0.6,west=1") == {"east": 600, "west": 1000}
-    assert read_emulated("") == {}
-    for wrong in ("east", "east=0", "east=2", "=0.5", "a=0.5,a=0.2", "a=nan"):
-        with pytest.raises(UserError, match="--emulate"):
-            read_emulated(wrong)
-
-
-def test_fleet_worker_without_a_manager_is_refused(capfd) -> None:
-    words = ["worker", "--node", "a", "--kind", NANO, "--every", "1", "--manager"]
-    assert "no answer" in refused(capfd, *words, "http://127.0.0.1:9")
-    assert "write it as http://HOST:PORT" in refused(capfd, *words, "127.0.0.1:9")
-
-
-def test_help_of_edge_commands_has_examples(capfd) -> None:
-    for command in ("profile", "manager", "worker"):
-        assert cli.main(["fleet", command, "--help"]) == 0
-        assert f"ekya fleet {command} " in capfd.readouterr().out
+def test_help_of_fleet_profile_has_examples(capfd) -> None:
+    assert cli.main(["fleet", "profile", "--help"]) == 0
+    assert "ekya fleet profile " in capfd.readouterr().out

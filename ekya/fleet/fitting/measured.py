@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ekya.core.errors import UserError
-from ekya.fleet.fitting.boosted import LEAF, UPDATE, BoostedEstimates
+from ekya.fleet.fitting.boosted import LEAF, BoostedEstimates
 from ekya.fleet.fitting.judged import Judged, judged, reckoned, split
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
@@ -23,7 +23,6 @@ class MeasuredModels:
         rows: as in Table I, for what was measured.
         points: number by kind.
         shares_milli: to which trainings were throttled.
-        unknown_updates: kinds without a measured update; plans assume that an update takes no time there.
     """
 
     estimates: BoostedEstimates
@@ -31,7 +30,6 @@ class MeasuredModels:
     rows: tuple[Judged, ...]
     points: dict[str, int]
     shares_milli: tuple[int, ...]
-    unknown_updates: tuple[str, ...]
 
 
 def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredModels:
@@ -70,7 +68,6 @@ def measured_models(points: Sequence[ProfilePoint], origin: str) -> MeasuredMode
         tuple(rows),
         counts,
         tuple(sorted({point.share_milli for point in tried})),
-        tuple(kind for kind in counts if not estimates.knows(kind, UPDATE)),
     )
 
 

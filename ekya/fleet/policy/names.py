@@ -10,3 +10,6 @@ NodeName = NewType("NodeName", str)
 
 SiteName = NewType("SiteName", str)
 """Name of a place with machines and data: an edge server, a cloudlet."""
+
+STORES = SiteName("stores")
+"""Site of the updates of stored models, which the driver of a run offers."""

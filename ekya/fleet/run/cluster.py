@@ -1,69 +1,19 @@
-"""Ray nodes of a fleet: of a running cluster, of one emulated on this machine, or this machine alone."""
+"""Ray nodes of trainings, emulated on this machine."""
 
 import logging
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.cluster_utils import Cluster as RayCluster
 
-from ekya.core.errors import UserError
-from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.runtime.object_store import object_store_bytes
 from ekya.runtime.private_ray import private_ray
-from ekya.system.ray_environment import set_ray_environment
-
-ANSWERS_WITHIN_S = 5.0
-"""Shorter than Ray's own attempt, which lasts a minute and prints a long message."""
 
 _STORE_BYTES = 256 * 1024**2
-
-
-class Cluster(Protocol):
-    """A Ray cluster that this process is connected to. Each node is a separate site."""
-
-    def nodes(self) -> dict[NodeName, FleetNode]:
-        """Returns the nodes that are alive."""
-
-    def fail(self, node: NodeName) -> None:
-        """Takes a node away with all its processes.
-
-        Raises:
-            UserError: its nodes are real machines.
-        """
-
-
-@contextmanager
-def open_cluster(
-    address: str | None, share_milli: Mapping[NodeName, int], store_bytes: int = _STORE_BYTES
-) -> Iterator[Cluster]:
-    """Connects this process, as a driver, to a cluster for the duration of the block.
-
-    Args:
-        address: ``HOST:PORT`` of a running cluster's head; ``auto`` finds one on this machine. None starts a
-            cluster here.
-        share_milli: nodes that a running cluster must have, or that are emulated here, each with its share of
-            a machine for trainings. Without nodes and address, this machine is the only node.
-        store_bytes: of each emulated node's object store.
-
-    Raises:
-        UserError: there is no cluster at the address, or it lacks a node.
-    """
-    if address is not None:
-        with _joined(address):
-            cluster = _Real()
-            _require_nodes(address, share_milli, cluster.nodes())
-            yield cluster
-    elif share_milli:
-        with emulated_cluster(share_milli, store_bytes) as emulated:
-            yield emulated
-    else:
-        with _private():
-            yield _Real(NodeName(socket.gethostname()))
 
 
 class EmulatedCluster:
@@ -125,81 +75,3 @@ def emulated_cluster(
         finally:
             ray.shutdown()
             cluster.shutdown()
-
-
-class _Real:
-    """Nodes of the cluster that this process is connected to, under the names of ``ray start --node-name``.
-
-    Args:
-        only: name of the only node instead; None where there may be several.
-    """
-
-    def __init__(self, only: NodeName | None = None) -> None:
-        self._only = only
-
-    def nodes(self) -> dict[NodeName, FleetNode]:
-        listed: Any = ray.nodes  # Untyped in Ray.
-        found = {}
-        for node in listed():
-            if node["Alive"]:
-                name = self._only or NodeName(node["NodeName"])
-                found[name] = FleetNode(name, SiteName(name), node["NodeID"], FULL_GPU_MILLI)
-        return found
-
-    def fail(self, node: NodeName) -> None:
-        raise UserError(f"--fail {node}: only emulated nodes are made to fail; leave out --address")
-
-
-@contextmanager
-def _joined(address: str) -> Iterator[None]:
-    set_ray_environment()
-    host, colon, port = address.rpartition(":")
-    if colon and port.isdecimal():
-        _require_answer(address, host, int(port))
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise _none_at(address, str(error).splitlines()[0]) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _private() -> Iterator[None]:
-    """Starts a cluster that is separate from any other on this machine."""
-    with private_ray():
-        ray.init(
-            "local",
-            include_dashboard=False,
-            object_store_memory=object_store_bytes(_STORE_BYTES),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _require_answer(address: str, host: str, port: int) -> None:
-    try:
-        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_S).close()
-    except OSError as error:
-        raise _none_at(address, error.strerror or str(error)) from error
-
-
-def _require_nodes(address: str, wanted: Mapping[NodeName, int], there: Mapping[NodeName, FleetNode]) -> None:
-    for name in wanted:
-        if name not in there:
-            raise UserError(
-                f"--address {address}: no node there is called {name}; on that machine, run ray start "
-                f"--address={address} --node-name={name}"
-            )
-
-
-def _none_at(address: str, why: str) -> UserError:
-    return UserError(
-        f"--address {address}: there is no Ray cluster ({why}); begin one with: ray start --head"
-    )

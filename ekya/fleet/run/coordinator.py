@@ -197,6 +197,14 @@ class Coordinator:
         why_not = {stream: why for (other, stream), why in self._refused.items() if other == site}
         return Answer(mine, why_not if mine is None else {})
 
+    def would_get(self, now_us: int, offer: Offer) -> Answer:
+        """Returns the answer that an offer would get now; nothing is made."""
+        key = key_of(offer)
+        others = [other for other in self._waiting(now_us) if key_of(other) != key]
+        deal = self._deal(now_us, [*others, self._promises.expected(offer)])
+        loan = next((loan for loan in deal.loans if key_of(loan.offer) == key), None)
+        return Answer(loan, {offer.stream: deal.refused[key]} if key in deal.refused else {})
+
     def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that their own server has begun."""
         kept = (offer for offer in self._offers.get(site, ()) if offer.stream not in streams)

@@ -1,5 +1,7 @@
 """Training task for a stream's retraining on another server."""
 
+from collections.abc import Callable
+
 from ekya.core.commands import StartRetraining
 from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName
@@ -7,7 +9,23 @@ from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.optimizer import recipe_of
 from ekya.pipeline.retrain_setup import data_of
-from ekya.runtime.remote_retrainings import StreamRetrainInputs
+from ekya.runtime.remote_retrainings import RemoteRetrainings, StreamRetrainInputs
+
+FETCHED_WITHIN_S = 20.0
+"""Timeout for collecting crops and exemplars; later ones would be of no use."""
+
+
+def guest_tasks(
+    retrainings: RemoteRetrainings,
+) -> Callable[[StartRetraining, NodeName], Callable[[], TrainingTask]]:
+    """Returns what collects the inputs of streams' retrainings from other processes of their server."""
+
+    def gather(command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
+        material = retrainings.material(command.stream)
+        job = JobName(f"{command.stream}, retraining {command.job}")
+        return lambda: guest_task(job, command, material.fetch(FETCHED_WITHIN_S), home)
+
+    return gather
 
 
 def guest_task(

@@ -1,19 +1,16 @@
 """`loans.jsonl`: a record when a loan is made, when it is over, and when it is known what it has brought."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.promises import Promises
 from ekya.fleet.run.coordinator import Made
+from ekya.fleet.run.json_lines import JsonLines, read_lines
 from ekya.fleet.run.lending import ARRIVED, GIVEN_UP
-from ekya.system.files import user_errors
 
 _FORESEEN = ("agreed_us", "arrives_us", "late_us", "promises")
 
@@ -52,13 +49,10 @@ class LoanRecord:
 
 
 class LoanFile:
-    """Appends loans to the file and syncs it to disk before any server acts on them."""
+    """Appends loans to the file before any server acts on them."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with user_errors(path):
-            _end_last_line(path)
-            self._file = path.open("a", encoding="utf-8")
+        self._lines = JsonLines(path)
 
     def __call__(self, made: Made) -> None:
         """Records a loan that was just made or has just ended.
@@ -66,22 +60,15 @@ class LoanFile:
         Raises:
             UserError: the disk is full.
         """
-        self._write(_over(made) if made.outcome else _made(made))
+        self._lines.write(_over(made) if made.outcome else _made(made))
 
     def lost(self, number: int) -> None:
         """Records that no server knew of a loan any more when the coordinator was started again."""
-        self._write({"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []})
-
-    def _write(self, record: Mapping[str, Any]) -> None:
-        line = json.dumps(record, separators=(",", ":"))
-        with user_errors(self._path):
-            self._file.write(line + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        self._lines.write({"loan": number, "over_us": 0, "outcome": "lost with the coordinator", "moved": []})
 
     def close(self) -> None:
         """Closes the file for good."""
-        self._file.close()
+        self._lines.close()
 
 
 def read_loans(path: Path) -> tuple[LoanRecord, ...]:
@@ -90,31 +77,24 @@ def read_loans(path: Path) -> tuple[LoanRecord, ...]:
     Raises:
         UserError: a line before the last one is damaged.
     """
-    if not path.is_file():
-        return ()
     loans: dict[int, LoanRecord] = {}
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            said = json.loads(line)
-            if "site" in said:
-                hosts = tuple(part["host"] for part in said["parts"])
-                foreseen = {key: said[key] for key in _FORESEEN}
-                loans[said["loan"]] = LoanRecord(said["site"], hosts, **foreseen)
-            else:
-                moved_mb = {(way["from"], way["to"]): way["mb"] for way in said["moved"]}
-                loans[said["loan"]] = replace(
-                    loans[said["loan"]],
-                    over_us=said["over_us"],
-                    outcome=said["outcome"],
-                    moved_mb=moved_mb,
-                    came=said.get("came"),
-                    serves_after_us=said.get("serves_after_us"),
-                )
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):
-                break  # cut off by a crash, before any server acted on it
-            raise UserError(f"{path}: line {number} is damaged ({error})") from error
+
+    def take(said: dict[str, Any]) -> None:
+        if "site" in said:
+            hosts = tuple(part["host"] for part in said["parts"])
+            foreseen = {key: said[key] for key in _FORESEEN}
+            loans[said["loan"]] = LoanRecord(said["site"], hosts, **foreseen)
+        else:
+            loans[said["loan"]] = replace(
+                loans[said["loan"]],
+                over_us=said["over_us"],
+                outcome=said["outcome"],
+                moved_mb={(way["from"], way["to"]): way["mb"] for way in said["moved"]},
+                came=said.get("came"),
+                serves_after_us=said.get("serves_after_us"),
+            )
+
+    read_lines(path, take)
     return tuple(loans.values())
 
 
@@ -130,14 +110,6 @@ def learnt(loans: Sequence[LoanRecord]) -> Promises:
         if loan.came is not None:
             promises.learn(loan.site, loan.promises, loan.came, loan.serves_after_us)
     return promises
-
-
-def _end_last_line(path: Path) -> None:
-    """Removes a line that a crash has cut off; nothing was done for it."""
-    if not path.is_file():
-        return
-    with path.open("r+b") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _made(made: Made) -> dict[str, Any]:

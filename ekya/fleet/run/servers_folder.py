@@ -33,6 +33,16 @@ class ServersFolder:
         return self.path / "loans.jsonl"
 
     @property
+    def stores(self) -> Path:
+        """Where the files of its stores are; missing without stores."""
+        return self.path / "stores.json"
+
+    @property
+    def updates(self) -> Path:
+        """Updates of stores when they are wanted, when they begin and when they end; as the loans."""
+        return self.path / "updates.jsonl"
+
+    @property
     def live(self) -> Path:
         """What a driver that is started again must know of a live run."""
         return self.path / "live.json"

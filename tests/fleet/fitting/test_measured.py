@@ -34,7 +34,6 @@ def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_ti
     worker = Training(NANO, STATE, 16)
     assert models.estimates.state_after(worker).gpu == 0.0
     assert models.estimates.update_s([worker], STATE) == [0.0]
-    assert models.unknown_updates == (NANO,)
     assert {row.function for row in models.rows} == {
         "EstComputeTime",
         "EstState cpu",
@@ -45,7 +44,6 @@ def test_a_gpu_that_is_not_there_is_not_in_use_and_an_unknown_update_takes_no_ti
 
 def test_what_trainings_have_shown_is_learned_beside_what_was_profiled() -> None:
     models = measured_models([*PROFILED, *LIVED], "a.parquet")
-    assert models.unknown_updates == ()
     assert models.points == {NANO: 40}
     (update_s,) = models.estimates.update_s([Training(NANO, STATE, 16)], STATE)
     shown = [point.update_s for point in LIVED]

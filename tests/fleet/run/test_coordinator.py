@@ -114,6 +114,23 @@ def test_who_finds_no_room_hears_why(town) -> None:
     assert (answer.loan.hosts, answer.why_not) == ((EAST,), {})
 
 
+def test_what_an_offer_would_get_is_said_and_nothing_is_made(town) -> None:
+    above, servers, records = town
+    would = above.would_get(0, offer())
+    assert (would.loan.hosts, would.why_not, records, servers[EAST].lent) == ((EAST,), {}, [], {})
+    made = above.ask(HOME, 0, [offer(StreamId("other"))]).loan
+    assert made.parts == would.loan.parts
+    servers[EAST].units = 0
+    assert above.would_get(0, offer()) == Answer(None, {CAM: "no other server has room"})
+    # It does not replace what is offered of the same stream.
+    above.ask(HOME, 0, [offer()])
+    servers[EAST].units = 5
+    above.would_get(0, offer(gain=0.2))
+    above.more_room(0)
+    ((_, granted),) = servers[HOME].heard
+    assert granted.offer.gain == 0.1
+
+
 def test_the_next_loan_is_foreseen_to_be_as_late_as_the_one_before_it_was(town) -> None:
     above, _, _ = town
     first = above.ask(HOME, 0, [offer()]).loan

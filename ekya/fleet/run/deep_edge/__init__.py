@@ -1,1 +1,1 @@
-"""Deep-Edge's manager on real machines."""
+"""Profiles of a machine's speeds under load (Deep-Edge §IV.B.1)."""

@@ -2,23 +2,20 @@
 
 A data point is measured on this machine: the state with the application and the stressors, the state with the
 training too, the training time per sample, and the application's time per frame meanwhile. The time of an
-update needs a parameter server and is measured in real trainings (``lived``); here it is 0, which means not
-measured. GPUs are not stressed: stress-ng cannot do that.
+update needs a parameter server; here it is 0, which means not measured. GPUs are not stressed: stress-ng
+cannot do that.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from ekya.core.configs import RetrainConfig
 from ekya.core.units import FULL_GPU_MILLI
-from ekya.fleet.policy.assignment import Assignment
 from ekya.fleet.policy.deep_edge.profile import INFERENCE, EdgeWork, ProfilePoint, Tried
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import Node, NodeState
+from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.states import watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
-from ekya.fleet.run.training.protocol import Progress
 from ekya.gpu.backends.backend import ShareBackend
 from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
 
@@ -107,39 +104,3 @@ def _point(
         app=INFERENCE,
         exec_s=served.p95_ms / 1000,
     )
-
-
-def lived(assignment: Assignment, nodes: Mapping[NodeName, Node], progress: Progress) -> list[ProfilePoint]:
-    """Returns the compute and update times that a training with a parameter server measured on its workers.
-
-    Returns none where a machine failed or the training was moved, since workers then did not do what was
-    assigned. In each point the state after the start and the application's time are 0: not measured.
-
-    Args:
-        assignment: of the training.
-        nodes: machines with the states for which it was solved.
-        progress: of the training.
-    """
-    parameter_server = None if assignment.parameter_server is None else nodes.get(assignment.parameter_server)
-    if parameter_server is None or progress.failures or progress.moves:
-        return []
-    points, batches = [], tuple(part.batch for part in assignment.parts)
-    for part in assignment.parts:
-        work = progress.work.get(part.node)
-        if work is not None and work.steps and part.node in nodes:
-            points.append(
-                ProfilePoint(
-                    nodes[part.node].kind,
-                    nodes[part.node].state,
-                    part.batch,
-                    batches,
-                    parameter_server.state,
-                    part.share_milli,
-                    compute_s=work.compute_s / work.crops,
-                    update_s=work.update_s / work.steps,
-                    after=NodeState(),
-                    app="",
-                    exec_s=0.0,
-                )
-            )
-    return points

@@ -7,6 +7,7 @@ from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
+from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import HostedProcesses
@@ -71,7 +72,9 @@ class AboveServer:
                 above.moved_since(site, stream, moved_mb)
 
         processes = HostedProcesses(site, self._neighbours)
-        awaited = TrainedElsewhere(site, self._neighbours, processes, remote, moved_since)
+        awaited = TrainedElsewhere(
+            site, self._neighbours, processes, guest_tasks(remote), remote.bring, moved_since
+        )
         if above is not None:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)

@@ -98,6 +98,10 @@ class LiveCoordinator:
         """Forwards to ``Coordinator``, as do the methods below."""
         return self._coordinator.ask(site, now_us, offers)
 
+    def would_get(self, now_us: int, offer: Offer) -> Answer:
+        """Returns the answer that an offer would get now."""
+        return self._coordinator.would_get(now_us, offer)
+
     def withdraw(self, site: SiteName, streams: Collection[StreamId]) -> None:
         """Closes offers of retrainings that begin at home."""
         self._coordinator.withdraw(site, streams)

@@ -8,14 +8,14 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ekya.config.fleet_reading import load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.coordination import LiveCoordinator
@@ -29,6 +29,9 @@ from ekya.fleet.run.sites.server import SiteServer
 from ekya.results.finalize import finish_run
 from ekya.results.storage.run_folder import RunFolder
 from ekya.system.files import write_text_atomic
+
+if TYPE_CHECKING:
+    from ekya.fleet.run.stores.updates import StoreUpdates
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,6 +105,7 @@ def start_servers(
     changes: Mapping[str, object],
     sites: FoundSites,
     doors: SiteServer,
+    updates: "StoreUpdates | None" = None,
 ) -> "LiveServers":
     """Lets all sites open their servers, and begins the run when they are ready.
 
@@ -113,6 +117,7 @@ def start_servers(
         changes: top-level keys to override in every fleet file.
         sites: where the servers are to run.
         doors: where sites reach the coordinator.
+        updates: of stored models; None without stores.
 
     Raises:
         UserError: a site is not reached, or found an error in its input. No server runs then.
@@ -135,12 +140,14 @@ def start_servers(
         runs = [told.result() for told in begun if told.exception() is None]
         wait([run.server.call("stop") for run in runs], _ANSWERS_S)
         raise
-    servers = LiveServers(folder, live, coordinator, sites, opened)
+    servers = LiveServers(folder, live, coordinator, sites, opened, updates)
     servers.begin(reached)
     return servers
 
 
-def resume_servers(folder: ServersFolder, sites: FoundSites, doors: SiteServer) -> "LiveServers":
+def resume_servers(
+    folder: ServersFolder, sites: FoundSites, doors: SiteServer, updates: "StoreUpdates | None" = None
+) -> "LiveServers":
     """Takes up a run whose driver has died: its servers went on meanwhile.
 
     Raises:
@@ -158,7 +165,8 @@ def resume_servers(folder: ServersFolder, sites: FoundSites, doors: SiteServer) 
     states = {site: _state_of(one.server) for site, one in opened.items()}
     there = {site: one.server for site, one in opened.items() if states[site].phase == "running"}
     coordinator = _coordinator(live, folder, there)
-    reached, servers = _offered(coordinator, doors), LiveServers(folder, live, coordinator, sites, opened)
+    reached = _offered(coordinator, doors)
+    servers = LiveServers(folder, live, coordinator, sites, opened, updates)
     if all(state.phase in ("opening", "ready") for state in states.values()):
         servers.begin(reached)
     else:
@@ -194,6 +202,7 @@ class LiveServers:
         coordinator: in this process; None: every server works alone.
         sites: where the servers are.
         opened: their runs.
+        updates: of stored models; None without stores.
     """
 
     def __init__(
@@ -203,7 +212,10 @@ class LiveServers:
         coordinator: Handle | None,
         sites: FoundSites,
         opened: Mapping[SiteName, Opened],
+        updates: "StoreUpdates | None" = None,
     ) -> None:
+        self._updates = updates
+        self._looked: Future[Any] | None = None
         self._folder, self._live, self._coordinator, self._sites = folder, live, coordinator, sites
         self._servers = {site: _Watched(one.server, one.machine) for site, one in opened.items()}
         self._began_s: float | None = None
@@ -234,6 +246,8 @@ class LiveServers:
     def go_on(self, coordinator: Handle | None, now_us: int) -> None:
         """Goes on watching at this time of the run."""
         self._began_s = time.monotonic() - now_us / US_PER_S
+        # The last driver's processes for stores may still be there.
+        wait(self._tell("other_died", STORES), _ANSWERS_S)
         self._meet(coordinator)
 
     def watch(
@@ -261,7 +275,9 @@ class LiveServers:
                 _LOG.warning("stopping; measuring what there is")
                 self._stopping = True
                 due = []
+                self._end_updates()
                 self._tell("stop")
+        self._end_updates()
         if self._coordinator is not None:
             wait([self._coordinator.call("ready")], _ANSWERS_S)  # All loans are on disk then.
             self._coordinator.end()
@@ -292,6 +308,14 @@ class LiveServers:
         """Tells all servers where the others are."""
         neighbours = {site: Neighbour(one.server, one.machine) for site, one in self._servers.items()}
         wait(self._tell("meet", neighbours, coordinator), _ANSWERS_S)
+        if self._updates is not None and self._coordinator is not None:
+            self._updates.meet(neighbours, self._coordinator)
+            self._tell_coordinator("join", STORES, self._updates.handle)
+
+    def _end_updates(self) -> None:
+        if self._updates is not None:
+            self._updates.close()
+            wait([self._looked] if self._looked is not None else [], _ANSWERS_S)
 
     def _tell(self, method: str, *arguments: object) -> "list[Future[Any]]":
         return [one.server.call(method, *arguments) for one in self._servers.values()]
@@ -307,6 +331,9 @@ class LiveServers:
         """Asks all servers for their state once, and handles those that have ended, gone or come back."""
         if self._ticked is None or self._ticked.done():
             self._ticked = self._tell_coordinator("tick", self._now_us())
+        if self._updates is not None and (self._looked is None or self._looked.done()):
+            states = {site: "away" if one.away else one.state.phase for site, one in self._servers.items()}
+            self._looked = self._updates.handle.call("look", self._now_us(), states)
         for one in self._servers.values():
             if one.asked is None:
                 one.asked = one.server.call("state")

@@ -1,4 +1,4 @@
-"""Retrainings of a server's streams that really run on other servers."""
+"""Retrainings that really run on servers which lend for them."""
 
 import logging
 import threading
@@ -13,17 +13,13 @@ from ekya.fleet.policy.loans import Loan, Way
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.calls import CallError
 from ekya.fleet.run.elsewhere import Came, Interrupted
-from ekya.fleet.run.guests import guest_task
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.training.crew import ProcessSource
-from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle
+from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle, TrainingTask
 from ekya.fleet.run.training.trainer import RayFleetTrainer
-from ekya.runtime.remote_retrainings import MaterialToFetch, RemoteCheckpoint, RemoteRetrainings
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
-
-FETCHED_WITHIN_S = 20.0
-"""Timeout for collecting crops and exemplars; later ones would be of no use."""
 
 MOVED_WITHIN_US = 30_000_000
 """Time in which a training that has lost all its nodes must be moved to others.
@@ -45,6 +41,13 @@ ENDS_WITHIN_S = 5.0
 
 _CROPS_UNIT = 10_000
 """Scale by which fractions of a loan become the whole numbers, in proportion, of an assignment."""
+
+Gather = Callable[[cmd.StartRetraining, NodeName], Callable[[], TrainingTask]]
+"""Begins to collect a retraining's inputs, at a home node; the result, in another thread, waits for them."""
+
+Bring = Callable[[cmd.StartRetraining, Sequence[float], Callable[[], RemoteCheckpoint], bool], None]
+"""Callback for the accuracies after each epoch whose weights are home, with what makes the best of these, and
+whether it is over."""
 
 MovedSince = Callable[[StreamId, Mapping[Way, float]], None]
 """Callback for traffic that a retraining caused after it was given up: stream, traffic over each link."""
@@ -79,10 +82,11 @@ class TrainedElsewhere:
     """An ``Awaited`` of the live world. Thread-safe.
 
     Args:
-        site: of the streams.
+        site: borrower.
         neighbours: this server and the others; changes as they come and go.
         processes: source of the trainings' processes.
-        exchange: provides the inputs of retrainings and receives their results.
+        gather: see ``Gather``.
+        bring: see ``Bring``.
         moved_since: called by separate threads.
     """
 
@@ -91,10 +95,12 @@ class TrainedElsewhere:
         site: SiteName,
         neighbours: Neighbours,
         processes: ProcessSource,
-        exchange: RemoteRetrainings,
+        gather: Gather,
+        bring: Bring,
         moved_since: MovedSince,
     ) -> None:
-        self._neighbours, self._exchange, self._moved_since = neighbours, exchange, moved_since
+        self._neighbours, self._gather, self._bring = neighbours, gather, bring
+        self._moved_since = moved_since
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
         home = FleetNode(self._home, site, neighbours.machine(site), FULL_GPU_MILLI)
@@ -108,8 +114,14 @@ class TrainedElsewhere:
         away = _Away(command, loan, told_us=loan.offer.now_us)
         with self._lock:
             self._away[command.stream] = away
-        material = self._exchange.material(command.stream)
-        threading.Thread(target=self._start, args=(away, material), name="gathering", daemon=True).start()
+        gathered = self._gather(command, self._home)
+        threading.Thread(target=self._start, args=(away, gathered), name="gathering", daemon=True).start()
+
+    def training(self, stream: StreamId) -> TrainingHandle | None:
+        """Returns the training of a stream's retraining; None while its inputs are collected."""
+        with self._lock:
+            away = self._away.get(stream)
+            return None if away is None else away.handle
 
     def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
         """Returns its progress up to the last epoch whose checkpoint is here."""
@@ -174,11 +186,9 @@ class TrainedElsewhere:
             thread.join(ENDS_WITHIN_S)
         self._trainer.close()
 
-    def _start(self, away: _Away, material: MaterialToFetch) -> None:
-        command = away.command
+    def _start(self, away: _Away, gathered: Callable[[], TrainingTask]) -> None:
         try:
-            job = JobName(f"{command.stream}, retraining {command.job}")
-            task = guest_task(job, command, material.fetch(FETCHED_WITHIN_S), self._home)
+            task = gathered()
             with self._lock:
                 if not away.over and not away.failed:
                     mode = away.loan.mode
@@ -188,13 +198,13 @@ class TrainedElsewhere:
             away.failed = str(error) or type(error).__name__
         except Exception as error:
             # Any error must be reported: the loop waits for this training, and hosts hold shares for it.
-            _LOG.exception("%s: its retraining elsewhere cannot begin", command.stream)
+            _LOG.exception("%s: its retraining elsewhere cannot begin", away.command.stream)
             away.failed = f"{type(error).__name__}: {error}"
 
     def _assignment(self, away: _Away) -> Assignment:
         """Returns the loan as an assignment to separate nodes, since a node has the loan's share."""
         command, loan = away.command, away.loan
-        names = {part.host: NodeName(f"{part.host}, for {command.stream}") for part in loan.parts}
+        names = {host: node_of(host, command.stream) for host in loan.hosts}
         for part in loan.parts:
             name = names[part.host]
             self._sites[name] = part.host
@@ -218,10 +228,12 @@ class TrainedElsewhere:
         if news or (over and epochs):
             away.epochs_home, away.told_us = epochs, now_us
             accuracies = [epoch.validation_accuracy for epoch in now.epochs[:epochs]]
-            self._exchange.bring(command, accuracies, lambda: _best(handle), over)
+            self._bring(command, accuracies, lambda: _best(handle), over)
         if over:
             reason = failed or now.reason or f"it ended after {epochs} epochs"
-            return self._ended(away, "" if epochs >= command.config.epochs else reason)
+            # Not every epoch leaves a checkpoint where an accuracy monitor has set fewer.
+            shortened = now.state == "done" and now.planned_epochs < command.config.epochs
+            return self._ended(away, "" if epochs >= command.config.epochs or shortened else reason)
         return Came(command, False, "", {}) if news else None
 
     def _is_over(self, away: _Away, handle: TrainingHandle, now: Progress, now_us: int) -> bool:
@@ -266,6 +278,11 @@ class TrainedElsewhere:
             if way[0] != way[1]:
                 moved[way] = moved.get(way, 0.0) + count / 1e6
         return moved
+
+
+def node_of(host: SiteName, stream: StreamId) -> NodeName:
+    """Returns the name of a host as a node of a stream's retraining, which has the loan's share."""
+    return NodeName(f"{host}, for {stream}")
 
 
 def _best(handle: TrainingHandle) -> RemoteCheckpoint:

@@ -1,10 +1,6 @@
 """Server of a site's objects, which other sites call over HTTP. It runs in a thread of the site's process."""
 
 import asyncio
-import hmac
-import logging
-import socket
-import threading
 from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,14 +14,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.sites.client import VERSION_HEADER, SiteHandle, wire_codec
 from ekya.fleet.run.sites.codec import BIG_BYTES, MOST_BYTES
-
-WRONG_TOKEN_S = 0.5
-"""Time after which a wrong token is refused, so that guessing is slow, seconds."""
-
-STOP_S = 1.0
-"""Time that calls get to end when the server is closed, and again once they are cancelled, seconds."""
-
-_LOG = logging.getLogger(__name__)
+from ekya.fleet.run.sites.http_thread import HttpThread, require_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +44,13 @@ class SiteServer:
     def __init__(self, address: str, port: int, token: str, known_as: str | None = None) -> None:
         self._token, self._codec = token, wire_codec(token)
         self._offered: dict[str, _Offered] = {}
-        listening = _listen(address, port)
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
+        app.router.add_post("/call/{name}/{method}", self._call)
+        app.router.add_post("/end/{name}", self._end)
+        self._http = HttpThread(app, address, port, "site")
         host = known_as or address
         host = f"[{host}]" if ":" in host else host
-        self.address = f"{host}:{listening.getsockname()[1]}"
-        self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
-        self._thread = threading.Thread(target=self._run, args=(listening,), name="site", daemon=True)
-        self._thread.start()
+        self.address = f"{host}:{self._http.port}"
 
     def offer(self, name: str, handle: Handle, methods: Collection[str]) -> SiteHandle:
         """Lets others call these methods of an object, and end it; returns it as others reach it."""
@@ -74,31 +63,11 @@ class SiteServer:
 
     def close(self) -> None:
         """Ends all calls. May be called twice."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(5 * STOP_S)
-
-    def _run(self, listening: socket.socket) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve(listening))
-
-    async def _serve(self, listening: socket.socket) -> None:
-        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
-        app.router.add_post("/call/{name}/{method}", self._call)
-        app.router.add_post("/end/{name}", self._end)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_S)
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
-        await self._stop.wait()
-        await runner.cleanup()
+        self._http.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(shown, f"Bearer {self._token}".encode()):
-            _LOG.warning("a call from %s with a wrong token", request.remote)
-            await asyncio.sleep(WRONG_TOKEN_S)
-            raise web.HTTPUnauthorized
+        await require_token(request, self._token)
         if request.headers.get(VERSION_HEADER) != __version__:
             return web.Response(status=409, headers={VERSION_HEADER: __version__})
         return await handler(request)
@@ -149,13 +118,3 @@ class SiteServer:
             raise web.HTTPNotFound
         await asyncio.to_thread(offered.handle.end)
         return web.Response()
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        return socket.create_server((address, port), family=family, backlog=128)
-    except OSError as error:
-        raise UserError(
-            f"{address}:{port} cannot be listened on ({error.strerror}); choose another address or port"
-        ) from error

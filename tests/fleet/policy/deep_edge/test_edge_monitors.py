@@ -1,13 +1,10 @@
-"""Deep-Edge's Accuracy Monitor and Resource Monitor."""
+"""Deep-Edge's Accuracy Monitor."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
-from ekya.fleet.policy.deep_edge.watching import Resources
-from ekya.fleet.policy.names import NodeName, SiteName
-from ekya.fleet.policy.places import Node, NodeState
 
 RULE = StopRule(least_gain=0.002)
 
@@ -47,16 +44,3 @@ def test_never_more_than_planned_and_never_fewer_than_done(accuracies, planned, 
     found = outlook(accuracies, planned, RULE, crops)
     assert min(done, planned) <= found.epochs <= planned
     assert 0 <= found.accuracy <= 1
-
-
-def node(name, cpu=0.0):
-    return Node(NodeName(name), SiteName("here"), "nano", state=NodeState(cpu=cpu))
-
-
-def test_a_node_that_is_silent_is_not_there() -> None:
-    resources = (
-        Resources(silent_us=100).hears(node("a"), 0).hears(node("b", 0.3), 60).hears(node("b", 0.5), 90)
-    )
-    assert resources.active(90) == {"a": node("a"), "b": node("b", 0.5)}
-    assert resources.active(150) == {"b": node("b", 0.5)}
-    assert resources.active(500) == {}

@@ -116,8 +116,12 @@ class Exchange:
     def __init__(self):
         self.gathered, self.brought = Material(), []
 
-    def material(self, stream):
-        return self.gathered
+    def gather(self, command, home):
+        def gathered():
+            assert self.gathered.fetch(PATIENCE_S) == b"material"
+            return TrainingTask(JobName("cam"), command.config, b"", (), {}, None, home)
+
+        return gathered
 
     def bring(self, command, accuracies, best, over):
         made = best()
@@ -134,7 +138,8 @@ class Town:
             HOME,
             neighbours,
             None,
-            self.exchange,
+            self.exchange.gather,
+            self.exchange.bring,
             lambda *told: self.moved_since.append(told),
         )
 
@@ -160,12 +165,7 @@ def soon(told):
 
 @pytest.fixture
 def town(monkeypatch):
-    def task_of(job, command, material, home):
-        assert material == b"material"
-        return TrainingTask(JobName(job), command.config, b"", (), {}, None, home)
-
     monkeypatch.setattr(trained_elsewhere, "RayFleetTrainer", Trainer)
-    monkeypatch.setattr(trained_elsewhere, "guest_task", task_of)
     return Town()
 
 

@@ -8,7 +8,7 @@ from by_hand import ByHand
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
-from ekya.fleet.policy.names import SiteName
+from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.live import live_servers
 from ekya.fleet.run.live.live_servers import LiveRun, LiveServers, collect_folder
 from ekya.fleet.run.live.orders import Opened, RunState
@@ -119,15 +119,31 @@ def quick(monkeypatch):
     monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
 
 
+class Updates:
+    """Updates of stores, as the driver knows them."""
+
+    def __init__(self):
+        self.handle, self.looks, self.heard = ByHand(self), [], []
+
+    def meet(self, neighbours, coordinator):
+        self.heard.append(("meet", sorted(neighbours), coordinator))
+
+    def look(self, now_us, sites):
+        self.looks.append((now_us, sites))
+
+    def close(self):
+        self.heard.append("close")
+
+
 class Town:
-    def __init__(self, folder, north, south):
+    def __init__(self, folder, north, south, updates=None):
         self.servers = {NORTH: north, SOUTH: south}
         self.handles = {site: ByHand(server) for site, server in self.servers.items()}
         self.coordinator, self.sites = Coordinator(), Sites()
         self.reached = ByHand(self.coordinator, 1)
         opened = {site: Opened(handle, f"machine of {site}") for site, handle in self.handles.items()}
         live = LiveRun("abc", "net", 0, Links(), {NORTH: "n:1", SOUTH: "s:1"})
-        self.live = LiveServers(ServersFolder(folder), live, self.reached, self.sites, opened)
+        self.live = LiveServers(ServersFolder(folder), live, self.reached, self.sites, opened, updates)
 
     def run(self, failures=(), progress=lambda site, now_us, ends_us: None):
         self.live.begin(COORDINATOR)
@@ -143,7 +159,7 @@ class Town:
 
 @pytest.fixture
 def town(tmp_path):
-    return lambda north, south: Town(tmp_path, north, south)
+    return lambda north, south, updates=None: Town(tmp_path, north, south, updates)
 
 
 def after(seconds, act):
@@ -348,6 +364,61 @@ def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town
     silent.reached.silent = True
     silent.run()
     assert silent.reached.called.count("tick") == 1
+
+
+def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
+    updates = Updates()
+    north, south = Server(), Server()
+    both = town(north, south, updates)
+    after(0.1, both.handles[SOUTH].die)
+    after(1.0, north.over.set)
+    both.run()
+    assert updates.heard[0] == ("meet", [NORTH, SOUTH], both.reached)
+    assert both.heard(3)[0] == ("join", STORES)
+    states = [sites for _, sites in updates.looks]
+    assert {NORTH: "running", SOUTH: "running"} in states
+    assert {NORTH: "running", SOUTH: "away"} in states
+    assert updates.looks == sorted(updates.looks, key=lambda look: look[0])
+    assert updates.heard[-1] == "close"
+
+
+def test_a_look_that_takes_long_is_not_repeated_meanwhile(town) -> None:
+    updates = Updates()
+    updates.handle.silent = True
+    north, south = Server(), Server()
+    both = town(north, south, updates)
+    after(0.2, north.over.set)
+    after(0.2, south.over.set)
+    both.run()
+    assert updates.handle.called.count("look") == 1
+
+
+def test_ctrl_c_gives_updates_up_before_servers_stop(town) -> None:
+    def progress(site, now_us, ends_us):
+        if not came:
+            came.append(site)
+            raise KeyboardInterrupt
+
+    came, updates = [], Updates()
+    north, south = Server(), Server()
+    stop = north.stop
+    north.stop = lambda: updates.heard.append("stop") or stop()
+    town(north, south, updates).run((), progress)
+    assert updates.heard[1:3] == ["close", "stop"]
+
+
+def test_a_new_driver_ends_the_processes_that_the_last_one_has_used_for_stores(town) -> None:
+    updates = Updates()
+    north, south = Server(), Server()
+    both = town(north, south, updates)
+    both.live.go_on(COORDINATOR, 5_000_000)
+    assert north.died == south.died == [STORES]
+    assert both.heard(1) == [("join", STORES)]
+    for server in (north, south):
+        server.lead_us = 0
+        server.over.set()
+    both.live.watch((), lambda site, now_us, ends_us: None)
+    assert updates.looks[0][0] >= 5_000_000
 
 
 def test_what_a_new_driver_must_know_is_kept(tmp_path) -> None:

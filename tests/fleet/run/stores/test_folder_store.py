@@ -3,26 +3,27 @@
 import os
 import shutil
 from dataclasses import replace
+from hashlib import sha256
 
 import cv2
 import numpy as np
 import pytest
 import torch
 
+from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
-from ekya.fleet.policy.assignment import Assignment, Part
-from ekya.fleet.policy.names import JobName, NodeName, SiteName
-from ekya.fleet.run.deep_edge import folder_store
-from ekya.fleet.run.deep_edge.folder_store import read_stores
-from ekya.fleet.run.deep_edge.store import Trigger
-from ekya.fleet.run.training.protocol import Trained
+from ekya.fleet.fitting.points_file import write_points
+from ekya.fleet.papers.deep_edge.devices import NANO
+from ekya.fleet.papers.deep_edge.workload import profile_points
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
+from ekya.fleet.policy.names import STORES, JobName, NodeName
+from ekya.fleet.run.stores import folder_store
+from ekya.fleet.run.stores.folder_store import read_stores
 from ekya.models.edge.checkpoints import from_bytes, save_model, to_bytes
 from ekya.models.edge.model import build_edge_model
 
-EAST, WEST = NodeName("east"), NodeName("west")
-SPREAD = Assignment(
-    JobName("cam"), (Part(EAST, chunks=8), Part(WEST, chunks=8)), "as it is", WEST, mode="asynchronous"
-)
+HOME = NodeName("stores, at home")
+CONFIG = RetrainConfig(20, 16, 0, 1, 1.0)
 
 
 def pictures(root, **counts):
@@ -36,6 +37,10 @@ def pictures(root, **counts):
 def described(folder, text):
     (folder / "stores.yaml").write_text(f"stores: {{cam: {{{text}}}}}")
     return folder / "stores.yaml"
+
+
+def task(store):
+    return store.task(JobName("cam"), CONFIG, HOME)
 
 
 def same(weights, model):
@@ -53,41 +58,94 @@ def folder(tmp_path):
 BOTH = "samples: {east: east, west: west}, out: cam.safetensors, model: mobilenet_v3_small, side: 16"
 
 
-def test_pictures_train_where_they_lie_and_a_fifth_of_each_class_validates(folder) -> None:
+def test_a_fifth_of_each_class_validates_and_the_rest_trains(folder) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     assert store.classes == ("bus", "car")
-    job = store.job()
-    assert job.chunks == {SiteName("east"): 12, SiteName("west"): 4}
-    task = store.task(SPREAD)
-    assert {node: len(crops) for node, crops in task.training.items()} == {EAST: 12, WEST: 4}
-    assert len(task.validation) == 4
-    assert task.validation.side == 16
-    tracks = [crops.tracks for crops in (*task.training.values(), task.validation)]
+    made = task(store)
+    assert {node: len(crops) for node, crops in made.training.items()} == {HOME: 16}
+    assert (made.home, made.config, len(made.validation), made.validation.side) == (HOME, CONFIG, 4, 16)
+    tracks = [crops.tracks for crops in (*made.training.values(), made.validation)]
     assert len(np.unique(np.concatenate(tracks))) == 20
-    assert (task.home, task.mode) == (WEST, "asynchronous")
-    assert store.task(replace(SPREAD, mode="synchronous")).mode == "synchronous"
-    assert set(task.validation.classes.tolist()) == {0, 1}
+    assert set(made.validation.classes.tolist()) == {0, 1}
+
+
+def offer(store, weight=1.0, epochs=20):
+    return store.offer(epochs, weight, 3, 9)
+
+
+def test_an_offer_is_sized_by_the_pictures(folder, monkeypatch) -> None:
+    store = read_stores(described(folder, BOTH + ", batch_size: 8"))["cam"]
+    monkeypatch.setattr(type(store), "accuracy", lambda self, newest: 0.5 if newest == 100 else 1.0)
+    made = offer(store, 2.0, 6)
+    assert (made.site, made.stream, made.now_us, made.until_us) == (STORES, "cam", 3, 9)
+    assert (made.config, made.epochs, made.crops) == (replace(CONFIG, epochs=6, batch_size=8), 6, 16)
+    crop_mb = (16 * 16 * 3 + 24) / 1e6
+    assert (made.crops_mb, made.validation_mb) == pytest.approx((16 * crop_mb, 4 * crop_mb))
+    assert made.back_mb == 2 * made.trained_mb
+    assert 0 < made.trained_mb < made.model_mb
+    assert (made.gain, made.per_accuracy, made.at_home) == (pytest.approx(0.5), 2.0, 0.0)
+    assert made.gpu_s == pytest.approx(16 * 6 * store.crop_gpu_s)
+
+
+def test_the_first_update_is_estimated_by_the_card_and_later_ones_by_former_ones(folder, monkeypatch) -> None:
+    store = read_stores(described(folder, BOTH))["cam"]
+    assert 1e-5 < store.crop_gpu_s < 1
+    store.learn(0.02, 0.1)
+    store.learn(0.04, 0.3)
+    for again in (store, read_stores(folder / "stores.yaml")["cam"]):
+        assert (offer(again).gpu_s, offer(again).gain) == pytest.approx((0.03 * 16 * 20, 0.2))
+    for _ in range(10):
+        store.learn(0.05, -1.0)
+    assert (offer(store).gpu_s, offer(store).gain) == pytest.approx((0.05 * 16 * 20, 0.001))
+    triggered = read_stores(described(folder, TRIGGERED.replace("cam.saf", "other.saf")))["cam"]
+    monkeypatch.setattr(type(store), "accuracy", lambda self, newest: 0.8 if newest == 5 else 1.0)
+    assert offer(triggered).gain == pytest.approx(0.1)
+
+
+def test_the_first_update_is_estimated_by_a_profile_at_the_nearest_batch(folder) -> None:
+    points = [
+        replace(point, batch=batch, share_milli=share, compute_s=compute_s)
+        for point, batch, share, compute_s in zip(
+            profile_points(NANO, 4), (8, 8, 32, 2), (1000, 500, 1000, 1000), (0.1, 0.4, 9, 9), strict=True
+        )
+    ]
+    tried = Tried(EdgeWork(NANO, "mobilenet_v3_small", 16, 1), 0.0, 0.0, 8, 1000)
+    write_points(folder / "points.parquet", points, [tried])
+    described(folder, BOTH + ", batch_size: 10")
+    assert read_stores(folder / "stores.yaml", folder / "points.parquet")["cam"].crop_gpu_s == pytest.approx(
+        0.15
+    )
+    write_points(folder / "points.parquet", points, [replace(tried, work=replace(tried.work, side=32))])
+    with pytest.raises(UserError, match=r"stores.cam trains 1 blocks .* on 16 pixels.* with 1 of .* on 32;"):
+        read_stores(folder / "stores.yaml", folder / "points.parquet")
+    write_points(folder / "points.parquet", [])
+    with pytest.raises(UserError, match="holds no points"):
+        read_stores(folder / "stores.yaml", folder / "points.parquet")
 
 
 def test_the_next_update_begins_with_the_weights_of_the_last_one(folder) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     trained = build_edge_model(("bus", "car"), 0, 77, "mobilenet_v3_small")
-    assert same(store.task(SPREAD).start, store.model)
-    store.update(Trained(to_bytes(trained), 0.9, 1))
-    again = read_stores(folder / "stores.yaml")["cam"].task(SPREAD)
+    assert same(task(store).start, store.model)
+    weights = to_bytes(trained)
+    assert not store.has(sha256(weights).hexdigest())
+    store.update(weights, 0.9)
+    assert store.has(sha256(weights).hexdigest())
+    assert not store.has(sha256(to_bytes(store.model)).hexdigest())
+    again = task(read_stores(folder / "stores.yaml")["cam"])
     assert same(again.start, trained)
     assert not same(again.start, store.model)
 
 
-def test_without_a_node_pictures_lie_with_the_parameter_server(folder) -> None:
+def test_one_folder_needs_no_name(folder) -> None:
     store = read_stores(described(folder, BOTH.replace("{east: east, west: west}", "east")))["cam"]
-    assert list(store.task(SPREAD).training) == [WEST]
+    assert len(task(store).training[HOME]) == 12
 
 
 def test_a_damaged_picture_is_left_out_and_said(folder, caplog) -> None:
     store = read_stores(described(folder, BOTH))["cam"]
     (folder / "west" / "car" / "000.png").write_bytes(b"no picture")
-    assert len(store.task(SPREAD).training[WEST]) == 3
+    assert len(task(store).training[HOME]) == 15
     assert "cam: 1 pictures cannot be read and are left out, as " in caplog.text
     assert "000.png" in caplog.text
 
@@ -128,7 +186,9 @@ def test_folders_that_are_emptied_have_no_update(folder) -> None:
         for name in ("car", "bus"):
             shutil.rmtree(folder / root / name, ignore_errors=True)
     with pytest.raises(UserError, match="cam: no pictures of bus, car in its folders"):
-        store.job()
+        offer(store)
+    with pytest.raises(UserError, match="cam: its 0 pictures are too few to train and to validate"):
+        task(store)
 
 
 TRIGGERED = BOTH + ", trigger: {new_samples: 5, accuracy: 0.8}"
@@ -138,13 +198,10 @@ def comes(folder, number, shade=7):
     cv2.imwrite(str(folder / "west" / "car" / f"{number:03d}.png"), np.full((20, 30, 3), shade, np.uint8))
 
 
-def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_manager(folder) -> None:
+def test_new_pictures_are_those_since_the_last_update_began_also_for_the_next_run(folder) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
-    assert store.trigger == Trigger(5, 0.8)
     assert store.new_samples() == 20
-    store.task(SPREAD)
-    assert store.new_samples() == 20
-    store.began()
+    task(store)
     assert store.new_samples() == 0
     comes(folder, 100)
     (folder / "west" / "car" / "notes.txt").write_text("no picture")
@@ -164,17 +221,8 @@ def test_what_comes_while_pictures_are_read_is_new_afterwards(folder, monkeypatc
         return whole(path)
 
     monkeypatch.setattr(folder_store, "read_picture", reads)
-    store.task(SPREAD)
-    store.began()
+    task(store)
     assert store.new_samples() == 1
-
-
-def test_a_store_without_a_trigger_keeps_no_record(folder) -> None:
-    store = read_stores(described(folder, BOTH))["cam"]
-    store.task(SPREAD)
-    store.began()
-    assert store.trigger is None
-    assert not list(folder.glob("*.began.json"))
 
 
 def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
@@ -183,7 +231,7 @@ def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
     with torch.no_grad():
         says_car.head.weight.zero_()
         says_car.head.bias.copy_(torch.tensor([1.0, 0.0]))
-    store.update(Trained(to_bytes(says_car), 0.9, 1))
+    store.update(to_bytes(says_car), 0.9)
     for at, place in enumerate(("east/bus/000", "east/bus/001", "west/car/000", "west/car/001")):
         later_ns = 2_000_000_000_000_000_000 + at
         os.utime(folder / f"{place}.png", ns=(later_ns, later_ns))
@@ -196,16 +244,27 @@ def test_the_model_is_judged_by_the_newest_pictures_only(folder) -> None:
 
 
 def test_a_record_that_is_something_else_is_refused_with_a_remedy(folder) -> None:
-    for words in ("nothing", "[1]", '[["at", "a", "b", "c"]]', "{}x"):
-        (folder / "cam.safetensors.began.json").write_text(words)
-        with pytest.raises(UserError, match=r"cam.safetensors.began.json: it does not say .*; remove it"):
-            read_stores(described(folder, TRIGGERED))
+    whole = '{"began": [[1, "a", "b", "c"]], "updates": [[1, 2]]}'
+    for words in (
+        "nothing",
+        "[1]",
+        whole.replace("[1, ", '["at", '),
+        whole.replace(', "c"', ""),
+        whole + "x",
+    ):
+        (folder / "cam.safetensors.updates.json").write_text(words)
+        with pytest.raises(UserError, match=r"cam.safetensors.updates.json: it does not say .*; remove it"):
+            read_stores(described(folder, BOTH))
+    (folder / "cam.safetensors.updates.json").write_text(whole)
+    assert read_stores(folder / "stores.yaml")["cam"].memory.gain == 2
 
 
 def test_a_record_that_cannot_be_kept_does_not_stop_an_update(folder, caplog) -> None:
     store = read_stores(described(folder, TRIGGERED))["cam"]
-    store.task(SPREAD)
-    (folder / "cam.safetensors.began.json").mkdir()
-    store.began()
+    (folder / "cam.safetensors.updates.json").mkdir()
+    task(store)
+    store.learn(1.0, 0.1)
     assert store.new_samples() == 0
-    assert "cam: its update is under way, which the next manager will not know" in caplog.text
+    assert offer(store).gpu_s == pytest.approx(16 * 20)
+    assert "cam: a later process will count its pictures as new" in caplog.text
+    assert "cam: what an update took is not kept" in caplog.text

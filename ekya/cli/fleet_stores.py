@@ -1,0 +1,100 @@
+"""Stores of ``ekya fleet run``: their files, and the updates that a run makes of them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ekya.cli.output import Output
+from ekya.core.errors import UserError
+from ekya.system.files import write_text_atomic
+
+if TYPE_CHECKING:
+    from ekya.core.units import StreamId
+    from ekya.fleet.run.servers_folder import ServersFolder
+    from ekya.fleet.run.stores.folder_store import FolderStore
+    from ekya.fleet.run.stores.updates import StoreUpdates
+
+
+@dataclass(frozen=True, slots=True)
+class RestOptions:
+    """Where updates are ordered over REST.
+
+    Attributes:
+        host, port: to listen at.
+        token_file: of the fleet; others than this machine need its token.
+    """
+
+    host: str
+    port: int
+    token_file: Path | None
+
+
+@contextmanager
+def opened_updates(
+    stores: "dict[StreamId, FolderStore]", folder: "ServersFolder", rest: RestOptions, output: Output
+) -> "Iterator[StoreUpdates | None]":
+    """Opens the updates of a run's stores and their REST endpoints; None without stores."""
+    if not stores:
+        yield None
+        return
+    from ekya.fleet.run.sites.http_thread import HttpThread
+    from ekya.fleet.run.sites.token import fleet_token
+    from ekya.fleet.run.stores.rest import application
+    from ekya.fleet.run.stores.update_book import UpdateBook
+    from ekya.fleet.run.stores.updates import StoreUpdates
+
+    book = UpdateBook(stores, folder.updates)
+    updates = StoreUpdates(book)
+    token = None if _is_loopback(rest.host) else fleet_token(rest.token_file)
+    with (
+        closing(updates),
+        closing(HttpThread(application(book, updates, token), rest.host, rest.port, "rest")) as served,
+    ):
+        output.say(f"Updates of {', '.join(stores)} are ordered at http://{rest.host}:{served.port}")
+        yield updates
+
+
+def stores_of(stores: Path | None, points: Path | None) -> "dict[StreamId, FolderStore]":
+    """Returns the stores of a file; none without one."""
+    if stores is None:
+        if points is not None:
+            raise UserError("--points: it is for updates of stores; add --stores FILE, or leave it out")
+        return {}
+    from ekya.fleet.run.stores.folder_store import read_stores
+
+    return read_stores(stores, points)
+
+
+def keep_files(folder: "ServersFolder", stores: Path | None, points: Path | None) -> None:
+    """Notes the files of a run's stores, for a driver that is started again."""
+    if stores is not None:
+        files = {
+            "stores": str(stores.absolute()),
+            "points": None if points is None else str(points.absolute()),
+        }
+        write_text_atomic(folder.stores, json.dumps(files) + "\n")
+
+
+def kept_stores(folder: "ServersFolder") -> "dict[StreamId, FolderStore]":
+    """Returns the stores of a run that was begun before."""
+    if not folder.stores.is_file():
+        return {}
+    try:
+        files = json.loads(folder.stores.read_text(encoding="utf-8"))
+        stores, points = Path(files["stores"]), files["points"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder.stores}: it names no stores ({error}); remove it to go on without"
+        ) from error
+    return stores_of(stores, None if points is None else Path(points))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

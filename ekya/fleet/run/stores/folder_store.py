@@ -1,0 +1,361 @@
+"""Data store of labelled pictures in folders, described by a YAML file of stores."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ekya.config.errors import describe
+from ekya.config.files import read_mapping
+from ekya.core.configs import RetrainConfig
+from ekya.core.errors import UserError
+from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.fleet.fitting.points_file import read_points, read_tried
+from ekya.fleet.policy.names import STORES, JobName, NodeName
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.link_sizes import sizes_with
+from ekya.fleet.run.stores.memory import Picture, StoreMemory, pictures
+from ekya.fleet.run.training.protocol import TrainingTask
+from ekya.models.edge.architectures import EDGE_MODELS
+from ekya.models.edge.checkpoints import load_model, to_bytes
+from ekya.models.edge.cuts import DEFAULT_ARCHITECTURE
+from ekya.models.edge.model import EdgeModel, build_edge_model
+from ekya.models.edge.predictor import accuracy
+from ekya.models.training.labelled import (
+    VALIDATION_FRACTION,
+    LabelledCrops,
+    concatenate,
+    split_by_track_and_time,
+)
+from ekya.models.training.optimizer import recipe_of
+from ekya.pipeline.costs import load_card
+from ekya.streams.datasets.image_folder import class_folders, picture_names
+from ekya.streams.ingest.crops import crop_objects
+from ekya.streams.ingest.pictures import UnreadableError, read_picture
+from ekya.system.files import write_bytes_atomic
+
+_LOG = logging.getLogger(__name__)
+
+_JUDGED = 100
+"""Number of the newest pictures on which a model without a trigger is measured."""
+
+_LEAST_GAIN = 0.001
+"""Least gain that is expected, so that updates which have brought nothing do not end all later ones."""
+
+_EXAMPLE = "stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
+
+
+class TriggerSpec(BaseModel):
+    """Condition under which a store triggers an update.
+
+    Attributes:
+        new_samples: pictures added since the last update began.
+        accuracy: the update starts only if the model's accuracy on the newest ``new_samples`` is below this;
+            where left out, at any accuracy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    new_samples: int = Field(ge=1)
+    accuracy: float | None = Field(default=None, gt=0, le=1)
+
+
+class StoreSpec(BaseModel):
+    """Description of a store.
+
+    Attributes:
+        samples: a folder with a subfolder of pictures per class; or several such folders, by name.
+        out: file of the weights; the next update begins with them.
+        start: model of the first update; fresh weights of ``model`` where left out.
+        model: architecture.
+        classes: of the model; where left out those of ``start``, or all that have a folder.
+        side: of a crop, in pixels.
+        trainable_blocks: of the model, counted from its end.
+        epochs: upper bound.
+        batch_size: of a step.
+        trigger: condition of automatic updates; where left out, updates run only on request.
+        due_s: seconds until an update is due, from the moment in which it is wanted.
+        weight: of its accuracy, beside that of a stream of average weight.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    samples: Path | dict[str, Path]
+    out: Path
+    start: Path | None = None
+    model: str = DEFAULT_ARCHITECTURE
+    classes: tuple[str, ...] = ()
+    side: int = Field(default=32, ge=8, le=512)
+    trainable_blocks: int = Field(default=1, ge=0, le=64)
+    epochs: int = Field(default=20, ge=1)
+    batch_size: int = Field(default=16, ge=2)
+    trigger: TriggerSpec | None = None
+    due_s: float = Field(default=3600.0, gt=0)
+    weight: float = Field(default=1.0, gt=0)
+
+
+class StoresFile(BaseModel):
+    """Schema of the file of stores.
+
+    Attributes:
+        stores: by name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stores: dict[str, StoreSpec] = Field(min_length=1)
+
+
+def read_stores(path: Path, points: Path | None = None) -> dict[StreamId, "FolderStore"]:
+    """Reads a file of stores and returns the stores by name. Relative paths start at the file's folder.
+
+    Args:
+        path: of the file.
+        points: data points of ``ekya fleet profile``, by which a first update is estimated; None: by the
+            shipped cost card.
+
+    Raises:
+        UserError: a file is missing or invalid, or names something that does not exist.
+    """
+    raw = read_mapping(path)
+    try:
+        described = StoresFile.model_validate(raw)
+    except ValidationError as error:
+        words = describe(error, raw, StoresFile)
+        raise UserError(f"{path}: {words}; a file of stores looks like {_EXAMPLE}") from None
+    return {
+        StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec, points)
+        for name, spec in described.stores.items()
+    }
+
+
+def _opened(where: str, folder: Path, name: StreamId, spec: StoreSpec, points: Path | None) -> "FolderStore":
+    samples = spec.samples if isinstance(spec.samples, dict) else {"": spec.samples}
+    roots = {part: folder / root.expanduser() for part, root in samples.items()}
+    for part, root in roots.items():
+        if not root.is_dir():
+            key = f"samples.{part}" if part else "samples"
+            raise UserError(f"{where}.{key}: there is no folder {root}; correct the path")
+    out = folder / spec.out.expanduser()
+    if not out.parent.is_dir():
+        raise UserError(f"{where}.out: there is no folder {out.parent}; make it, or name another file")
+    if spec.model not in EDGE_MODELS:
+        raise UserError(f"{where}.model: there is no {spec.model}; use one of {', '.join(EDGE_MODELS)}")
+    start = None if spec.start is None else folder / spec.start.expanduser()
+    model = _first_model(where, spec, start, roots)
+    if points is None:
+        config = RetrainConfig(spec.epochs, spec.batch_size, model.head_width, spec.trainable_blocks, 1.0)
+        (cost,) = load_card().of(model.architecture).family_costs([config], spec.side)
+        crop_gpu_s = cost.epoch_gpu_s + cost.prepare_gpu_s / spec.epochs
+    else:
+        crop_gpu_s = _profiled_gpu_s(where, spec, model.architecture, points)
+    memory = StoreMemory(out.with_name(f"{out.name}.updates.json"))
+    return FolderStore(name, spec, roots, out, model, crop_gpu_s, memory)
+
+
+def _profiled_gpu_s(where: str, spec: StoreSpec, architecture: str, points: Path) -> float:
+    """Returns the GPU-seconds of a sample, at the profiled batch size nearest to the store's."""
+    own = (architecture, spec.side, spec.trainable_blocks)
+    works = [one.work for one in read_tried(points)]
+    for others in {(work.architecture, work.side, work.trainable_blocks) for work in works} - {own}:
+        raise UserError(
+            f"{where} trains {own[2]} blocks of a {own[0]} on {own[1]} pixels, but {points} was measured "
+            f"with {others[2]} of a {others[0]} on {others[1]}; profile with what you train"
+        )
+    found = read_points(points)
+    if not found:
+        raise UserError(f"{points} holds no points; profile a machine with ekya fleet profile")
+    nearest = min(abs(point.batch - spec.batch_size) for point in found)
+    return median(
+        point.compute_s * point.share_milli / FULL_GPU_MILLI
+        for point in found
+        if abs(point.batch - spec.batch_size) == nearest
+    )
+
+
+def _first_model(where: str, spec: StoreSpec, start: Path | None, roots: Mapping[str, Path]) -> EdgeModel:
+    if start is not None:
+        model = load_model(start)
+        if "model" in spec.model_fields_set and spec.model != model.architecture:
+            raise UserError(f"{where}.model: {start} is a {model.architecture}; leave the key out")
+        return model
+    classes = spec.classes or tuple(sorted({name for root in roots.values() for name in class_folders(root)}))
+    if len(classes) < 2:
+        raise UserError(f"{where}.samples: there are no folders of two classes or more; name them as classes")
+    return build_edge_model(classes, 0, 0, spec.model)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FolderStore:
+    """Folders of pictures, and the model that learns from them. Not thread-safe, but for ``task``.
+
+    Attributes:
+        name: of its updates.
+        spec: description of the store.
+        roots: folders by name.
+        out: file of the weights.
+        model: of the first update.
+        crop_gpu_s: GPU-seconds of a picture in an epoch of the first update.
+        memory: of former updates.
+    """
+
+    name: StreamId
+    spec: StoreSpec
+    roots: Mapping[str, Path]
+    out: Path
+    model: EdgeModel
+    crop_gpu_s: float
+    memory: StoreMemory
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names of the model."""
+        return self.spec.classes or self.model.classes
+
+    def new_samples(self) -> int:
+        """Returns the number of pictures since the last update began; all where none has.
+
+        Raises:
+            UserError: a folder cannot be read.
+        """
+        return len(self._new())
+
+    def accuracy(self, newest: int) -> float:
+        """Returns the accuracy of the last update's weights on this number of the newest pictures.
+
+        Raises:
+            UserError: none of these can be read, or the weights are damaged.
+        """
+        model = self._serving()
+        seen = (self._new() or sorted(pictures(self.roots, self.classes)))[-newest:]
+        crops = self._crops([(self.roots[one.part], one.label, one.file) for one in seen], model.classes, 0)
+        if not len(crops):
+            raise UserError(
+                f"{self.name}: none of its newest {newest} pictures can be read; replace damaged ones"
+            )
+        return accuracy(model, crops)
+
+    def offer(self, epochs: int, weight: float, now_us: int, until_us: int) -> Offer:
+        """Returns an update with the pictures in the folders now, of which about a fifth validates.
+
+        Its gain is that of former updates on average; of the first one, half of what the model's accuracy on
+        the newest pictures lacks.
+
+        Raises:
+            UserError: there are no pictures, or none can be read.
+        """
+        spec = self.spec
+        count = sum(len(picture_names(root, self.classes)) for root in self.roots.values())
+        if not count:
+            raise UserError(f"{self.name}: no pictures of {', '.join(self.classes)} in its folders; add some")
+        crops, gain = max(1, round((1 - VALIDATION_FRACTION) * count)), self.memory.gain
+        if gain is None:
+            gain = (1.0 - self.accuracy(_JUDGED if spec.trigger is None else spec.trigger.new_samples)) / 2
+        config = RetrainConfig(epochs, spec.batch_size, self.model.head_width, spec.trainable_blocks, 1.0)
+        sizes = sizes_with(self.model, spec.side, len(self.classes))
+        return Offer(
+            site=STORES,
+            stream=self.name,
+            config=config,
+            epochs=epochs,
+            gpu_s=(self.memory.crop_gpu_s or self.crop_gpu_s) * crops * epochs,
+            gain=weight * max(gain, _LEAST_GAIN),
+            at_home=0.0,
+            now_us=now_us,
+            until_us=until_us,
+            crops=crops,
+            crops_mb=crops * sizes.crop_mb,
+            model_mb=sizes.model_mb,
+            trained_mb=sizes.trained_mb(config),
+            back_mb=2.0 * sizes.trained_mb(config),
+            validation_mb=(count - crops) * sizes.crop_mb,
+            per_accuracy=weight,
+        )
+
+    def task(self, job: JobName, config: RetrainConfig, home: NodeName) -> TrainingTask:
+        """Reads the pictures into a task that starts from the last update's weights, or from the first model.
+
+        From then on they are no longer new.
+
+        Raises:
+            UserError: too few of them can be read, or the last weights are damaged.
+        """
+        model, there = self._serving(), pictures(self.roots, self.classes)
+        training, validation, tracks = [], [], 0
+        for root in self.roots.values():
+            files = [(root, label, file) for file, label in picture_names(root, self.classes)]
+            crops = self._crops(files, self.classes, tracks)
+            tracks += len(crops)
+            own, held = split_by_track_and_time(crops)
+            training.append(own)
+            validation.append(held)
+        learnt, held_out = concatenate(training), concatenate(validation)
+        if not len(held_out) or not len(learnt):
+            raise UserError(
+                f"{self.name}: its {tracks} pictures are too few to train and to validate; add some"
+            )
+        try:
+            self.memory.begins(there)
+        except UserError as error:
+            _LOG.warning("%s: a later process will count its pictures as new: %s", self.name, error)
+        recipe = recipe_of(model.architecture)
+        return TrainingTask(
+            job, config, to_bytes(model), self.classes, {home: learnt}, held_out, home, recipe=recipe
+        )
+
+    def has(self, digest: str) -> bool:
+        """Returns whether the weights of its last update have this SHA-256."""
+        return self.out.is_file() and sha256(self.out.read_bytes()).hexdigest() == digest
+
+    def update(self, weights: bytes, accuracy: float) -> None:
+        """Writes new weights, with their accuracy on held-out pictures.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        write_bytes_atomic(self.out, weights)
+        _LOG.info("%s: %.1f%% right on held-out pictures, in %s", self.name, 100 * accuracy, self.out)
+
+    def learn(self, crop_gpu_s: float, gain: float) -> None:
+        """Keeps what an update has taken, by picture and epoch, and brought."""
+        try:
+            self.memory.learn(crop_gpu_s, gain)
+        except UserError as error:
+            _LOG.warning("%s: what an update took is not kept: %s", self.name, error)
+
+    def _serving(self) -> EdgeModel:
+        return load_model(self.out) if self.out.exists() else self.model
+
+    def _new(self) -> list[Picture]:
+        return self.memory.since(pictures(self.roots, self.classes))
+
+    def _crops(
+        self, files: Iterable[tuple[Path, str, str]], classes: tuple[str, ...], first: int
+    ) -> LabelledCrops:
+        """Makes each readable picture (root, label, file) one object, in this order.
+
+        The label is -1 for a class that is not listed. Tracks are numbered from ``first``.
+        """
+        side, labels_of = self.spec.side, {name: index for index, name in enumerate(classes)}
+        crops, labels, damaged = [], [], list[Path]()
+        for root, label, file in files:
+            try:
+                image = read_picture(root / label / file)
+            except UnreadableError:
+                damaged.append(root / label / file)
+                continue
+            height, width = image.shape[:2]
+            crops.append(crop_objects(image, np.array([[0, 0, width, height]], np.float32), side)[0])
+            labels.append(labels_of.get(label, -1))
+        if damaged:
+            _LOG.warning(
+                "%s: %d pictures cannot be read and are left out, as %s", self.name, len(damaged), damaged[0]
+            )
+        order = np.arange(len(crops), dtype=np.int64)
+        taken = np.array(crops, np.uint8).reshape(-1, side, side, 3)
+        return LabelledCrops(taken, np.array(labels, np.int64), first + order, order)

@@ -1,0 +1,257 @@
+"""Book of a run's updates, `updates.jsonl`: who wants which, when they are offered, and how they ended."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S, StreamId
+from ekya.fleet.policy.offers import Offer
+from ekya.fleet.run.json_lines import JsonLines, read_lines
+from ekya.fleet.run.stores.folder_store import FolderStore
+from ekya.fleet.run.stores.update import Ended, OrderedBy, Update, UpdateOrder
+from ekya.fleet.run.training.protocol import Progress
+
+_LOG = logging.getLogger(__name__)
+
+WATCH_EVERY_US = 5 * US_PER_S
+
+BACK_OFF_US, MOST_BACK_OFF_US = 15 * US_PER_S, 600 * US_PER_S
+"""Time after a failure before an update is offered again; it doubles each time."""
+
+MOST_ATTEMPTS = 5
+
+
+class UpdateBook:
+    """At most one update of each store. Each is on disk before anyone acts on it. Thread-safe.
+
+    Args:
+        stores: by name.
+        path: of the file; updates in it that have not ended go on.
+
+    Attributes:
+        updates: that are wanted or under way; to be read under the lock.
+        ended: the outcome of each store's last update; the same.
+        lock: for both.
+        now_us: time of the last look.
+
+    Raises:
+        UserError: the file is damaged, or cannot be written.
+    """
+
+    def __init__(self, stores: Mapping[StreamId, FolderStore], path: Path) -> None:
+        self._stores, self._lines, self._made, self._closed = stores, JsonLines(path), 0, False
+        self._watched_us: int | None = None
+        self._judged: dict[StreamId, int] = {}
+        self._said: dict[StreamId, str] = {}
+        self.lock = threading.RLock()
+        self.now_us = 0
+        self.updates: dict[StreamId, Update] = {}
+        self.ended: dict[StreamId, Ended] = {}
+        homes: dict[StreamId, dict[str, Any]] = {}
+
+        def take(said: dict[str, Any]) -> None:
+            if "store" in said:
+                order = UpdateOrder(**said)
+                self._made = order.update + 1
+                self.updates[order.store] = Update(order, order.until_us, None)
+            elif "weights" in said:
+                homes[said["of"]] = said
+            else:
+                del self.updates[said["of"]]
+
+        read_lines(path, take)
+        for name, update in list(self.updates.items()):
+            home = homes.get(name, {})
+            if name not in stores:
+                self.end(update, "its store is not in the file any more")
+            elif home.get("update") == update.order.update and stores[name].has(home["weights"]):
+                self.end(update, "", home["accuracy"])
+
+    def store(self, name: StreamId) -> FolderStore:
+        """Returns a store.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        if name not in self._stores:
+            raise UserError(f"there is no store {name}; there is {', '.join(self._stores)}")
+        return self._stores[name]
+
+    def update(self, store: StreamId) -> Update:
+        """Returns the update of a store.
+
+        Raises:
+            UserError: none is wanted or under way.
+        """
+        with self.lock:
+            if store not in self.updates:
+                known = ", ".join(self.updates) or "none"
+                raise UserError(f"no update of {store} is wanted or under way; there is {known}")
+            return self.updates[store]
+
+    def new(
+        self,
+        store: StreamId,
+        ordered_by: OrderedBy = "request",
+        epochs: int | None = None,
+        due_s: float | None = None,
+        weight: float | None = None,
+    ) -> tuple[Update, Offer]:
+        """Returns an update that is not ordered yet, and its offer; it may take long to measure the model.
+
+        Args:
+            store: its name.
+            ordered_by: who wants it.
+            epochs, due_s, weight: instead of the store's.
+
+        Raises:
+            UserError: there is no such store, it has no samples, or one of its updates is not over.
+        """
+        its = self.store(store).spec
+        with self.lock:
+            self._require_none(store)
+        due_s = due_s or its.due_s
+        until_us = self.now_us + round(due_s * US_PER_S)
+        order = UpdateOrder(
+            self._made, store, ordered_by, epochs or its.epochs, due_s, weight or its.weight, until_us
+        )
+        offer = self._offer(order, until_us)
+        return Update(order, until_us, offer), offer
+
+    def order(self, update: Update) -> int:
+        """Orders a new update and returns its number.
+
+        Raises:
+            UserError: one of its store is not over.
+        """
+        with self.lock:
+            self._require_none(update.order.store)
+            update.order = replace(update.order, update=self._made)
+            self._lines.write(asdict(update.order))
+            self._made += 1
+            self.updates[update.order.store] = update
+            return update.order.update
+
+    def watch(self, now_us: int) -> None:
+        """Checks all triggers, where some time has passed since the last time."""
+        self.now_us = now_us
+        if self._watched_us is not None and now_us - self._watched_us < WATCH_EVERY_US:
+            return
+        self._watched_us = now_us
+        for name, store in self._stores.items():
+            with self.lock:
+                if name in self.updates:
+                    self._judged.pop(name, None)
+                    continue
+            try:
+                if why := self._due(store):
+                    self.order(self.new(name, "trigger")[0])
+                    _LOG.info("%s: its trigger orders an update: %s", name, why)
+                self._said.pop(name, None)
+            except UserError as error:
+                if self._said.get(name) != str(error):
+                    _LOG.warning("%s: its trigger gets no update yet: %s", name, error)
+                self._said[name] = str(error)
+
+    def offers(self) -> list[Offer]:
+        """Returns the offers of the updates that wait."""
+        with self.lock:
+            waiting = [
+                one for one in self.updates.values() if one.loan is None and one.again_us <= self.now_us
+            ]
+        for one in waiting:
+            if one.until_us <= self.now_us:
+                one.until_us, one.offer = self.now_us + round(one.order.due_s * US_PER_S), None
+                _LOG.warning("%s: nobody has trained its update by its due date; it waits", one.order.store)
+            if one.offer is None:
+                try:
+                    one.offer = self._offer(one.order, one.until_us)
+                except UserError as error:
+                    self.failed(one, str(error))
+        with self.lock:
+            return [one.offer for one in waiting if one.loan is None and one.offer is not None]
+
+    def takes(self, update: Update, weights: bytes, accuracy: float, last: bool) -> None:
+        """Gives weights to a store; the last ones end its update.
+
+        Raises:
+            UserError: they cannot be written.
+        """
+        if last:
+            home = {"of": update.order.store, "update": update.order.update, "accuracy": accuracy}
+            self._lines.write({**home, "weights": sha256(weights).hexdigest()})
+        self.store(update.order.store).update(weights, accuracy)
+
+    def failed(self, update: Update, reason: str, progress: Progress | None = None) -> None:
+        """Lets an update be offered again after a while, or ends it after too many attempts."""
+        update.attempts += 1
+        if update.attempts >= MOST_ATTEMPTS:
+            self.end(update, reason, None, progress)
+            return
+        back_off_us = min(BACK_OFF_US * 2 ** (update.attempts - 1), MOST_BACK_OFF_US)
+        update.again_us, update.why, update.offer = self.now_us + back_off_us, reason, None
+        after_s = back_off_us // US_PER_S
+        _LOG.warning("%s: its update is offered again in %d s: %s", update.order.store, after_s, reason)
+
+    def end(
+        self,
+        update: Update,
+        reason: str,
+        accuracy: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Ends an update, with the reason why it was not done or not whole."""
+        order, name = update.order, update.order.store
+        epochs, failures = (0, 0) if progress is None else (len(progress.epochs), len(progress.failures))
+        ended = Ended(order.update, order.ordered_by, epochs, accuracy, failures, reason)
+        if reason:
+            _LOG.warning("%s: its update has ended: %s", name, reason)
+        with self.lock:
+            self._lines.write({"of": name, **asdict(ended)})
+            self.ended[name] = ended
+            self.updates.pop(name, None)
+        if accuracy is None and name in self._stores:
+            with suppress(UserError):  # As many samples have to come again.
+                self._judged[name] = self._stores[name].new_samples()
+
+    def close(self) -> None:
+        """Refuses further orders."""
+        with self.lock:
+            self._closed = True
+            self._lines.close()
+
+    def _offer(self, order: UpdateOrder, until_us: int) -> Offer:
+        return self.store(order.store).offer(order.epochs, order.weight, self.now_us, until_us)
+
+    def _due(self, store: FolderStore) -> str:
+        """Returns why the trigger orders an update; empty where it does not."""
+        trigger, name = store.spec.trigger, store.name
+        if trigger is None:
+            return ""
+        new = store.new_samples()
+        judged = self._judged.get(name, 0)
+        if new < judged:  # samples were deleted
+            judged = self._judged[name] = 0
+        if new < judged + trigger.new_samples:
+            return ""
+        why = f"{new} new samples since the last update began"
+        if trigger.accuracy is not None:
+            accuracy = store.accuracy(trigger.new_samples)
+            why += f", {accuracy:.1%} of the newest {trigger.new_samples} right"
+            if accuracy >= trigger.accuracy:
+                self._judged[name] = new
+                _LOG.info("%s: its trigger waits for %d more: %s", name, trigger.new_samples, why)
+                return ""
+        return why
+
+    def _require_none(self, store: StreamId) -> None:
+        if self._closed:
+            raise UserError(f"{store}: the run is ending; start it again, and ask then")
+        if store in self.updates:
+            raise UserError(f"{store}: an update is wanted or under way; wait for its end, or kill it")

@@ -1,0 +1,329 @@
+"""Updates of stored models, trained like streams' retrainings on servers that lend for them."""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from ekya.core.commands import StartRetraining
+from ekya.core.errors import UserError
+from ekya.core.units import US_PER_S, JobId, StreamId
+from ekya.core.weights import Elsewhere
+from ekya.fleet.policy.deep_edge.stopping import Outlook, StopRule, outlook
+from ekya.fleet.policy.loans import Loan
+from ekya.fleet.policy.names import STORES, JobName, NodeName, SiteName
+from ekya.fleet.policy.rooms import Room
+from ekya.fleet.run.calls import CallError, Handle, LocalHandle
+from ekya.fleet.run.coordinator import Answer
+from ekya.fleet.run.elsewhere import Came, Interrupted
+from ekya.fleet.run.lending import ARRIVED, GIVEN_UP, Lent
+from ekya.fleet.run.live.hosted_processes import HostedProcesses
+from ekya.fleet.run.live.neighbours import Neighbour, Neighbours
+from ekya.fleet.run.live.trained_elsewhere import TrainedElsewhere
+from ekya.fleet.run.stores.update import Update, crop_gpu_s
+from ekya.fleet.run.stores.update_book import UpdateBook
+from ekya.fleet.run.training.protocol import Progress, TrainingTask
+from ekya.runtime.remote_retrainings import RemoteCheckpoint
+
+_LOG = logging.getLogger(__name__)
+
+ASK_AGAIN_US = 15 * US_PER_S
+"""Time until the coordinator is asked again about the same offers."""
+
+DUE = "its due date has come"
+
+_THREADS = 4
+"""Calls at a time; ``look`` holds one."""
+
+
+class StoreUpdates:
+    """Offers updates and trains them. Thread-safe.
+
+    It is a ``Peer`` that lends nothing.
+
+    Args:
+        book: of the updates.
+
+    Attributes:
+        handle: this, for the coordinator and the driver.
+    """
+
+    def __init__(self, book: UpdateBook) -> None:
+        self._book, self._rule = book, StopRule()
+        self.handle = LocalHandle(self, _THREADS)
+        self._neighbours = Neighbours()
+        self._neighbours.meet({STORES: Neighbour(self.handle, uuid4().hex)})
+        self._elsewhere = TrainedElsewhere(
+            STORES,
+            self._neighbours,
+            HostedProcesses(STORES, self._neighbours),
+            self._gather,
+            self._bring,
+            partial(self._tell, "moved_since", STORES),
+        )
+        self._coordinator: Handle | None = None
+        self._sites: Mapping[SiteName, str] = {}
+        self._offered: object = ()
+        self._asked_us = 0
+        self._closed = False
+
+    # Called by the driver.
+
+    def meet(self, neighbours: Mapping[SiteName, Neighbour], coordinator: Handle) -> None:
+        """Sets where servers and coordinator are."""
+        self._neighbours.meet(neighbours)
+        self._coordinator = coordinator
+
+    def look(self, now_us: int, sites: Mapping[SiteName, str]) -> None:
+        """Watches stores, follows trainings and offers what is wanted; to be called once a second.
+
+        Args:
+            now_us: run time.
+            sites: state of each server, in words.
+        """
+        if self._closed:
+            return
+        self._sites = sites
+        try:
+            self._book.watch(now_us)
+            for came in self._elsewhere.take_home(now_us):
+                if came.over:
+                    self._end(came, now_us)
+            with self._book.lock:
+                running = [one for one in self._book.updates.values() if one.loan is not None]
+            for one in running:
+                self._follow(one, now_us)
+            self._offer(now_us)
+        except Exception:
+            # One failed look must not end the others.
+            _LOG.exception("a look at the stores fails, and is repeated")
+
+    def close(self) -> None:
+        """Gives up all updates and refuses new ones. May be called twice."""
+        with self._book.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for one in list(self._book.updates.values()):
+                self._give_up(one, "the run has ended")
+            self._book.close()
+        self._elsewhere.close()
+        self._tell("leave", STORES)
+
+    # Called by users.
+
+    def kill(self, store: StreamId) -> None:
+        """Ends an update; the store keeps its weights.
+
+        Raises:
+            UserError: there is none of this store.
+        """
+        with self._book.lock:
+            self._give_up(self._book.update(store), "it was killed")
+
+    def would_get(self, store: StreamId) -> Answer:
+        """Returns what the coordinator would decide about an update of a store now; nothing starts.
+
+        Raises:
+            UserError: as in ``UpdateBook.new``.
+        """
+        _, offer = self._book.new(store)
+        answer: Answer = self._asked("would_get", self._book.now_us, offer)
+        return answer
+
+    def forecast(self, store: StreamId) -> tuple[Progress | None, Outlook | None]:
+        """Returns the progress of an update and the accuracy monitor's estimate.
+
+        Raises:
+            UserError: there is none of this store.
+        """
+        one = self._book.update(store)
+        return self._progress(one), one.outlook
+
+    def status(self) -> dict[str, Any]:
+        """Returns servers by state, updates that are wanted or under way, and past ones, for JSON."""
+        with self._book.lock:
+            return {
+                "sites": dict(self._sites),
+                "updates": {name: self._status(one) for name, one in self._book.updates.items()},
+                "ended": {name: asdict(ended) for name, ended in self._book.ended.items()},
+            }
+
+    # Called by the coordinator.
+
+    def room(self, now_us: int, until_us: int) -> Room | None:
+        """Returns None: it lends nothing."""
+        return None
+
+    def lend(self, number: int, lent: Lent) -> None:
+        """Is never called."""
+
+    def take_back(self, number: int, at_us: int) -> None:
+        """Is never called."""
+
+    def lends(self) -> Collection[int]:
+        """Returns no loans."""
+        return ()
+
+    def grant(self, loan: Loan) -> None:
+        """Begins an update under a loan, or gives the loan up where nobody waits for it any more."""
+        stream = loan.offer.stream
+        with self._book.lock:
+            one = self._book.updates.get(stream)
+            if one is not None and one.loan is not None and one.loan.number > loan.number:
+                return  # It was moved already.
+            offer = None if one is None or one.loan is not None else one.offer
+            if one is None or offer is None or offer.config != loan.offer.config:
+                self._tell("over", STORES, stream, self._book.now_us, GIVEN_UP, {})
+                return
+            one.loan, one.why, one.judged, one.outlook, one.result = loan, "", 0, None, None
+            job, arrives = JobId(one.order.update), Elsewhere(loan.arrives_us)
+            command = StartRetraining(stream, job, 0, offer.config, 0, 0.0, offer.gpu_s, arrives)
+            self._elsewhere.begin(command, loan)
+        _LOG.info("%s: its update trains on %s", stream, loan.where)
+
+    def interrupted(self, stream: StreamId, now_us: int) -> Interrupted:
+        """Returns the progress of an update one of whose hosts has died."""
+        return self._elsewhere.interrupted(stream, now_us)
+
+    def go_on(self, stream: StreamId, loan: Loan) -> None:
+        """Continues an update under another loan."""
+        with self._book.lock:
+            one = self._book.updates.get(stream)
+            if one is not None and one.loan is not None:
+                one.loan = loan
+                self._elsewhere.go_on(stream, loan)
+                return
+        self.grant(loan)
+
+    def fail(self, stream: StreamId, reason: str, now_us: int) -> None:
+        """Ends an attempt; what is home of it counts."""
+        self._elsewhere.fail(stream, reason, now_us)
+
+    def borrowed(self) -> Sequence[Loan]:
+        """Returns the loans under which updates run."""
+        with self._book.lock:
+            return [one.loan for one in self._book.updates.values() if one.loan is not None]
+
+    def _gather(self, command: StartRetraining, home: NodeName) -> Callable[[], TrainingTask]:
+        store, job = self._book.store(command.stream), JobName(f"{command.stream}, update {command.job}")
+        return lambda: store.task(job, command.config, home)
+
+    def _bring(
+        self,
+        command: StartRetraining,
+        _accuracies: Sequence[float],
+        best: Callable[[], RemoteCheckpoint],
+        over: bool,
+    ) -> None:
+        """Keeps the best weights of a training that is over."""
+        training = self._elsewhere.training(command.stream)
+        with self._book.lock:
+            one = self._book.updates.get(command.stream)
+        if over and one is not None and training is not None:
+            one.result = best(), training.poll()
+
+    def _follow(self, one: Update, now_us: int) -> None:
+        """Ends an update that is due, and lets the accuracy monitor set the epochs of the others."""
+        if now_us >= one.until_us:
+            self._elsewhere.fail(one.order.store, DUE, now_us)
+        training = self._elsewhere.training(one.order.store)
+        progress = None if training is None else training.poll()
+        if training is None or progress is None or progress.start_accuracy is None:
+            return
+        if len(progress.epochs) <= one.judged:
+            return
+        one.judged = len(progress.epochs)
+        measured = [progress.start_accuracy, *(epoch.validation_accuracy for epoch in progress.epochs)]
+        one.outlook = outlook(measured, one.order.epochs, self._rule)
+        if one.outlook.epochs != progress.planned_epochs:
+            _LOG.info("%s: %s", one.order.store, one.outlook.reason)
+            training.set_epochs(one.outlook.epochs)
+
+    def _offer(self, now_us: int) -> None:
+        """Offers all updates that wait, where there are others than before or some time has passed.
+
+        Of several loans for one site only one is made at a time.
+        """
+        while not self._closed:
+            offers = self._book.offers()
+            offered = {(offer.stream, offer.until_us, offer.config) for offer in offers}
+            if offered == self._offered and (not offers or now_us - self._asked_us < ASK_AGAIN_US):
+                return
+            self._offered, self._asked_us = offered, now_us
+            answer: Answer = self._asked("ask", STORES, now_us, offers)
+            with self._book.lock:
+                for stream, why in answer.why_not.items():
+                    if stream in self._book.updates:
+                        self._book.updates[stream].why = why
+            if answer.loan is None:
+                return
+            self.grant(answer.loan)
+
+    def _end(self, came: Came, now_us: int) -> None:
+        """Handles the end of an attempt: the store gets what is home of it, if it is whole or better."""
+        stream, reason = came.command.stream, came.failed
+        with self._book.lock:
+            one = self._book.updates.get(stream)
+            if one is None or one.loan is None:
+                return
+            loan, one.loan = one.loan, None
+        self._tell("over", STORES, stream, now_us, reason or ARRIVED, dict(came.moved_mb))
+        best, progress = one.result or (None, None)
+        gain = 0.0
+        if best is None or progress is None:
+            self._book.failed(one, reason or "no weights have come")
+        else:
+            better = best.accuracy - (progress.start_accuracy or 0.0)
+            takes, last = not reason or better > 0.0, reason in ("", DUE)
+            try:
+                if takes:
+                    self._book.takes(one, best.weights, best.accuracy, last)
+                    gain = better
+            except UserError as error:
+                reason, takes = str(error), False
+            took_s = crop_gpu_s(loan, progress)
+            if not reason and took_s is not None:
+                self._book.store(stream).learn(took_s, gain)
+            if takes and last:
+                self._book.end(one, reason, best.accuracy, progress)
+            else:
+                self._book.failed(one, reason, progress)
+        self._tell("came", loan, round(loan.offer.came(gain, now_us), 6), 0 if gain else None)
+
+    def _give_up(self, one: Update, reason: str) -> None:
+        store, progress = one.order.store, self._progress(one)
+        if one.loan is not None:
+            moved_mb = self._elsewhere.stop(store, self._book.now_us)
+            self._tell("over", STORES, store, self._book.now_us, GIVEN_UP, dict(moved_mb))
+        self._book.end(one, reason, None, progress)
+
+    def _status(self, one: Update) -> dict[str, Any]:
+        progress, parts = self._progress(one), () if one.loan is None else one.loan.parts
+        waits = "waiting" if one.loan is None else "gathering"
+        return {
+            "update": one.order.update,
+            "ordered_by": one.order.ordered_by,
+            "state": waits if progress is None else progress.state,
+            "why": one.why,
+            "epochs": 0 if progress is None else len(progress.epochs),
+            "hosts": [asdict(part) for part in parts],
+            "failures": [] if progress is None else [asdict(failure) for failure in progress.failures],
+            "due_in_s": (one.until_us - self._book.now_us) / US_PER_S,
+        }
+
+    def _progress(self, one: Update) -> Progress | None:
+        training = self._elsewhere.training(one.order.store)
+        return None if training is None else training.poll()
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        if self._coordinator is not None:
+            self._coordinator.call(method, *arguments)
+
+    def _asked(self, method: str, *arguments: object) -> Any:
+        """Asks the coordinator, which is in this process and answers some time."""
+        if self._coordinator is None:
+            raise CallError("there is no coordinator yet")
+        return self._coordinator.call(method, *arguments).result()
