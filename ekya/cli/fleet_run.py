@@ -16,7 +16,7 @@ from rich.text import Text
 from ekya.cli import options as opt
 from ekya.cli.command import command
 from ekya.cli.fail_option import read_failing
-from ekya.cli.fleet_stores import RestOptions, keep_files, kept_stores, opened_updates, stores_of
+from ekya.cli.fleet_stores import RestOptions, keep_stores, kept_stores, opened_updates, stores_of
 from ekya.cli.options import Clock
 from ekya.cli.output import Output, bars_of, ctrl_c_remembered
 from ekya.core.errors import UserError
@@ -72,7 +72,11 @@ class FleetRunConfig:
     ] = None
     points: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Points of ekya fleet profile, to estimate their first updates."),
+        typer.Option(
+            metavar="FILE",
+            help="Points of ekya fleet profile: models of the hosts for the tiers deep-edge and "
+            "deep-edge-joint, and estimates of stores' first updates.",
+        ),
     ] = None
     host: Annotated[
         str,
@@ -219,17 +223,20 @@ def _run_live(
             )
     if config.stores is not None and tier is None:
         raise UserError("--stores: without a tier nobody decides where updates train; leave out --tier none")
-    stores = stores_of(config.stores, config.points)
+    points = _points_of(config, tier)
+    stores = stores_of(config.stores, points)
     with _reached(config, servers.addresses) as (sites, doors):
         for site in servers.addresses:
             sites.require(site)
         folder = _folder(config, servers)
-        keep_files(folder, config.stores, config.points)
+        keep_stores(folder, config.stores)
         with opened_updates(stores, folder, _rest_of(config), output) as updates:
             with output.console.status("starting the sites"):
                 here = [server.terms.site for server in servers.servers]
                 sites.start(here, path, folder.path, config.shares)
-                live = start_servers(folder, servers.links, tier, config.seed, changes, sites, doors, updates)
+                live = start_servers(
+                    folder, servers.links, tier, config.seed, changes, sites, doors, updates, points
+                )
             with bars_of(output.console) as bars:
                 return live.watch(failures, _followed(bars)), folder
 
@@ -242,7 +249,7 @@ def _resumed(
 
     folder = ServersFolder(path)
     run = LiveRun.load(folder.live)
-    stores = kept_stores(folder)
+    stores = kept_stores(folder, run.points)
     with (
         _reached(config, run.addresses) as (sites, doors),
         opened_updates(stores, folder, _rest_of(config), output) as updates,
@@ -251,6 +258,21 @@ def _resumed(
         with bars_of(output.console) as bars:
             ran = live.watch((), _followed(bars))
     return ran, folder, run.tier, tuple(sorted(run.addresses))
+
+
+def _points_of(config: FleetRunConfig, tier: str | None) -> Path | None:
+    """Returns the absolute path of ``--points``; fails where nothing would use them, or they fit nothing."""
+    from ekya.fleet.fitting.measured import fitted_to
+
+    if config.points is None:
+        return None
+    if config.stores is None and tier not in ("deep-edge", "deep-edge-joint"):
+        raise UserError(
+            "--points: only the tiers deep-edge and deep-edge-joint and updates of stores use them; choose "
+            "one with --tier, add --stores FILE, or leave --points out"
+        )
+    fitted_to(config.points)
+    return config.points.absolute()
 
 
 def _rest_of(config: FleetRunConfig) -> RestOptions:

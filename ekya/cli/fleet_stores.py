@@ -61,36 +61,29 @@ def opened_updates(
 def stores_of(stores: Path | None, points: Path | None) -> "dict[StreamId, FolderStore]":
     """Returns the stores of a file; none without one."""
     if stores is None:
-        if points is not None:
-            raise UserError("--points: it is for updates of stores; add --stores FILE, or leave it out")
         return {}
     from ekya.fleet.run.stores.folder_store import read_stores
 
     return read_stores(stores, points)
 
 
-def keep_files(folder: "ServersFolder", stores: Path | None, points: Path | None) -> None:
-    """Notes the files of a run's stores, for a driver that is started again."""
+def keep_stores(folder: "ServersFolder", stores: Path | None) -> None:
+    """Notes the file of a run's stores, for a driver that is started again."""
     if stores is not None:
-        files = {
-            "stores": str(stores.absolute()),
-            "points": None if points is None else str(points.absolute()),
-        }
-        write_text_atomic(folder.stores, json.dumps(files) + "\n")
+        write_text_atomic(folder.stores, json.dumps({"stores": str(stores.absolute())}) + "\n")
 
 
-def kept_stores(folder: "ServersFolder") -> "dict[StreamId, FolderStore]":
+def kept_stores(folder: "ServersFolder", points: Path | None) -> "dict[StreamId, FolderStore]":
     """Returns the stores of a run that was begun before."""
     if not folder.stores.is_file():
         return {}
     try:
-        files = json.loads(folder.stores.read_text(encoding="utf-8"))
-        stores, points = Path(files["stores"]), files["points"]
+        stores = Path(json.loads(folder.stores.read_text(encoding="utf-8"))["stores"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{folder.stores}: it names no stores ({error}); remove it to go on without"
         ) from error
-    return stores_of(stores, None if points is None else Path(points))
+    return stores_of(stores, points)
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import LEAF, BoostedEstimates
 from ekya.fleet.fitting.judged import Judged, judged, reckoned, split
+from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.deep_edge.estimates import ANY_EDGE, EdgeLimits
 from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.fitted import Fitted
 
 LEAST_POINTS = 2 * LEAF + 2
 """Minimum per kind of machine: a sixth is held out, and the rest has to fill two leaves of a tree."""
@@ -85,3 +88,18 @@ def _profiled(points: Sequence[ProfilePoint], origin: str) -> dict[str, int]:
                 f"{LEAST_POINTS}, with more --batches, --cpu or --mem"
             )
     return counts
+
+
+def fitted_to(path: Path) -> Fitted:
+    """Returns models of a file of ``ekya fleet profile``, as Deep-Edge's tiers use them.
+
+    Raises:
+        UserError: there are too few points of a kind, or two trainings were profiled on one.
+    """
+    models = measured_models(read_points(path), str(path))
+    blocks: dict[str, int] = {}
+    for work in sorted({tried.work for tried in read_tried(path)}, key=str):
+        if work.kind in blocks:
+            raise UserError(f"{path}: two trainings were profiled on a {work.kind}; keep one in a file")
+        blocks[work.kind] = work.trainable_blocks
+    return Fitted(models.estimates, models.limits, blocks)

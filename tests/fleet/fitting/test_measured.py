@@ -6,10 +6,12 @@ import pytest
 
 from ekya.core.errors import UserError
 from ekya.fleet.fitting.boosted import EXEC
-from ekya.fleet.fitting.measured import LEAST_POINTS, measured_models
+from ekya.fleet.fitting.measured import LEAST_POINTS, fitted_to, measured_models
+from ekya.fleet.fitting.points_file import add_points
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import profile_points
 from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.deep_edge.profile import EdgeWork, Tried
 from ekya.fleet.policy.places import NodeState
 
 STATE = NodeState(0.3, 0.0, 0.3)
@@ -70,3 +72,22 @@ def test_too_few_points_are_refused_with_how_many_there_should_be() -> None:
         measured_models(LIVED, "a.parquet")
     with pytest.raises(UserError, match="holds no points"):
         measured_models([], "a.parquet")
+
+
+def profile_file(path, *blocks):
+    """Writes points of a Nano, profiled with each of these numbers of trained blocks."""
+    for number in blocks:
+        work = EdgeWork(NANO, "resnet18", 32, number)
+        add_points(path, PROFILED, [Tried(work, 0.0, 0.0, point.batch, 1000) for point in PROFILED])
+    return path
+
+
+def test_a_file_of_the_profiler_becomes_models_of_what_was_profiled(tmp_path) -> None:
+    fitted = fitted_to(profile_file(tmp_path / "nano.parquet", 2))
+    assert fitted.blocks == {NANO: 2}
+    assert fitted.estimates.compute_s(Training(NANO, STATE, 16)) > 0
+
+
+def test_two_trainings_of_one_kind_are_told_apart_by_nobody(tmp_path) -> None:
+    with pytest.raises(UserError, match="two trainings were profiled on a nano; keep one in a file"):
+        fitted_to(profile_file(tmp_path / "nano.parquet", 1, 2))

@@ -4,10 +4,13 @@ import signal
 import time
 from itertools import pairwise
 
+import cv2
 import pytest
+import yaml
+from crews import NAMES, bars
 from host_namespaces import why_not
 from host_network import HostNetwork
-from host_town import ENDS_WITHIN_S, SITES, WINDOW_S, Server, Town, wait_for
+from host_town import ENDS_WITHIN_S, SITES, WINDOW_S, Town, wait_for
 from host_wires import Link
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
@@ -15,12 +18,8 @@ pytestmark = [pytest.mark.live, pytest.mark.long]
 GAP_S = 3.0
 """Longest time for which no frame of a stream may be analysed."""
 
-CROWDED = {
-    "north": Server(tuple(f"cam-{number}" for number in range(1, 6)), 0.45, 300),
-    "south": Server(("cam-11", "cam-12"), 1.05, 300),
-    "west": Server(tuple(f"cam-{number}" for number in range(6, 11)), 0.45, 300),
-}
-"""Ten cameras that cannot be retrained at home, and two beside which there is room."""
+STORES = 12
+"""Number of stored models that are to be updated at the same time."""
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +110,30 @@ def test_a_site_that_is_cut_off_for_a_minute_goes_on_alone_and_takes_part_again(
         assert all(over_us <= next_us for (_, over_us), (next_us, _) in pairwise(spans))
 
 
+@pytest.fixture(scope="module")
+def stores(town):
+    """Stores in the office, all of which want an update."""
+    folder, drawn = town.folder / "office", bars(60, 1)
+    for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True)):
+        pictures = folder / "pictures" / NAMES[place]
+        pictures.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(pictures / f"{number:03d}.png"), crop)
+    spec = {"samples": "pictures", "model": "mobilenet_v3_small", "trigger": {"new_samples": 50}}
+    named = {f"shop-{number:02d}": spec | {"out": f"{number}.safetensors"} for number in range(STORES)}
+    (folder / "stores.yaml").write_text(yaml.safe_dump({"stores": named}))
+    return "stores.yaml"
+
+
+@pytest.mark.parametrize("tier", ["andreas", "okita", "deep-edge"])
+def test_each_papers_policy_decides_about_all_open_offers_together(tier, town, stores) -> None:
+    process = town.begins(tier, "--tier", tier, "--windows", "2", "--stores", stores)
+    assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
+    assert town.summary(tier)["frames"]["lost"] == 0
+    made = [one for one in town.loans(tier) if "site" in one]
+    assert max(one["among"] for one in made) >= 10
+    assert sum(one["site"] == "stores" for one in made) >= 2
+
+
 def test_a_host_that_is_killed_takes_no_other_along(town) -> None:
     process = town.begins("storm")
     time.sleep(WINDOW_S)
@@ -121,20 +144,3 @@ def test_a_host_that_is_killed_takes_no_other_along(town) -> None:
     assert [servers[site]["died_s"] for site in ("north", "south")] == [None, None]
     assert servers["north"]["mean_accuracy"] > 0.3
     assert max(town.gap_s("storm", site) for site in ("north", "south")) <= GAP_S
-
-
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory):
-    if reason := why_not():
-        pytest.skip(reason)
-    with HostNetwork(4, Link(rate_mbit_s=200, delay_ms=5, loss=0)) as network:
-        yield Town(network, tmp_path_factory.mktemp("crowded"), CROWDED)
-
-
-@pytest.mark.parametrize("tier", ["andreas", "okita", "deep-edge"])
-def test_each_papers_policy_decides_about_all_open_offers_together(tier, crowded) -> None:
-    process = crowded.begins(tier, "--tier", tier, "--windows", "2")
-    assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
-    assert crowded.summary(tier)["frames"]["lost"] == 0
-    made = [one for one in crowded.loans(tier) if "site" in one]
-    assert max(one["among"] for one in made) >= 10

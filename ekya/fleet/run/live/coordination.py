@@ -15,7 +15,7 @@ from ekya.fleet.policy.loans import Links, Loan, Way
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.tiers import TIERS
+from ekya.fleet.policy.tiers import Tier
 from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.coordinator import Answer, Coordinator, Peer
 from ekya.fleet.run.elsewhere import Interrupted
@@ -51,7 +51,7 @@ class LiveCoordinator:
     on, and servers plan by themselves.
 
     Args:
-        tier: name of the policy that decides.
+        tier: decides.
         links: between the servers.
         seed: of all random draws.
         loans: file in which loans are recorded.
@@ -59,13 +59,13 @@ class LiveCoordinator:
     """
 
     def __init__(
-        self, tier: str, links: Links, seed: int, loans: Path, servers: Mapping[SiteName, Handle]
+        self, tier: Tier, links: Links, seed: int, loans: Path, servers: Mapping[SiteName, Handle]
     ) -> None:
         file = LoanFile(loans)  # first, since it removes a line that a crash has cut off
         before = read_loans(loans)
         # The real length of a training is unknown: it keeps its share until it is over, or its window is.
         self._coordinator = Coordinator(
-            TIERS[tier],
+            tier,
             links,
             seed,
             file,

@@ -14,8 +14,10 @@ from uuid import uuid4
 from ekya.config.fleet_reading import load_fleet
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
+from ekya.fleet.fitting.measured import fitted_to
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
+from ekya.fleet.policy.tiers import tiers_with
 from ekya.fleet.run.calls import CallError, Handle, LocalHandle, public_methods
 from ekya.fleet.run.live.collected import collect
 from ekya.fleet.run.live.coordination import LiveCoordinator
@@ -59,6 +61,7 @@ class LiveRun:
         seed: of all random draws.
         links: between the servers.
         addresses: of all sites.
+        points: file of ``ekya fleet profile``, whose models Deep-Edge's tiers use; None: no models.
     """
 
     run: str
@@ -66,6 +69,7 @@ class LiveRun:
     seed: int
     links: Links
     addresses: Mapping[SiteName, str]
+    points: Path | None = None
 
     def save(self, path: Path) -> None:
         """Writes it to a file."""
@@ -77,6 +81,7 @@ class LiveRun:
             "mb_s": self.links.usual_mb_s,
             "ways": ways,
             "sites": dict(self.addresses),
+            "points": None if self.points is None else str(self.points),
         }
         write_text_atomic(path, json.dumps(content, indent=2) + "\n")
 
@@ -90,7 +95,8 @@ class LiveRun:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
             links = Links({(way[0], way[1]): way[2] for way in said["ways"]}, said["mb_s"])
-            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"])
+            points = None if said["points"] is None else Path(said["points"])
+            return LiveRun(said["run"], said["tier"], said["seed"], links, said["sites"], points)
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise UserError(
                 f"{path}: cannot be read ({type(error).__name__}); name the folder of a run of ekya fleet run"
@@ -106,6 +112,7 @@ def start_servers(
     sites: FoundSites,
     doors: SiteServer,
     updates: "StoreUpdates | None" = None,
+    points: Path | None = None,
 ) -> "LiveServers":
     """Lets all sites open their servers, and begins the run when they are ready.
 
@@ -118,11 +125,12 @@ def start_servers(
         sites: where the servers are to run.
         doors: where sites reach the coordinator.
         updates: of stored models; None without stores.
+        points: as in ``LiveRun``.
 
     Raises:
         UserError: a site is not reached, or found an error in its input. No server runs then.
     """
-    live = LiveRun(uuid4().hex[:12], tier, seed, links, sites.addresses)
+    live = LiveRun(uuid4().hex[:12], tier, seed, links, sites.addresses, points)
     live.save(folder.live)
     coordinator = _coordinator(live, folder, {})
     reached = _offered(coordinator, doors)
@@ -442,7 +450,9 @@ def _coordinator(
 ) -> LocalHandle | None:
     if live.tier is None:
         return None
-    served = LiveCoordinator(live.tier, live.links, live.seed, folder.loans.absolute(), there)
+    fitted = None if live.points is None else fitted_to(live.points)
+    tier = tiers_with(fitted)[live.tier]
+    served = LiveCoordinator(tier, live.links, live.seed, folder.loans.absolute(), there)
     return LocalHandle(served, threads=1)
 
 

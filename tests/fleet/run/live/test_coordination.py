@@ -16,6 +16,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.coordinator import Answer
 from ekya.fleet.run.elsewhere import Interrupted
 from ekya.fleet.run.live import coordination
@@ -98,7 +99,7 @@ class Town:
 
     def new_coordinator(self):
         there = {site: server for site, server in self.servers.items() if not server.dead}
-        return LiveCoordinator(self.tier, Links(), 0, self.loans, there)
+        return LiveCoordinator(TIERS[self.tier], Links(), 0, self.loans, there)
 
     def starts_again(self):
         """The coordinator dies, and is started again."""

@@ -19,6 +19,7 @@ from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.rooms import Room
+from ekya.fleet.policy.tiers import TIERS
 from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.live import trained_elsewhere
 from ekya.fleet.run.live.coordination import LiveCoordinator
@@ -168,7 +169,7 @@ class Town:
 
     def begin(self, running):
         """Begins the driver, again where servers run."""
-        coordinator = LiveCoordinator("net", Links(), 0, self.folder / "loans.jsonl", running)
+        coordinator = LiveCoordinator(TIERS["net"], Links(), 0, self.folder / "loans.jsonl", running)
         self.coordinator = LocalHandle(coordinator, 1)
         self.book = UpdateBook(self.stores, self.folder / "updates.jsonl")
         self.updates = StoreUpdates(self.book)
