@@ -140,6 +140,13 @@ class Town:
         lines = file.read_text().splitlines() if file.is_file() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    def lending(self, name):
+        """Returns the hosts of the loans that are under way."""
+        records = self.loans(name)
+        over = {one["loan"] for one in records if "outcome" in one}
+        under_way = [one for one in records if "site" in one and one["loan"] not in over]
+        return {part["host"] for one in under_way for part in one["parts"]}
+
     def gap_s(self, name, site):
         """Returns the longest time for which a stream of a site got no answer."""
         folder = RunFolder(self.folder / "office" / "runs" / name / site)

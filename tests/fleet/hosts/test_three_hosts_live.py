@@ -30,6 +30,21 @@ def town(tmp_path_factory):
         yield Town(network, tmp_path_factory.mktemp("town"))
 
 
+def stores_of(town, name):
+    """Writes stores of a run to the office, all of which want an update; returns the words for them."""
+    folder, drawn = town.folder / "office", bars(60, 1)
+    for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True)):
+        pictures = folder / "pictures" / NAMES[place]
+        pictures.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(pictures / f"{number:03d}.png"), crop)
+    spec = {"samples": "pictures", "model": "mobilenet_v3_small", "trigger": {"new_samples": 50}}
+    stores = {
+        f"shop-{number:02d}": spec | {"out": f"{name}-{number}.safetensors"} for number in range(STORES)
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump({"stores": stores}))
+    return "--stores", f"{name}.yaml"
+
+
 def test_the_doctor_knows_three_machines_and_their_links(town) -> None:
     for site in SITES:
         town.start(site)
@@ -57,7 +72,7 @@ def test_a_fleet_runs_and_north_borrows(town) -> None:
 
 
 def test_the_command_is_killed_while_a_loan_runs_and_another_takes_up_what_goes_on(town) -> None:
-    process = town.begins("killed", "--windows", "4")
+    process = town.begins("killed", "--windows", "4", *stores_of(town, "killed"))
     wait_for(lambda: town.loans("killed"), 2 * WINDOW_S)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -80,8 +95,8 @@ def test_the_command_is_killed_while_a_loan_runs_and_another_takes_up_what_goes_
 
 
 def test_a_site_that_is_cut_off_for_a_minute_goes_on_alone_and_takes_part_again(town) -> None:
-    process = town.begins("cut", "--windows", "5")
-    wait_for(lambda: town.loans("cut"), 2 * WINDOW_S)
+    process = town.begins("cut", "--windows", "5", *stores_of(town, "cut"))
+    wait_for(lambda: "south" in town.lending("cut"), 2 * WINDOW_S)
     town.network.partition(SITES["south"])
     time.sleep(60)
     town.network.heal(SITES["south"])
@@ -110,23 +125,9 @@ def test_a_site_that_is_cut_off_for_a_minute_goes_on_alone_and_takes_part_again(
         assert all(over_us <= next_us for (_, over_us), (next_us, _) in pairwise(spans))
 
 
-@pytest.fixture(scope="module")
-def stores(town):
-    """Stores in the office, all of which want an update."""
-    folder, drawn = town.folder / "office", bars(60, 1)
-    for number, (crop, place) in enumerate(zip(drawn.crops, drawn.classes, strict=True)):
-        pictures = folder / "pictures" / NAMES[place]
-        pictures.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(pictures / f"{number:03d}.png"), crop)
-    spec = {"samples": "pictures", "model": "mobilenet_v3_small", "trigger": {"new_samples": 50}}
-    named = {f"shop-{number:02d}": spec | {"out": f"{number}.safetensors"} for number in range(STORES)}
-    (folder / "stores.yaml").write_text(yaml.safe_dump({"stores": named}))
-    return "stores.yaml"
-
-
 @pytest.mark.parametrize("tier", ["andreas", "okita", "deep-edge"])
-def test_each_papers_policy_decides_about_all_open_offers_together(tier, town, stores) -> None:
-    process = town.begins(tier, "--tier", tier, "--windows", "2", "--stores", stores)
+def test_each_papers_policy_decides_about_all_open_offers_together(tier, town) -> None:
+    process = town.begins(tier, "--tier", tier, "--windows", "2", *stores_of(town, tier))
     assert process.wait(ENDS_WITHIN_S) == 0, process.stderr.read()
     assert town.summary(tier)["frames"]["lost"] == 0
     made = [one for one in town.loans(tier) if "site" in one]
