@@ -244,7 +244,8 @@ def _run_live(
 def _resumed(
     config: FleetRunConfig, path: Path, output: Output
 ) -> "tuple[RanServers, ServersFolder, str | None, tuple[SiteName, ...]]":
-    from ekya.fleet.run.live.live_servers import LiveRun, resume_servers
+    from ekya.fleet.run.live.live_run import LiveRun
+    from ekya.fleet.run.live.live_servers import resume_servers
     from ekya.fleet.run.servers_folder import ServersFolder
 
     folder = ServersFolder(path)

@@ -10,7 +10,7 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.live.found_sites import FoundSites
-from ekya.fleet.run.live.live_servers import LiveRun
+from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.gpu.backends import registry
 

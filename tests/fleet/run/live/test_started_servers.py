@@ -11,8 +11,9 @@ from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.calls import CallError
-from ekya.fleet.run.live import live_servers
-from ekya.fleet.run.live.live_servers import LiveRun, resume_servers, start_servers
+from ekya.fleet.run.live import live_servers, watched_servers
+from ekya.fleet.run.live.live_run import LiveRun
+from ekya.fleet.run.live.live_servers import resume_servers, start_servers
 from ekya.fleet.run.live.orders import Opened, RunState
 from ekya.fleet.run.servers_folder import ServersFolder
 
@@ -98,7 +99,8 @@ class Town:
 @pytest.fixture
 def town(tmp_path, monkeypatch):
     monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
-    monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
+    monkeypatch.setattr(watched_servers, "_LOOK_S", 0.01)
+    monkeypatch.setattr(watched_servers, "_ANSWERS_S", 0.5)
     return lambda north, south: Town(tmp_path, north, south)
 
 
@@ -181,7 +183,7 @@ def test_a_run_whose_driver_died_before_the_start_begins_now(town) -> None:
     both = town(Site(Server()), Site(Server()))
     both.resumes()
     leads_us = [site.server.begun_us.get(timeout=PATIENCE_S) for site in (both.north, both.south)]
-    assert leads_us == [live_servers.LEAD_US] * 2
+    assert leads_us == [watched_servers.LEAD_US] * 2
 
 
 def test_a_site_that_was_started_again_is_left_out_of_a_run_that_is_taken_up(town, caplog) -> None:

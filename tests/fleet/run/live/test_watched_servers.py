@@ -11,9 +11,10 @@ from by_hand import ByHand
 from ekya.core.errors import UserError
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
-from ekya.fleet.run.live import live_servers
-from ekya.fleet.run.live.live_servers import LiveRun, LiveServers, collect_folder
+from ekya.fleet.run.live import watched_servers
+from ekya.fleet.run.live.live_run import LiveRun
 from ekya.fleet.run.live.orders import Opened, RunState
+from ekya.fleet.run.live.watched_servers import LiveServers, collect_folder
 from ekya.fleet.run.servers import ServerDeath
 from ekya.fleet.run.servers_folder import ServersFolder
 
@@ -114,11 +115,11 @@ class Sites:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(live_servers, "_LOOK_S", 0.01)
-    monkeypatch.setattr(live_servers, "LEAD_US", 1000)
-    monkeypatch.setattr(live_servers, "AWAY_S", 0.3)
-    monkeypatch.setattr(live_servers, "WAITED_S", 0.1)
-    monkeypatch.setattr(live_servers, "_ANSWERS_S", 0.5)
+    monkeypatch.setattr(watched_servers, "_LOOK_S", 0.01)
+    monkeypatch.setattr(watched_servers, "LEAD_US", 1000)
+    monkeypatch.setattr(watched_servers, "AWAY_S", 0.3)
+    monkeypatch.setattr(watched_servers, "WAITED_S", 0.1)
+    monkeypatch.setattr(watched_servers, "_ANSWERS_S", 0.5)
 
 
 class Updates:
