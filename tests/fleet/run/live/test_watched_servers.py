@@ -371,10 +371,10 @@ def test_the_coordinator_is_told_of_the_time_once_it_has_heard_the_last_one(town
 
 def test_updates_of_stores_take_part_and_hear_how_servers_are(town) -> None:
     updates = Updates()
-    north, south = Server(), Server()
+    north, south = Server(), Server(ends_us=300_000)
     both = town(north, south, updates)
     after(0.1, both.handles[SOUTH].die)
-    after(1.0, north.over.set)
+    after(0.8, north.over.set)
     both.run()
     assert updates.heard[0] == ("meet", [NORTH, SOUTH], both.reached)
     assert both.heard(3)[0] == ("join", STORES)
