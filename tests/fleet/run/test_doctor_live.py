@@ -15,7 +15,7 @@ from ekya.config.shipped import shipped_path
 from ekya.fleet.run.sites.token import TOKEN_VARIABLE
 from ekya.fleet.servers_file import load_servers
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 TOKEN = "t" * 40
 STARTS_WITHIN_S = 60
