@@ -45,11 +45,24 @@ class TrainingActor:
         self._server: ParameterServer | None = None
         self._worker: Worker | LoneWorker | None = None
         self._held: tuple[Positions, Examples] | None = None
+        self._start: bytes | None = None
+        self._validation: Validation | None = None
 
-    def serve(self, start: bytes, plan: LessonPlan, validation: Validation, share_milli: int) -> None:
-        """Becomes the parameter server of another training."""
+    def serve(
+        self, start: bytes | None, plan: LessonPlan, validation: Validation | None, share_milli: int
+    ) -> None:
+        """Becomes the parameter server of another training, or serves the same one in another way.
+
+        Args:
+            start, validation: as in ``Updates``; None where this process has those of the training.
+            plan: as in ``Updates``.
+            share_milli: of its node.
+        """
+        start, self._validation = self._kept(start), validation or self._validation
+        if self._validation is None:
+            raise LookupError("this process has no validation crops")
         scope = self._at_share(share_milli).scope
-        updates = Updates(start, plan, validation, device=self._device, scope=scope)
+        updates = Updates(start, plan, self._validation, device=self._device, scope=scope)
         self._server = ParameterServer(updates)
 
     def restore(self, snapshot: bytes | None) -> float:
@@ -93,7 +106,7 @@ class TrainingActor:
         self,
         me: WorkerId,
         number: int,
-        start: bytes,
+        start: bytes | None,
         plan: LessonPlan,
         epochs: EpochPlan,
         shard: Shard,
@@ -104,7 +117,8 @@ class TrainingActor:
         """Works on another shard from now on.
 
         Args:
-            me, number, start, plan, epochs, shard: as in ``Worker``.
+            me, number, plan, epochs, shard: as in ``Worker``.
+            start: as in ``serve``; a lone worker needs none.
             sent: positions of the crops that are missing here, and these crops.
             anew: the crops here are of another training and are dropped.
             share_milli: of its node; None for a lone worker, which uses the parameter server's share.
@@ -121,7 +135,7 @@ class TrainingActor:
         if share_milli is None:
             self._worker = LoneWorker(me, self._there, epochs, shard, crops)
             return
-        scope = self._at_share(share_milli).scope
+        start, scope = self._kept(start), self._at_share(share_milli).scope
         self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
 
     def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
@@ -136,7 +150,7 @@ class TrainingActor:
         """Releases its share and the state of the training."""
         if self._share is not None:
             self._share.release()
-        self._share = self._server = self._worker = self._held = None
+        self._share = self._server = self._worker = self._held = self._start = self._validation = None
 
     def resize(self, share_milli: int) -> Resized:
         """Resizes its share."""
@@ -148,6 +162,13 @@ class TrainingActor:
     def pid(self) -> int:
         """Returns the process id; serves as heartbeat."""
         return os.getpid()
+
+    def _kept(self, start: bytes | None) -> bytes:
+        """Keeps a start model, which may be large, and returns the kept one where there is no other."""
+        self._start = self._start if start is None else start
+        if self._start is None:
+            raise LookupError("this process has no start model")
+        return self._start
 
     def _at_share(self, share_milli: int) -> ShareHandle:
         """Releases the former share and attaches a new one."""

@@ -281,9 +281,13 @@ class Crew:
         member = self._members[None]
         if member.set_to == (plan, None, share_milli):
             return member, None
-        start, validation = self._material.task.start, self._material.validation
+        start, validation = None, None
         if member.set_to is None:
-            home = self._material.task.home
+            home, start, validation = (
+                self._material.task.home,
+                self._material.task.start,
+                self._material.validation,
+            )
             self._ledger.sent(home, member.node, Kind.MODEL, len(start))
             self._ledger.sent(home, member.node, Kind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
@@ -297,10 +301,9 @@ class Crew:
         if not anew and member.set_to == (plan, shard, share_milli):
             return member, None
         missing = shard.positions[~np.isin(shard.positions, member.has)]
-        if anew and not self._alone:
-            self._ledger.sent(
-                self._material.task.home, member.node, Kind.MODEL, len(self._material.task.start)
-            )
+        start = self._material.task.start if anew and not self._alone else None
+        if start is not None:
+            self._ledger.sent(self._material.task.home, member.node, Kind.MODEL, len(start))
         for origin, count in self._material.sent(missing).items():
             self._ledger.sent(origin, member.node, Kind.DATA, count)
         member.has, member.set_to = np.union1d(member.has, missing), (plan, shard, share_milli)
@@ -308,7 +311,7 @@ class Crew:
             "work",
             worker,
             number,
-            self._material.task.start,
+            start,
             plan,
             self._material.epochs(plan),
             shard,

@@ -22,11 +22,15 @@ NODES = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
 
 
 class Mortal:
-    """A process that dies in, or is silent from, the call of one method on; ``called`` counts the calls."""
+    """A process that dies in, or is silent from, the call of one method on; ``called`` counts the calls.
+
+    ``models`` counts the start models that were sent to it.
+    """
 
     def __init__(self, node):
         self._process, self.called = process(node.name), Counter()
         self.dies_in = self.silent_from = None
+        self.models = 0
 
     @property
     def actor(self):
@@ -34,6 +38,8 @@ class Mortal:
 
     def call(self, method, *arguments):
         self.called[method] += 1
+        if method in ("serve", "work"):
+            self.models += sum(isinstance(one, bytes) for one in arguments)
         answer = Future()
         if self.called["end"] or self.called[self.dies_in]:
             answer.set_exception(CallError("killed"))
@@ -110,6 +116,25 @@ def test_who_gives_no_process_away_is_lost_by_name_and_nobody_elses_process_is(m
     assert lost.value.dead == (Dead(NODES[WEST], west, "west gives no process away: it takes no guests"),)
     made.crew.release()
     assert made.source.given_back == made.source.made[EAST]
+
+
+def test_a_start_model_is_sent_to_each_process_once(there) -> None:
+    processes = (there.worker, there.server, there.west)
+    assert [one.models for one in processes] == [1, 1, 1]
+    there.assignment = parted(Part(EAST, share_milli=500), Part(WEST, share_milli=400))
+    there.shards = deal(there.material.lying(SITES), there.assignment)
+    there.assemble()
+    assert [one.models for one in processes] == [1, 1, 1]
+    assert there.west.called["work"] == 2
+    assert there.run_epoch(0) is not None
+
+
+def test_a_start_model_is_sent_to_a_lone_worker_once(model) -> None:
+    lone = Assembled(task_of(model), parted(Part(EAST)))
+    lone.assemble()
+    (process,) = lone.source.made[EAST]
+    assert (process.models, process.called["work"]) == (1, 1)
+    assert lone.run_epoch(0) is not None
 
 
 def test_a_worker_dies_and_the_others_go_on_with_another_from_the_checkpoint(there) -> None:
