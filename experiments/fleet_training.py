@@ -53,7 +53,7 @@ from ekya.fleet.run.cluster import emulated_cluster
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import Mode, Progress, TrainingTask
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.trainer import RayFleetTrainer, Training
+from ekya.fleet.run.training.trainer import ProcessFleetTrainer, Training
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.model import EdgeModel
@@ -221,7 +221,7 @@ def on_one_node(task: TrainingTask, base: EdgeModel) -> list[EpochResult]:
     return [retraining.run_epoch() for _ in range(task.config.epochs)]
 
 
-def on_nodes(trainer: RayFleetTrainer, task: TrainingTask, way: Way) -> Row:
+def on_nodes(trainer: ProcessFleetTrainer, task: TrainingTask, way: Way) -> Row:
     """Runs one training on the emulated nodes."""
     began_s = time.monotonic()
     training = trainer.start(task, way.assignment)
@@ -260,7 +260,7 @@ def trials(
     """Yields these ways, for each seed and number of blocks."""
     with bars_of(console) as bars, emulated_cluster(SHARES) as nodes:
         task_bar = bars.add_task("training", total=len(seeds) * len(trained) * (1 + len(ways)))
-        trainer = RayFleetTrainer(nodes.nodes(), Processes(CpuShares(cpu_limit())))
+        trainer = ProcessFleetTrainer(nodes.nodes(), Processes(CpuShares(cpu_limit())))
         for seed in seeds:
             base = base_model(fleet, seed)
             training, validation = crops_of(fleet, seed)

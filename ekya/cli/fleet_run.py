@@ -190,7 +190,7 @@ def _run_emulated(
     for option, value in (("--listen", config.listen), ("--stores", config.stores)):
         if value is not None:
             raise UserError(
-                f"{option}: nobody is reached on virtual time; leave it out, or leave out --clock"
+                f"{option}: no site is reached on virtual time; leave it out, or leave out --clock"
             )
     folder = _folder(config, servers)
     with bars_of(console) as bars:
@@ -222,7 +222,7 @@ def _run_live(
                 f"--fail {failure.site}: it is on another machine; only servers here can be made to fail"
             )
     if config.stores is not None and tier is None:
-        raise UserError("--stores: without a tier nobody decides where updates train; leave out --tier none")
+        raise UserError("--stores: without a tier no update is given a server; leave out --tier none")
     points = _points_of(config, tier)
     stores = stores_of(config.stores, points)
     with _reached(config, servers.addresses) as (sites, doors):

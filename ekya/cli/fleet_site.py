@@ -76,7 +76,7 @@ def site(config: SiteConfig, output: Output) -> None:
         host, port = split_address(listen)
     except ValueError as error:
         raise UserError(f"--listen {listen}: {error}") from None
-    # It may listen at 0.0.0.0, where nobody else reaches it.
+    # It may listen at 0.0.0.0, which is no address for others.
     known_as = host if address is None else split_address(address)[0]
     ends = threading.Event()
     with closing(SiteServer(host, port, fleet_token(config.token_file), known_as)) as doors:

@@ -106,8 +106,8 @@ def test_fleet_run_with_invalid_stores_is_refused_before_anything_starts(capfd, 
     monkeypatch.chdir(stores)
     words = ["run", "--stores", stores / "stores.yaml"]
     for more, sentence in (
-        (["--clock", "virtual"], "--stores: nobody is reached on virtual time"),
-        (["--tier", "none"], "--stores: without a tier nobody decides where updates train"),
+        (["--clock", "virtual"], "--stores: no site is reached on virtual time"),
+        (["--tier", "none"], "--stores: without a tier no update is given a server"),
         (["--points", stores / "none.parquet"], "there is no such file; measure one with ekya fleet profile"),
         (["--points", stores / "other.parquet"], "was measured with 2 of a mobilenet_v3_small on 16"),
     ):

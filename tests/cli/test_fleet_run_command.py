@@ -126,4 +126,4 @@ def test_fleet_run_takes_up_only_what_is_a_run(tmp_path, capfd) -> None:
 
 def test_fleet_run_on_virtual_time_is_reached_by_nobody(file, capfd) -> None:
     assert cli.main(["fleet", "run", str(file), "--clock", "virtual", "--listen", "127.0.0.1:0"]) == 2
-    assert "--listen: nobody is reached on virtual time" in " ".join(capfd.readouterr().err.split())
+    assert "--listen: no site is reached on virtual time" in " ".join(capfd.readouterr().err.split())

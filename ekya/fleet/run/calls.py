@@ -49,7 +49,7 @@ class RayHandle:
         """Calls a method of the actor."""
         told: Future[Any] = Future()
         reference = getattr(self.actor, method).remote(*arguments)
-        # Ray drops a result that nobody refers to.
+        # Ray drops a result without a reference.
         reference.future().add_done_callback(lambda answer, _kept=reference: _pass_on(answer, told))
         return told
 

@@ -98,7 +98,7 @@ class HostDoctor:
         return time.time_ns()
 
     def zeros(self, size: int) -> bytes:
-        """Returns so many bytes, which are zero."""
+        """Returns this number of zero bytes."""
         return bytes(size)
 
     def measured(self, other: Handle) -> Link | str:

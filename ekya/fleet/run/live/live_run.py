@@ -1,4 +1,4 @@
-"""What the process of `ekya fleet run` notes of a run, for one that takes its place."""
+"""Notes of a run, for another process of `ekya fleet run` that takes it up."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a driver and the sites of a run tell each other."""
+"""Messages between the driver of a run and its sites."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

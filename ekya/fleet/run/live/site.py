@@ -105,7 +105,7 @@ class Site:
             return self._begun.opened
 
     def forget(self, run: str) -> None:
-        """Marks a run as collected: nobody will ask for its results again."""
+        """Marks a run as collected: its results are not needed here any more."""
         with self._lock:
             self._forgotten = self._forgotten or (self._begun is not None and self._begun.id == run)
 

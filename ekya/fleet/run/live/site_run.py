@@ -237,11 +237,11 @@ class SiteRun:
         """Reports the actors as ready, and waits for the common start (local ``time.monotonic_ns``).
 
         Raises:
-            UserError: nobody has set it for long.
+            UserError: it was not set for long.
         """
         self._become("ready")
         if not self._go.wait(BEGINS_WITHIN_S):
-            raise UserError(f"nobody has begun the run for {BEGINS_WITHIN_S:g} s; start it again")
+            raise UserError(f"the run was not begun for {BEGINS_WITHIN_S:g} s; start it again")
         if self._begin_ns is None:
             self._begin_ns = time.monotonic_ns()  # It was stopped before the start was set.
         self._become("running")

@@ -16,7 +16,7 @@ from ekya.fleet.run.elsewhere import Came, Interrupted
 from ekya.fleet.run.live.neighbours import Neighbours
 from ekya.fleet.run.training.crew import ProcessSource
 from ekya.fleet.run.training.protocol import FleetNode, Progress, TrainingHandle, TrainingTask
-from ekya.fleet.run.training.trainer import RayFleetTrainer
+from ekya.fleet.run.training.trainer import ProcessFleetTrainer
 from ekya.runtime.remote_retrainings import RemoteCheckpoint
 
 _LOG = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class TrainedElsewhere:
         self._home = NodeName(f"{site}, at home")
         self._sites: dict[NodeName, SiteName] = {self._home: site}
         home = FleetNode(self._home, site, neighbours.machine(site), FULL_GPU_MILLI)
-        self._trainer = RayFleetTrainer({self._home: home}, processes)
+        self._trainer = ProcessFleetTrainer({self._home: home}, processes)
         self._lock = threading.RLock()
         self._away: dict[StreamId, _Away] = {}
         self._ending: list[threading.Thread] = []

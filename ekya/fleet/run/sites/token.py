@@ -1,4 +1,4 @@
-"""Token of a fleet: whoever knows it may call objects of all its sites."""
+"""Token of a fleet, with which objects of all its sites can be called."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""What a store knows of its updates, kept in a file for later processes."""
+"""Memory of a store about its updates, in a file for later processes."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -168,7 +168,7 @@ class UpdateBook:
         for one in waiting:
             if one.until_us <= self.now_us:
                 one.until_us, one.offer = self.now_us + round(one.order.due_s * US_PER_S), None
-                _LOG.warning("%s: nobody has trained its update by its due date; it waits", one.order.store)
+                _LOG.warning("%s: its update was not trained by its due date; it waits", one.order.store)
             if one.offer is None:
                 try:
                     one.offer = self._offer(one.order, one.until_us)

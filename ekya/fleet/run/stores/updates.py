@@ -168,7 +168,7 @@ class StoreUpdates:
         return ()
 
     def grant(self, loan: Loan) -> None:
-        """Begins an update under a loan, or gives the loan up where nobody waits for it any more."""
+        """Begins an update under a loan, or gives the loan up where it is not awaited any more."""
         stream = loan.offer.stream
         with self._book.lock:
             one = self._book.updates.get(stream)

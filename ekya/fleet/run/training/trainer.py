@@ -37,7 +37,7 @@ from ekya.models.training.trainee import Trainee
 _LOG = logging.getLogger(__name__)
 
 
-class RayFleetTrainer:
+class ProcessFleetTrainer:
     """Trains on nodes whose processes come from a source. A ``FleetTrainer``.
 
     Args:

@@ -179,7 +179,7 @@ def test_a_run_whose_driver_dies_before_the_start_ends(run, world, monkeypatch) 
     begun(run).join(PATIENCE_S)
     state = run.state()
     assert (state.phase, state.by_user) == ("failed", True)
-    assert "nobody has begun the run for 0.05 s" in state.reason
+    assert "the run was not begun for 0.05 s" in state.reason
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def soon(told):
 
 @pytest.fixture
 def town(monkeypatch):
-    monkeypatch.setattr(trained_elsewhere, "RayFleetTrainer", Trainer)
+    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", Trainer)
     return Town()
 
 

@@ -223,7 +223,7 @@ def soon(told):
 
 @pytest.fixture
 def town(monkeypatch, tmp_path):
-    monkeypatch.setattr(trained_elsewhere, "RayFleetTrainer", Trainer)
+    monkeypatch.setattr(trained_elsewhere, "ProcessFleetTrainer", Trainer)
     return lambda *stores: Town(tmp_path, *(stores or (Store(),)))
 
 
@@ -368,7 +368,7 @@ def test_nobody_has_room_by_its_due_date_and_it_is_offered_on(town, caplog) -> N
     one.east.units = 4
     one.look(100)
     one.training()
-    assert "nobody has trained its update by its due date" in caplog.text
+    assert "its update was not trained by its due date" in caplog.text
     assert one.book.updates[CAM].until_us == 201 * S
 
 

@@ -22,7 +22,7 @@ from ekya.fleet.run.sites.server import SiteServer
 from ekya.fleet.run.training.processes import Processes
 from ekya.fleet.run.training.protocol import TrainingFailedError
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.trainer import RayFleetTrainer
+from ekya.fleet.run.training.trainer import ProcessFleetTrainer
 from ekya.gpu.backends.cpu import CpuShares
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.edge.model import build_edge_model
@@ -47,7 +47,7 @@ def fleet():
 
 @pytest.fixture(scope="module")
 def trainer(fleet):
-    made = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    made = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     yield made
     made.close()
 
@@ -158,7 +158,7 @@ def test_processes_that_another_server_lends_train_the_same_and_go_back_to_it(fl
     neighbours = Neighbours()
     neighbours.meet({WEST: Neighbour(host, ray_node)})
     hosted = HostedProcesses(EAST, neighbours)
-    trainer = RayFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
+    trainer = ProcessFleetTrainer({WEST: fleet.nodes()[WEST], EAST: fleet.nodes()[EAST]}, hosted)
     task = gentle(model, "synchronous", epochs=2)
     handle = trainer.start(task, parted(Part(WEST, workers=2)))
     handle.result(PATIENCE_S)
@@ -235,7 +235,7 @@ def test_after_three_strikes_a_node_is_left_out_and_the_others_have_its_crops(tr
 @pytest.mark.long
 def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model):
     # From here on, west and east are other Ray nodes than those that the ``trainer`` fixture knows.
-    trainer = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    trainer = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "synchronous", epochs=300, waits=True), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
@@ -262,7 +262,7 @@ def test_all_nodes_are_gone_and_it_goes_on_where_one_has_come_back(fleet, model)
 @pytest.mark.long
 def test_a_node_that_is_gone_is_left_out_and_its_crops_are_trained_elsewhere(fleet, model):
     # The last test of this fleet: nothing restores the node.
-    trainer = RayFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
+    trainer = ProcessFleetTrainer(fleet.nodes(), Processes(CpuShares(2)))
     handle = trainer.start(gentle(model, "asynchronous", epochs=300), UNEQUAL)
     wait_for_epoch(handle, 2)
     fleet.fail(WEST)
