@@ -70,17 +70,6 @@ def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0
     )
 
 
-def after_updates(kind: ParameterServer, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
-    """Returns the state of the parameter server while workers push to it."""
-    updates_s = update_s(kind, state.cpu, steps)
-    busy = sum(
-        kind.service_s / (computing_s + updating_s)
-        for (computing_s, _), updating_s in zip(steps, updates_s, strict=True)
-    )
-    cpu = saturated(state.cpu + kind.cpu_demand * min(1.0, busy))
-    return NodeState(cpu, 0.0, state.mem + kind.model_mem + kind.worker_mem * len(steps))
-
-
 def sift_s(worker: Worker, state: NodeState) -> float:
     """Returns the execution time of SIFT on a machine in a state, at the 95th percentile.
 

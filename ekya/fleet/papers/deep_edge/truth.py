@@ -1,14 +1,12 @@
 """The laws as error-free estimates, for solvers with perfect knowledge."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from ekya.core.units import FULL_GPU_MILLI
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import PARAMETER_SERVERS, PI, SIFT, WORKERS
 from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.names import NodeName
-from ekya.fleet.policy.places import NodeState, Places
+from ekya.fleet.policy.places import NodeState
 
 
 class Truth:
@@ -34,10 +32,3 @@ class Truth:
         if app != SIFT:
             raise ValueError(f"{app} is no application of this world; there is {SIFT}")
         return laws.sift_s(WORKERS[kind], state)
-
-
-def as_it_is(places: Places, truth: Mapping[NodeName, NodeState]) -> Places:
-    """Returns the machines with their true states instead of the measured ones."""
-    return replace(
-        places, nodes={name: replace(node, state=truth[name]) for name, node in places.nodes.items()}
-    )
