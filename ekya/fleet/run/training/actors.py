@@ -8,12 +8,11 @@ import ray
 from numpy.typing import NDArray
 
 from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.training.lone_worker import LoneWorker
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan, Push, Validation
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
-from ekya.fleet.run.training.worker import Worker
-from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
+from ekya.fleet.run.training.worker import LoneWorker, Worker
+from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
 from ekya.gpu.backends.backend import Resized, ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
@@ -138,7 +137,7 @@ class TrainingActor:
         start, scope = self._kept(start), self._at_share(share_milli).scope
         self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
 
-    def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
         """Runs all steps of an epoch with another process's parameter server, or with the one in here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")

@@ -16,12 +16,11 @@ from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
-from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
+from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
@@ -61,7 +60,7 @@ class Ledger(Protocol):
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Counts bytes sent from node to node."""
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def did(self, worker: WorkerId, work: Work) -> None:
         """Counts a worker's work in an epoch, complete or not."""
 
 
@@ -126,13 +125,17 @@ class Crew:
 
     Args:
         material: of the training.
-        nodes: of the fleet.
+        nodes: of the fleet; may change meanwhile.
         processes: their source.
         ledger: receives reports of all traffic and work.
     """
 
     def __init__(
-        self, material: Material, nodes: KnownNodes, processes: ProcessSource, ledger: Ledger
+        self,
+        material: Material,
+        nodes: Mapping[NodeName, FleetNode],
+        processes: ProcessSource,
+        ledger: Ledger,
     ) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
         self._members: dict[WorkerId | None, _Member] = {}
@@ -157,7 +160,7 @@ class Crew:
             UserError: the start model or the snapshot is invalid.
         """
         self._assembled += 1
-        nodes = self._nodes.now()
+        nodes = dict(self._nodes)
         alone = works_at_home(nodes, server, shards)
         if alone != self._alone:
             self.release()
@@ -212,7 +215,7 @@ class Crew:
             member: member.process.call("run_epoch", server.process, token, epoch)
             for member in workers.values()
         }
-        told: dict[_Member, EpochWork] = {}
+        told: dict[_Member, Work] = {}
         try:
             self._gather(asked, told, interrupted)
             if interrupted():
@@ -265,7 +268,7 @@ class Crew:
         for process, on in {member.process: member.on for member in members}.items():
             self._processes.give_back(on, process)
 
-    def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
+    def _tell_work(self, server: _Member, told: Mapping[WorkerId, Work]) -> None:
         """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:

@@ -90,23 +90,5 @@ class Exchange(Protocol):
         """Reports that the worker has no steps in this epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochWork:
-    """A worker's work in an epoch, complete or not.
-
-    Attributes:
-        steps, crops: number of batches, and of crops in them.
-        pushed, pulled: bytes.
-        compute_s, update_s: of wall time, as in ``NodeWork``.
-    """
-
-    steps: int = 0
-    crops: int = 0
-    pushed: int = 0
-    pulled: int = 0
-    compute_s: float = 0.0
-    update_s: float = 0.0
-
-
 Timer = Callable[[], float]
 """Returns a monotonic time in seconds."""

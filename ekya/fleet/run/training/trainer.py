@@ -15,12 +15,10 @@ from ekya.fleet.run.training.crew import Crew, CrewLostError, ProcessSource
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
-from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
-    NodeWork,
     Progress,
     State,
     Trained,
@@ -29,7 +27,7 @@ from ekya.fleet.run.training.protocol import (
 )
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Shard, WorkerId
+from ekya.fleet.run.training.workers import Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.training.snapshot import Snapshot, restore_weights
 from ekya.models.training.trainee import Trainee
@@ -38,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ProcessFleetTrainer:
-    """Trains on nodes whose processes come from a source. A ``FleetTrainer``.
+    """Trains on nodes whose processes come from a source.
 
     Args:
         nodes: that assignments may name.
@@ -46,7 +44,7 @@ class ProcessFleetTrainer:
     """
 
     def __init__(self, nodes: Mapping[NodeName, FleetNode], processes: ProcessSource) -> None:
-        self._nodes = KnownNodes(nodes)
+        self._nodes = dict(nodes)
         self._processes = processes
 
     def know(self, node: FleetNode) -> None:
@@ -55,7 +53,7 @@ class ProcessFleetTrainer:
         A training under way uses it from its next move or failure on. If the node was excluded there, it may
         take part again as another machine, but not with only another share.
         """
-        self._nodes.know(node)
+        self._nodes[node.name] = node
 
     def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
         """Begins a training; its processes start in the background.
@@ -64,7 +62,7 @@ class ProcessFleetTrainer:
             UserError: the assignment names a node that does not exist, or assigns no work.
             ValueError: the task cannot be trained on several nodes.
         """
-        _check(task.job, assignment, (task.home, *task.training), self._nodes.now())
+        _check(task.job, assignment, (task.home, *task.training), self._nodes)
         training = Training(task, assignment, self._nodes, self._processes)
         training.begin()
         return training
@@ -91,7 +89,7 @@ class Training:
         self,
         task: TrainingTask,
         assignment: Assignment,
-        nodes: KnownNodes,
+        nodes: Mapping[NodeName, FleetNode],
         processes: ProcessSource,
     ) -> None:
         self._task, self._nodes = task, nodes
@@ -130,7 +128,7 @@ class Training:
         Raises:
             UserError: it names a node that does not exist, or assigns no work.
         """
-        _check(self._task.job, assignment, (), self._nodes.now())
+        _check(self._task.job, assignment, (), self._nodes)
         with self._lock:
             self._next = assignment
             self._lock.notify_all()
@@ -177,13 +175,12 @@ class Training:
         """Counts traffic of its crew."""
         self._note(lambda now: replace(now, traffic=now.traffic.plus(origin, target, kind, count)))
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def did(self, worker: WorkerId, work: Work) -> None:
         """Counts work of its crew."""
-        more = NodeWork(work.steps, work.crops, work.compute_s, work.update_s)
 
         def with_it(now: Progress) -> Progress:
-            before = now.work.get(worker.node, NodeWork())
-            return replace(now, work={**now.work, worker.node: before.plus(more)})
+            before = now.work.get(worker.node, Work())
+            return replace(now, work={**now.work, worker.node: before.plus(work)})
 
         self._note(with_it)
 
@@ -235,7 +232,7 @@ class Training:
             raise RuntimeError("nothing was ordered")
         if before is not None:
             self._note(lambda now: replace(now, moves=now.moves + 1))
-        sites = {name: node.site for name, node in self._nodes.now().items()}
+        sites = {name: node.site for name, node in dict(self._nodes).items()}
         shards = deal(self._material.lying(sites), ordered)
         server = ordered.parameter_server or ordered.parts[0].node
         return _Setting(ordered, self._material.plan(ordered), shards, server)
@@ -264,7 +261,8 @@ class Training:
 
     def _allowed(self, setting: _Setting) -> _Setting | None:
         """Returns the setting without excluded nodes; None where all nodes with workers are excluded."""
-        out = self._nodes.which(self._strikes.out)
+        nodes = dict(self._nodes)
+        out = {name for name, node in nodes.items() if node.machine_id in self._strikes.out}
         if all(worker.node in out for worker in setting.shards):
             return None
         if out.isdisjoint({setting.server, *(worker.node for worker in setting.shards)}):

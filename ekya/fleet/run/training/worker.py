@@ -1,4 +1,4 @@
-"""Worker: computes the gradients of its shard's batches for the parameter server's weights."""
+"""Workers: compute gradients of batches for the parameter server's weights, elsewhere or in its process."""
 
 import time
 from collections.abc import Callable
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.fleet.run.training.messages import EpochWork, Exchange, LessonPlan, Push, Timer
-from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
+from ekya.fleet.run.training.messages import Exchange, LessonPlan, Push, Timer
+from ekya.fleet.run.training.server import ParameterServer
+from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
 from ekya.models.training.labelled import Examples
 from ekya.models.training.trainee import Trainee
@@ -55,7 +56,7 @@ class Worker:
             inputs = self._trainee.inputs_of(crops.images)
             self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), plan.distillation_weight)
 
-    def run_epoch(self, server: Exchange, token: object, epoch: int) -> EpochWork:
+    def run_epoch(self, server: Exchange, token: object, epoch: int) -> Work:
         """Runs all steps of an epoch, until the server ends it.
 
         Args:
@@ -66,10 +67,10 @@ class Worker:
         steps = self.steps(epoch)
         if not steps:
             server.leave(token, self._me)
-            return EpochWork()
+            return Work()
         began_s = self._timer()
         weights = server.pull(token, self._me)
-        work = EpochWork(update_s=self._timer() - began_s)
+        work = Work(update_s=self._timer() - began_s)
         for place, step in enumerate(steps):
             if weights is None:
                 return work
@@ -78,13 +79,15 @@ class Worker:
             computed_s = self._timer()
             pulled = weights.nbytes
             weights = server.push(token, self._me, push)
-            work = EpochWork(
-                work.steps + bool(push.crops),
-                work.crops + push.crops,
-                work.pushed + (0 if push.gradient is None else push.gradient.nbytes),
-                work.pulled + pulled,
-                work.compute_s + computed_s - began_s,
-                work.update_s + self._timer() - computed_s,
+            work = work.plus(
+                Work(
+                    steps=int(bool(push.crops)),
+                    crops=push.crops,
+                    compute_s=computed_s - began_s,
+                    update_s=self._timer() - computed_s,
+                    pushed=0 if push.gradient is None else push.gradient.nbytes,
+                    pulled=pulled,
+                )
             )
         return work
 
@@ -101,3 +104,48 @@ class Worker:
             batch = torch.from_numpy(np.ascontiguousarray(step)).to(self._device)
             loss = float(self._lesson.backward(batch))
             return Push(self._trainee.gradient(), loss, len(step), self._shard.batch, last)
+
+
+class LoneWorker:
+    """The only worker of a training: trains its parameter server's own weights, with the same steps as a single ``Worker``.
+
+    A ``Worker`` copies all weights five times in each step; for one block of a ResNet18 that takes as long as
+    training it.
+
+    Args:
+        me: its id.
+        server: in the same process.
+        epochs: division of epochs into steps.
+        shard: all crops of the training.
+        crops: of the shard, in the order of ``Shard.positions``.
+        timer: for measurements.
+    """
+
+    def __init__(
+        self,
+        me: WorkerId,
+        server: ParameterServer,
+        epochs: EpochPlan,
+        shard: Shard,
+        crops: Examples,
+        *,
+        timer: Timer = time.monotonic,
+    ) -> None:
+        self._me, self._server, self._epochs, self._shard, self._timer = me, server, epochs, shard, timer
+        self._lesson = server.lesson(crops)
+
+    def run_epoch(self, token: object, epoch: int) -> Work:
+        """Runs all steps of an epoch, until the server ends it.
+
+        Args:
+            token: of the epoch, as the server knows it.
+            epoch: number of epochs done.
+        """
+        began_s, steps, crops = self._timer(), 0, 0
+        batches = self._epochs.steps(self._shard, 0, epoch)
+        for place, batch in enumerate(batches):
+            last = place == len(batches) - 1
+            if not self._server.step(token, self._me, self._lesson, batch, self._shard.batch, last):
+                break
+            steps, crops = steps + 1, crops + len(batch)
+        return Work(steps, crops, compute_s=self._timer() - began_s)

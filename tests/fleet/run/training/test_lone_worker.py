@@ -9,10 +9,10 @@ from crews import GAMMA, WEST, bars, crew_of, parted, run_epochs, task_of
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.training.dealing import deal
-from ekya.fleet.run.training.lone_worker import LoneWorker
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.updates import Updates
+from ekya.fleet.run.training.worker import LoneWorker
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.snapshot import Snapshot
 
