@@ -1,6 +1,5 @@
 """Messages to and between the processes of a training."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,7 +87,3 @@ class Exchange(Protocol):
 
     def leave(self, token: object, worker: WorkerId) -> None:
         """Reports that the worker has no steps in this epoch."""
-
-
-Timer = Callable[[], float]
-"""Returns a monotonic time in seconds."""

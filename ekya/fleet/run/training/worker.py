@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.fleet.run.training.messages import Exchange, LessonPlan, Push, Timer
+from ekya.fleet.run.training.messages import Exchange, LessonPlan, Push
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
@@ -28,7 +28,6 @@ class Worker:
         crops: of the shard, in the order of ``Shard.positions``.
         device: to compute on.
         scope: entered around every batch; share backends wait there for the GPU.
-        timer: for measurements.
     """
 
     def __init__(
@@ -43,10 +42,9 @@ class Worker:
         *,
         device: str = "cpu",
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
-        timer: Timer = time.monotonic,
     ) -> None:
         self._me, self._number, self._epochs, self._shard = me, number, epochs, shard
-        self._device, self._scope, self._timer = device, scope, timer
+        self._device, self._scope = device, scope
         self._trainee = Trainee(
             from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
         )
@@ -68,15 +66,15 @@ class Worker:
         if not steps:
             server.leave(token, self._me)
             return Work()
-        began_s = self._timer()
+        began_s = time.monotonic()
         weights = server.pull(token, self._me)
-        work = Work(update_s=self._timer() - began_s)
+        work = Work(update_s=time.monotonic() - began_s)
         for place, step in enumerate(steps):
             if weights is None:
                 return work
-            began_s = self._timer()
+            began_s = time.monotonic()
             push = self.push_of(weights, step, last=place == len(steps) - 1)
-            computed_s = self._timer()
+            computed_s = time.monotonic()
             pulled = weights.nbytes
             weights = server.push(token, self._me, push)
             work = work.plus(
@@ -84,7 +82,7 @@ class Worker:
                     steps=int(bool(push.crops)),
                     crops=push.crops,
                     compute_s=computed_s - began_s,
-                    update_s=self._timer() - computed_s,
+                    update_s=time.monotonic() - computed_s,
                     pushed=0 if push.gradient is None else push.gradient.nbytes,
                     pulled=pulled,
                 )
@@ -107,7 +105,7 @@ class Worker:
 
 
 class LoneWorker:
-    """The only worker of a training: trains its parameter server's own weights, with the same steps as a single ``Worker``.
+    """Trains, as the only worker, its parameter server's own weights by the same steps as one ``Worker``.
 
     A ``Worker`` copies all weights five times in each step; for one block of a ResNet18 that takes as long as
     training it.
@@ -118,7 +116,6 @@ class LoneWorker:
         epochs: division of epochs into steps.
         shard: all crops of the training.
         crops: of the shard, in the order of ``Shard.positions``.
-        timer: for measurements.
     """
 
     def __init__(
@@ -128,10 +125,8 @@ class LoneWorker:
         epochs: EpochPlan,
         shard: Shard,
         crops: Examples,
-        *,
-        timer: Timer = time.monotonic,
     ) -> None:
-        self._me, self._server, self._epochs, self._shard, self._timer = me, server, epochs, shard, timer
+        self._me, self._server, self._epochs, self._shard = me, server, epochs, shard
         self._lesson = server.lesson(crops)
 
     def run_epoch(self, token: object, epoch: int) -> Work:
@@ -141,11 +136,11 @@ class LoneWorker:
             token: of the epoch, as the server knows it.
             epoch: number of epochs done.
         """
-        began_s, steps, crops = self._timer(), 0, 0
+        began_s, steps, crops = time.monotonic(), 0, 0
         batches = self._epochs.steps(self._shard, 0, epoch)
         for place, batch in enumerate(batches):
             last = place == len(batches) - 1
             if not self._server.step(token, self._me, self._lesson, batch, self._shard.batch, last):
                 break
             steps, crops = steps + 1, crops + len(batch)
-        return Work(steps, crops, compute_s=self._timer() - began_s)
+        return Work(steps, crops, compute_s=time.monotonic() - began_s)

@@ -7,8 +7,8 @@ from optimum.deep_edge_exhaustive import Force, as_it_is
 
 from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.laws import Truth
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
-from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.papers.deep_edge.workload import edge_experiment
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
