@@ -177,14 +177,14 @@ class Crew:
                 self._members[who] = _Member(node, who, process, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
         # One process has one share, which the server attaches.
-        begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
+        begun = self._begin_server(plan, sum(shares.values()) if alone else shares[None])
         if alone:
             # The worker uses the server's share, which must be attached first.
-            self._gather({member: told for member, told in begun if told is not None})
-            begun = []
+            self._gather(begun)
+            begun = {}
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
-            begun.append(self._begin_worker(worker, number, plan, shard, shares[worker]))
-        self._gather({member: told for member, told in begun if told is not None})
+            begun |= self._begin_worker(worker, number, plan, shard, shares[worker])
+        self._gather(begun)
         if snapshot is not None:
             self._ledger.sent(self._material.task.home, server, Kind.CHECKPOINT, len(snapshot))
         member = self._members[None]
@@ -280,29 +280,26 @@ class Crew:
         for who, work in told.items():
             self._ledger.did(who, work)
 
-    def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Future[Any] | None]:
+    def _begin_server(self, plan: LessonPlan, share_milli: int) -> dict[_Member, Future[Any]]:
         member = self._members[None]
         if member.set_to == (plan, None, share_milli):
-            return member, None
+            return {}
         start, validation = None, None
         if member.set_to is None:
-            home, start, validation = (
-                self._material.task.home,
-                self._material.task.start,
-                self._material.validation,
-            )
-            self._ledger.sent(home, member.node, Kind.MODEL, len(start))
-            self._ledger.sent(home, member.node, Kind.DATA, validation.labelled.nbytes)
+            task, validation = self._material.task, self._material.validation
+            start = task.start
+            self._ledger.sent(task.home, member.node, Kind.MODEL, len(start))
+            self._ledger.sent(task.home, member.node, Kind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
-        return member, member.process.call("serve", start, plan, validation, share_milli)
+        return {member: member.process.call("serve", start, plan, validation, share_milli)}
 
     def _begin_worker(
         self, worker: WorkerId, number: int, plan: LessonPlan, shard: Shard, share_milli: int
-    ) -> tuple[_Member, Future[Any] | None]:
+    ) -> dict[_Member, Future[Any]]:
         member = self._members[worker]
         anew = member.set_to is None
-        if not anew and member.set_to == (plan, shard, share_milli):
-            return member, None
+        if member.set_to == (plan, shard, share_milli):
+            return {}
         missing = shard.positions[~np.isin(shard.positions, member.has)]
         start = self._material.task.start if anew and not self._alone else None
         if start is not None:
@@ -322,7 +319,7 @@ class Crew:
             anew,
             None if self._alone else share_milli,
         )
-        return member, told
+        return {member: told}
 
     def _gather(
         self,

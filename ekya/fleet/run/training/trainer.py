@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
@@ -120,7 +120,7 @@ class Training:
         """Sets the number of epochs in total."""
         if epochs < 1:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
-        self._note(lambda now: replace(now, planned_epochs=epochs))
+        self._note(planned_epochs=epochs)
 
     def move(self, assignment: Assignment) -> None:
         """Continues under another assignment after the epoch under way; immediately where it is stranded.
@@ -173,16 +173,14 @@ class Training:
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Counts traffic of its crew."""
-        self._note(lambda now: replace(now, traffic=now.traffic.plus(origin, target, kind, count)))
+        with self._lock:
+            self._note(traffic=self._progress.traffic.plus(origin, target, kind, count))
 
     def did(self, worker: WorkerId, work: Work) -> None:
         """Counts work of its crew."""
-
-        def with_it(now: Progress) -> Progress:
-            before = now.work.get(worker.node, Work())
-            return replace(now, work={**now.work, worker.node: before.plus(work)})
-
-        self._note(with_it)
+        with self._lock:
+            before = self._progress.work
+            self._note(work={**before, worker.node: before.get(worker.node, Work()).plus(work)})
 
     def _run(self) -> None:
         try:
@@ -198,7 +196,7 @@ class Training:
         try:
             let_go()
         finally:
-            self._note(lambda now: replace(now, state="failed", reason=reason))
+            self._note(state="failed", reason=reason)
 
     def _train(self) -> None:
         setting = self._standing(self._ordered(None))
@@ -222,7 +220,7 @@ class Training:
             setting = self._standing(self._ordered(setting))
         self._crew.release()
         ended: State = "stopped" if self._stopped.is_set() else "done"
-        self._note(lambda now: replace(now, state=ended))
+        self._note(state=ended)
 
     def _ordered(self, before: _Setting | None) -> _Setting:
         """Returns the setting of the last assignment."""
@@ -231,7 +229,8 @@ class Training:
         if ordered is None:
             raise RuntimeError("nothing was ordered")
         if before is not None:
-            self._note(lambda now: replace(now, moves=now.moves + 1))
+            with self._lock:
+                self._note(moves=self._progress.moves + 1)
         sites = {name: node.site for name, node in dict(self._nodes).items()}
         shards = deal(self._material.lying(sites), ordered)
         server = ordered.parameter_server or ordered.parts[0].node
@@ -250,12 +249,12 @@ class Training:
                 raise UserError(reason)
             _LOG.warning("%s", reason)
             self._crew.release()
-            self._note(partial(_in_state, "stranded", reason))
+            self._note(state="stranded", reason=reason)
             with self._lock:
                 self._lock.wait_for(lambda: self._stopped.is_set() or self._next is not None)
             if self._stopped.is_set():
                 return None
-            self._note(partial(_in_state, "starting", ""))
+            self._note(state="starting", reason="")
             setting = self._ordered(setting)
         return allowed
 
@@ -275,12 +274,7 @@ class Training:
         newest = self._checkpoints.newest
         snapshot = None if newest is None else newest.data
         accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, snapshot)
-        first = newest is None
-
-        def begun(now: Progress) -> Progress:
-            return replace(now, state="training", start_accuracy=accuracy if first else now.start_accuracy)
-
-        self._note(begun)
+        self._note(state="training", **({"start_accuracy": accuracy} if newest is None else {}))
 
     def _epochs(self) -> None:
         """Runs epochs until the training is over or has to move."""
@@ -304,15 +298,13 @@ class Training:
         self._checkpoints.wait_home()
         newest = self._checkpoints.newest
         home = 0 if newest is None else newest.epochs
-
-        def back(now: Progress) -> Progress:
-            return replace(now, epochs=now.epochs[:home], epoch_s=now.epoch_s[:home])
-
-        self._note(back)
+        with self._lock:
+            self._note(epochs=self._progress.epochs[:home], epoch_s=self._progress.epoch_s[:home])
 
     def _came_home(self, checkpoint: CheckpointThere, count: int) -> None:
         self.sent(checkpoint.node, self._task.home, Kind.CHECKPOINT, count)
-        self._note(lambda now: replace(now, epochs_home=max(now.epochs_home, checkpoint.epochs)))
+        with self._lock:
+            self._note(epochs_home=max(self._progress.epochs_home, checkpoint.epochs))
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
@@ -321,31 +313,22 @@ class Training:
             self._strikes = self._strikes.struck(machine_id) if there else self._strikes.lost(machine_id)
             epoch = len(self.poll().epochs) + 1
             failure = Failure(dead.node, dead.what, epoch, dead.reason, machine_id in self._strikes.out)
-            self._note(partial(_with_failure, failure))
+            with self._lock:
+                self._note(failures=(*self._progress.failures, failure))
 
     def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
-        def with_it(now: Progress) -> Progress:
-            return replace(
-                now,
+        with self._lock:
+            now = self._progress
+            self._note(
                 epochs=(*now.epochs, end.result),
                 epoch_s=(*now.epoch_s, took_s),
                 stalest=max(now.stalest, end.stalest),
             )
 
-        self._note(with_it)
-
-    def _note(self, change: Callable[[Progress], Progress]) -> None:
+    def _note(self, **changes: Any) -> None:
         with self._lock:
-            self._progress = change(self._progress)
+            self._progress = replace(self._progress, **changes)
             self._lock.notify_all()
-
-
-def _with_failure(failure: Failure, now: Progress) -> Progress:
-    return replace(now, failures=(*now.failures, failure))
-
-
-def _in_state(state: State, reason: str, now: Progress) -> Progress:
-    return replace(now, state=state, reason=reason)
 
 
 def _check(
