@@ -370,7 +370,7 @@ def test_nobody_has_room_by_its_due_date_and_it_is_offered_on(town, caplog) -> N
     one.look(100)
     one.training()
     assert "its update was not trained by its due date" in caplog.text
-    assert one.book.updates[CAM].until_us == 201 * S
+    assert one.book.updates[CAM].order.until_us == 201 * S
 
 
 def test_the_accuracy_monitor_ends_what_does_not_rise_any_more(town) -> None:
