@@ -40,7 +40,6 @@ def training_types() -> tuple[type, ...]:
     from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
     from ekya.fleet.run.training.server import EpochEnd
     from ekya.fleet.run.training.workers import EpochPlan, Shard, Work, WorkerId
-    from ekya.gpu.backends.backend import Resized
     from ekya.models.training.adamw import AdamWRecipe
     from ekya.models.training.frames import FrameObjects, LabelledFrames
     from ekya.models.training.labelled import LabelledCrops
@@ -57,7 +56,6 @@ def training_types() -> tuple[type, ...]:
         LabelledFrames,
         LessonPlan,
         Push,
-        Resized,
         SgdRecipe,
         Shard,
         Validation,

@@ -13,7 +13,7 @@ from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker, Worker
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
-from ekya.gpu.backends.backend import Resized, ShareBackend, ShareHandle, ShareJob
+from ekya.gpu.backends.backend import ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
 
@@ -150,12 +150,6 @@ class TrainingActor:
         if self._share is not None:
             self._share.release()
         self._share = self._server = self._worker = self._held = self._start = self._validation = None
-
-    def resize(self, share_milli: int) -> Resized:
-        """Resizes its share."""
-        if self._share is None:
-            raise LookupError(f"{self._name} works on nothing")
-        return self._share.resize(share_milli)
 
     @ray.method(concurrency_group=NEWS)
     def pid(self) -> int:
