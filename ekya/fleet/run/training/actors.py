@@ -1,13 +1,12 @@
 """Ray actor for training processes: parameter server, worker, or both."""
 
 import os
-from contextlib import suppress
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.calls import Handle
 from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
@@ -143,7 +142,7 @@ class TrainingActor:
             raise LookupError("this worker works on no training")
         if isinstance(self._worker, LoneWorker):
             return self._worker.run_epoch(token, epoch)
-        return self._worker.run_epoch(_Remote(server), token, epoch)
+        return self._worker.run_epoch(server, token, epoch)
 
     def rest(self) -> None:
         """Releases its share and the state of the training."""
@@ -175,27 +174,3 @@ class TrainingActor:
         if self._server is None:
             raise LookupError("this parameter server serves no training")
         return self._server
-
-
-class _Remote:
-    """Client of a parameter server in another process. When that dies, the epoch counts as aborted."""
-
-    def __init__(self, process: Handle) -> None:
-        self._process = process
-
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        return self._weights("pull", token, worker)
-
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        return self._weights("push", token, worker, push)
-
-    def leave(self, token: object, worker: WorkerId) -> None:
-        with suppress(CallError):
-            self._process.call("leave", token, worker).result()
-
-    def _weights(self, method: str, *arguments: object) -> NDArray[np.float32] | None:
-        with suppress(CallError):
-            # It waits for other workers, for as long as they take.
-            weights: NDArray[np.float32] | None = self._process.call(method, *arguments).result()
-            return weights
-        return None

@@ -1,13 +1,11 @@
 """Messages to and between the processes of a training."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.run.training.workers import WorkerId
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe
 
@@ -74,16 +72,3 @@ class Push:
     crops: int
     batch: int
     last: bool
-
-
-class Exchange(Protocol):
-    """The parameter server's interface for workers; see ``ParameterServer``."""
-
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """Returns the weights."""
-
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """Sends a gradient and returns the updated weights."""
-
-    def leave(self, token: object, worker: WorkerId) -> None:
-        """Reports that the worker has no steps in this epoch."""

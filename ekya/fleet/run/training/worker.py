@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ekya.fleet.run.training.messages import Exchange, LessonPlan, Push
+from ekya.fleet.run.calls import CallError, Handle
+from ekya.fleet.run.training.messages import LessonPlan, Push
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes
@@ -54,20 +55,20 @@ class Worker:
             inputs = self._trainee.inputs_of(crops.images)
             self._lesson = self._trainee.lesson(inputs, self._trainee.goal(crops), plan.distillation_weight)
 
-    def run_epoch(self, server: Exchange, token: object, epoch: int) -> Work:
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
         """Runs all steps of an epoch, until the server ends it.
 
         Args:
-            server: receives the gradients.
+            server: a ``ParameterServer``, for the gradients; when it dies, the epoch counts as aborted.
             token: of the epoch, as the server knows it.
             epoch: number of epochs done.
         """
         steps = self.steps(epoch)
         if not steps:
-            server.leave(token, self._me)
+            _told(server, "leave", token, self._me)
             return Work()
         began_s = time.monotonic()
-        weights = server.pull(token, self._me)
+        weights = _told(server, "pull", token, self._me)
         work = Work(update_s=time.monotonic() - began_s)
         for place, step in enumerate(steps):
             if weights is None:
@@ -76,7 +77,7 @@ class Worker:
             push = self.push_of(weights, step, last=place == len(steps) - 1)
             computed_s = time.monotonic()
             pulled = weights.nbytes
-            weights = server.push(token, self._me, push)
+            weights = _told(server, "push", token, self._me, push)
             work = work.plus(
                 Work(
                     steps=int(bool(push.crops)),
@@ -102,6 +103,15 @@ class Worker:
             batch = torch.from_numpy(np.ascontiguousarray(step)).to(self._device)
             loss = float(self._lesson.backward(batch))
             return Push(self._trainee.gradient(), loss, len(step), self._shard.batch, last)
+
+
+def _told(server: Handle, method: str, *arguments: object) -> NDArray[np.float32] | None:
+    """Returns the weights that a parameter server answers with; None where it is dead."""
+    with suppress(CallError):
+        # It waits for other workers, for as long as they take.
+        weights: NDArray[np.float32] | None = server.call(method, *arguments).result()
+        return weights
+    return None
 
 
 class LoneWorker:

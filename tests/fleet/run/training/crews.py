@@ -143,11 +143,11 @@ class Ended:
 
 def run_epochs(server, workers, epochs, above=ALWAYS):
     """Runs each worker in a thread; returns the ends of the epochs and the workers' work in each."""
-    ends, works = [], []
+    ends, works, reached = [], [], LocalHandle(server, len(workers))
     with ThreadPoolExecutor(len(workers)) as pool:
         for epoch in epochs:
             server.begin_epoch(epoch, tuple(workers))
-            told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
+            told = [pool.submit(worker.run_epoch, reached, epoch, epoch) for worker in workers.values()]
             works.append([one.result(timeout=10) for one in told])
             end = server.end_epoch(above)
             ends.append(Ended(end, server.snapshot(epoch) if end.kept else None))
