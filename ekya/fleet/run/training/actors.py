@@ -11,7 +11,7 @@ from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validatio
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
 from ekya.fleet.run.training.worker import LoneWorker, Worker
-from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, Work, WorkerId
+from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
 from ekya.gpu.backends.backend import ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
@@ -106,7 +106,6 @@ class TrainingActor:
         number: int,
         start: bytes | None,
         plan: LessonPlan,
-        epochs: EpochPlan,
         shard: Shard,
         sent: tuple[Positions, Examples],
         anew: bool,
@@ -115,7 +114,7 @@ class TrainingActor:
         """Works on another shard from now on.
 
         Args:
-            me, number, plan, epochs, shard: as in ``Worker``.
+            me, number, plan, shard: as in ``Worker``.
             start: as in ``serve``; a lone worker needs none.
             sent: positions of the crops that are missing here, and these crops.
             anew: the crops here are of another training and are dropped.
@@ -131,10 +130,10 @@ class TrainingActor:
         there = order[np.searchsorted(positions, shard.positions, sorter=order)]
         crops = crops.take(there)
         if share_milli is None:
-            self._worker = LoneWorker(me, self._there, epochs, shard, crops)
+            self._worker = LoneWorker(me, self._there, plan.epochs, shard, crops)
             return
         start, scope = self._kept(start), self._at_share(share_milli).scope
-        self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
+        self._worker = Worker(me, number, start, plan, shard, crops, device=self._device, scope=scope)
 
     def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
         """Runs all steps of an epoch with another process's parameter server, or with the one in here."""

@@ -313,7 +313,6 @@ class Crew:
             number,
             start,
             plan,
-            self._material.epochs(plan),
             shard,
             (missing, self._material.crops.take(missing)),
             anew,

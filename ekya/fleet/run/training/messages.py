@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
+from ekya.fleet.run.training.workers import EpochPlan
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe
 
@@ -20,26 +21,24 @@ class LessonPlan:
     Attributes:
         config: γ; its batch size is that of a step of all workers.
         classes: outputs of the trained model.
-        seed: of a new head, and of the order.
+        epochs: division of epochs into steps; its seed is that of a new head, too.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
-        together: synchronous: a step is one of all workers.
         staleness: asynchronous: by how many updates a gradient may be behind.
         foresees: asynchronous: workers get predicted weights, as in ``TrainingTask``.
     """
 
     config: RetrainConfig
     classes: tuple[str, ...]
-    seed: int
+    epochs: EpochPlan
     recipe: Recipe
     distillation_weight: float
-    together: bool
     staleness: int
     foresees: bool
 
     def step_crops(self, batch: int) -> int:
         """Returns the batch size for the learning rate: of a common step, or of this worker's own steps."""
-        return self.config.batch_size if self.together else batch
+        return self.config.batch_size if self.epochs.together else batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ class Worker:
         me: its id.
         number: among all workers.
         start: checkpoint of the model to begin with.
-        plan, epochs: configuration, and the division of epochs into steps.
+        plan: configuration that all processes of the training share.
         shard: its crops by position.
         crops: of the shard, in the order of ``Shard.positions``.
         device: to compute on.
@@ -37,17 +37,16 @@ class Worker:
         number: int,
         start: bytes,
         plan: LessonPlan,
-        epochs: EpochPlan,
         shard: Shard,
         crops: Examples,
         *,
         device: str = "cpu",
         scope: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self._me, self._number, self._epochs, self._shard = me, number, epochs, shard
+        self._me, self._number, self._epochs, self._shard = me, number, plan.epochs, shard
         self._device, self._scope = device, scope
         self._trainee = Trainee(
-            from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
+            from_bytes(start), plan.config, plan.classes, plan.epochs.seed, device=device, scope=scope
         )
         self._trainee.suffix.eval()
         self._lesson = None

@@ -95,9 +95,9 @@ def crew_with(material, plan, shards, snapshot=None):
 
 def workers_with(material, plan, shards):
     """Returns workers by name."""
-    start, epochs = material.task.start, material.epochs(plan)
+    start = material.task.start
     return {
-        me: Worker(me, number, start, plan, epochs, shard, material.crops.take(shard.positions))
+        me: Worker(me, number, start, plan, shard, material.crops.take(shard.positions))
         for number, (me, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0]))
     }
 

@@ -26,7 +26,7 @@ def lone(task):
     ).items()
     server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore(None)
-    worker = LoneWorker(me, server, material.epochs(plan), shard, material.crops.take(shard.positions))
+    worker = LoneWorker(me, server, plan.epochs, shard, material.crops.take(shard.positions))
     return me, server, worker
 
 
