@@ -160,31 +160,27 @@ class JobsSpec(Part):
 
 
 class LinkSpec(Part):
-    """A link between two sites with other terms than the default's.
+    """A link between two sites with another cost than the default.
 
     Attributes:
-        origin, target: sites; ``from`` and ``to`` in the file. The terms hold in this direction only.
+        origin, target: sites; ``from`` and ``to`` in the file. The cost holds in this direction only.
         mb_cost: cost of a megabyte; None: the default.
-        mb_s: megabytes a second; None: the default.
     """
 
     origin: _Name = Field(alias="from")
     target: _Name = Field(alias="to")
     mb_cost: _Amount | None = None
-    mb_s: float | None = Field(default=None, gt=0)
 
 
 class LinksSpec(Part):
-    """Links between sites. Policies see their rates; simulated transfers take no time of their own.
+    """Links between sites. Simulated transfers take no time of their own.
 
     Attributes:
         mb_cost: default cost of a megabyte from one site to another.
-        mb_s: default rate in megabytes a second; None: not limited.
-        ways: links with other terms.
+        ways: links with another cost.
     """
 
     mb_cost: _Amount = 0.0
-    mb_s: float | None = Field(default=None, gt=0)
     ways: tuple[LinkSpec, ...] = ()
 
 
@@ -277,18 +273,10 @@ def _places(cluster: ClusterSpec, nodes: tuple[Node, ...], sites: set[str]) -> P
     mb_cost = {
         (SiteName(one), SiteName(other)): usual.mb_cost for one, other in permutations(sorted(sites), 2)
     }
-    mb_s: dict[tuple[SiteName, SiteName], float | None] = dict.fromkeys(mb_cost, usual.mb_s)
     for way in usual.ways:
-        pair = SiteName(way.origin), SiteName(way.target)
-        mb_cost[pair] = usual.mb_cost if way.mb_cost is None else way.mb_cost
-        mb_s[pair] = way.mb_s or usual.mb_s
-    return Places(
-        {node.name: node for node in nodes},
-        mb_cost,
-        {pair: rate for pair, rate in mb_s.items() if rate is not None},
-        cluster.kwh_cost,
-        cluster.pue,
-    )
+        if way.mb_cost is not None:
+            mb_cost[SiteName(way.origin), SiteName(way.target)] = way.mb_cost
+    return Places({node.name: node for node in nodes}, mb_cost, cluster.kwh_cost, cluster.pue)
 
 
 def _cluster_problems(cluster: ClusterSpec) -> Iterator[str]:
