@@ -39,10 +39,7 @@ def made(name, world):
     return PLAYED[name](okita_terms(world))
 
 
-POLICIES = {
-    **{name: partial(made, name) for name in OF_OKITA},
-    "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None),
-}
+POLICIES = {name: partial(made, name) for name in OF_OKITA}
 
 worlds = st.builds(
     lambda sites, jobs, cost, seed: simulation(OkitaSetting(sites, jobs, 5, cost=cost), seed),
