@@ -1,12 +1,14 @@
-"""Two live servers of two streams each, one overloaded, with and without a tier that lends capacity.
+"""Live servers, with and without a tier that lends capacity.
 
     python experiments/fleet_live.py
     python experiments/fleet_live.py --servers datasets/synthetic_city/servers_overloaded.yaml
     python experiments/fleet_live.py --seeds 0,1,2 --windows 8 --json -
 
-The shipped servers, on the wall clock and on one machine; one of them is really overloaded only where
-retrainings are long, as in servers_overloaded.yaml. For each seed there is one run with every tier; a run
-takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
+The two shipped servers, on the wall clock and on one machine, or the three of servers_overloaded.yaml, where
+retrainings are so long that one server is really overloaded. For each seed there is one run with every tier; a
+run takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
+
+Lending was changed while looking at seeds 0 to 4. The figures in docs/fleet/lending.md are of seeds 10 to 14.
 """
 
 import json
