@@ -108,6 +108,7 @@ def main(
     seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
     servers: Annotated[str | None, typer.Option(metavar="FILE", help="The shipped one if left out.")] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="As the fleet file says if left out.")] = None,
+    shares: Annotated[str, typer.Option(help="As of ekya fleet run.")] = "auto",
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run folders there.")] = None,
     json_to: Json = None,
 ) -> None:
@@ -115,7 +116,7 @@ def main(
     tiers, chosen = tier.split(","), numbers(seeds)
     for name in tiers:
         tier_of(name)
-    words = [servers] if servers else []
+    words = [*([servers] if servers else []), "--shares", shares]
     words += ["--windows", str(windows)] if windows else []
     if runs:
         with user_errors(runs):
