@@ -1,4 +1,4 @@
-"""Copies the run folder of a server on another machine to this one, without weights, file by file, in parts."""
+"""Copies the run folder of a server on another machine to this one, but for weights, in parts."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from ekya.core.errors import UserError
 from ekya.system.files import atomic_path
 
 _WEIGHTS = ".safetensors"
-"""Suffix of files that stay where they are: a hundred times as much as everything else, and of use there only."""
+"""Suffix of files that stay there: a hundred times as much as all others."""
 
 PART_BYTES = 16 * 1024 * 1024
 """Largest part of a file that is in memory at a time."""

@@ -22,7 +22,7 @@ def there(tmp_path):
     return folder
 
 
-def test_a_folder_is_the_same_but_for_weights_after_it_was_copied_in_parts(there, tmp_path, monkeypatch) -> None:
+def test_a_folder_is_copied_in_parts_but_for_weights(there, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(collected, "PART_BYTES", 1000)
     files, here = files_of(there), tmp_path / "here"
     assert files == {"empty": 0, "predictions/cam-1.parquet": 10240, "summary.json": 2}
