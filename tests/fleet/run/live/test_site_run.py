@@ -268,7 +268,7 @@ def test_a_run_that_should_have_ended_is_measured_and_not_run(
 
     measured = []
     (world.folder / "summary.json").write_text("{}")  # of a part, as after a stop
-    monkeypatch.setattr("ekya.results.finalize.finish_run", finish)
+    monkeypatch.setattr(site_run, "finish_run", finish)
     journal(monkeypatch, is_complete)
     for _ in range(2):  # The second one finds the report.
         run = taken_up(server, world, resume_us)
