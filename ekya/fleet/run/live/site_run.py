@@ -73,6 +73,7 @@ class SiteRun:
         doors: SiteServer,
     ) -> None:
         self._server, self._order, self._machine, self._doors = server, order, machine, doors
+        self._fleet = server.fleet
         coordinator = order.coordinator
         self._coordinator = None if coordinator is None else RemoteCoordinator(coordinator)
         self._options = replace(
@@ -103,7 +104,7 @@ class SiteRun:
             self._end("ended")
 
     def _run(self) -> None:
-        fleet, options = self._server.fleet, self._options
+        fleet, options = self._fleet, self._options
         chosen = choose_backend(options.shares)
         with ExitStack() as held:
             held.callback(ray.shutdown)
@@ -120,7 +121,7 @@ class SiteRun:
                 held.enter_context(hold_folder(run.folder.path))
                 kept_as = f"{self._order.run} {self._server.terms.site}\n"
                 write_text_atomic(run.folder.path / _RUN, kept_as)
-            self._from_us = run.continue_us
+            self._fleet, self._from_us = run.fleet, run.continue_us
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
             guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
@@ -140,7 +141,7 @@ class SiteRun:
         if not is_complete(steps) and (state.ends_us is None or state.now_us < state.ends_us):
             return False
         if not (kept.summary.is_file() and kept.report.is_file()):
-            finish_run(kept, self._server.fleet, "live", options.seed)
+            finish_run(kept, self._fleet, "live", options.seed)
         return True
 
     def _measured(self, path: Path) -> None:
@@ -149,7 +150,7 @@ class SiteRun:
 
     def state(self) -> RunState:
         """Returns the present state."""
-        fleet = self._server.fleet
+        fleet = self._fleet
         ends_us = None if fleet.windows is None else round(fleet.windows * fleet.window_s * US_PER_S)
         now_us = 0
         if self._begin_ns is not None:

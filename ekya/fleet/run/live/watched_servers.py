@@ -272,7 +272,8 @@ class LiveServers:
             return
         if opened.machine != one.machine:
             _LOG.warning("%s was started again, and takes its run up", site)
-        one.server, one.machine, one.why = opened.server, opened.machine, ""
+        one.server, one.machine = opened.server, opened.machine
+        one.silent_s, one.why = 0.0, ""
 
     def _judge(self, site: SiteName, one: _Watched) -> None:
         """Handles a server by its last state, and by how long it has been silent since."""

@@ -63,10 +63,12 @@ class World:
 
     Attributes:
         told: when its backend was opened, and how many guests there were when it was closed.
+        sizes: of the fleet that are chosen when the run opens.
     """
 
     def __init__(self, folder):
         self.told, self.folder, self.session, self.from_us = [], folder, lambda above: None, 0
+        self.sizes = {}
         self.chosen = ChosenBackend("fake", self, None, ())
         self.options = replace(OPTIONS, capacity_milli=2000)
 
@@ -84,6 +86,7 @@ class World:
 
     def run_of(self, fleet, options, chosen, host):
         folder = SimpleNamespace(path=self.folder)
+        fleet = SimpleNamespace(**vars(fleet) | self.sizes)
         return OpenRun(
             folder, fleet, options, self.options, self.chosen, None, None, continue_us=self.from_us
         )
@@ -147,6 +150,13 @@ def test_it_is_ready_runs_from_when_it_is_told_and_has_ended(run, world) -> None
     over.set()
     thread.join(PATIENCE_S)
     assert (run.state().phase, run.summary()) == ("ended", {"mean_accuracy": 0.5})
+
+
+def test_its_end_is_known_when_its_windows_are_chosen(run, world) -> None:
+    world.sizes = {"window_s": 200.0}
+    run.begin(0)
+    run.run()
+    assert run.state().ends_us == 400_000_000
 
 
 def test_it_begins_when_it_is_told_by_everybodys_clock_and_only_once(run) -> None:

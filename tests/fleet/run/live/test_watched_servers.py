@@ -251,9 +251,9 @@ def killed(both):
 
 
 def opening(server):
-    """Lets a server open until the timer that this returns runs out."""
+    """Lets a server open until what this returns is called."""
     running = server.state
-    server.lead_us, server.state = 0, lambda: RunState("opening", 0, ENDS_US)
+    server.lead_us, server.state = 0, lambda: RunState("opening", 0, server.ends_us)
     return lambda: setattr(server, "state", running)
 
 
@@ -318,14 +318,14 @@ def test_one_may_be_started_again_twice_and_die_while_it_opens(town) -> None:
 
 
 def test_one_that_opens_is_waited_for_beyond_its_end(town) -> None:
-    north, south, again = Server(), Server(ends_us=300_000), Server()
+    north, south, again = Server(), Server(ends_us=1_000_000), Server(ends_us=1_000_000)
     both = town(north, south)
     opens = opening(again)
     after(0.1, lambda: killed(both))
     after(0.2, north.over.set)
     after(0.3, lambda: started_again(both, again))
-    after(1.2, again.over.set)
-    after(1.2, opens)
+    after(2.0, again.over.set)
+    after(2.0, opens)
     ran = both.run()
     assert (sorted(ran.summaries), ran.died_s) == ([NORTH, SOUTH], {})
 
