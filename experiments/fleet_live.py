@@ -5,8 +5,8 @@
     python experiments/fleet_live.py --seeds 0,1,2 --windows 8 --json -
 
 The two shipped servers, on the wall clock and on one machine, or the three of servers_overloaded.yaml, where
-retrainings are so long that one server is really overloaded. For each seed there is one run with every tier; a
-run takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
+retrainings are so long that one server is really overloaded. For each seed there is one run with every tier,
+which takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
 
 Lending was changed while looking at seeds 0 to 4. The figures in docs/fleet/lending.md are of seeds 10 to 14.
 """

@@ -121,10 +121,10 @@ def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ..
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
     """Returns spare capacity that can still be lent to other servers; negative where too much is lent.
 
-    A quantum for each serving stream must remain, and what the next preparation needs, over all GPUs, and with
-    home GPUs also on that of the guests: its share, if it begins with the next window, before ``until_us``. One
-    that a drift or a dose may cause in this window takes what guests leave, and at least a quantum, unless it
-    always has its whole share.
+    A quantum for each serving stream must remain, and what the next preparation needs, over all GPUs, and
+    with home GPUs also on that of the guests. That is its share, if it begins with the next window, before
+    ``until_us``. One that a drift or a dose may cause in this window takes what guests leave, and at least a
+    quantum, unless it always has its whole share.
     """
     may_react = (options.reacts_to_drift or options.doses > 1) and not state.preparing
     prepares_milli = 0
