@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
-from edge_server import judged_parameter_server, pi_points
+from deep_edge_server import judged_parameter_server, pi_points
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, new_figure, paper_mark, run
 

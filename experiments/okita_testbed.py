@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from okita_machines import TESTBED, of_testbed
 from okita_played import BASELINES, FIT, OKITA, OURS, STYLES, below, draw_bars, mean, play_all, signed
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
-from testbed_okita import TESTBED, of_testbed
 
 from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
 from ekya.results.report.themes import LIGHT

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from testbed_okita import of_testbed
+from okita_machines import of_testbed
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from edge_server import after_updates
+from deep_edge_server import after_updates
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,6 +1,6 @@
 """Models of Deep-Edge's testbed, and the policies that use them."""
 
-from edge_server import judged_parameter_server, pi_points
+from deep_edge_server import judged_parameter_server, pi_points
 
 from ekya.fleet.fitting.judged import split
 from ekya.fleet.papers.deep_edge import testbed

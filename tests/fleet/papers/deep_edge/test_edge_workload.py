@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from edge_server import pi_points
+from deep_edge_server import pi_points
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import NANO, PARAMETER_SERVERS, PI, TX2, WORKERS

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from testbed_okita import TESTBED, of_testbed
+from okita_machines import TESTBED, of_testbed
 
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, OkitaSetting, simulation
