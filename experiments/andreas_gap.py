@@ -4,7 +4,7 @@
     python experiments/andreas_gap.py --full --json -
 
 Jobs and nodes of both scenarios, few enough for an integer programme
-(``experiments/optimum/andreas_point.py``): two or four nodes and up to eight jobs, some of whose epochs are
+(``ekya/fleet/papers/andreas/exact.py``): two or four nodes and up to eight jobs, some of whose epochs are
 done, some of them urgent. The gap is the value of (1) over the best possible value, less
 one; points whose best value is 0 are counted and excluded from the gap. The recipe also reports at how many
 points the best schedule does what the greedy never does. Fifty points, or 300 with --full.
@@ -16,9 +16,9 @@ from statistics import fmean, median
 
 import numpy as np
 from andreas_played import COLOURS
-from optimum.andreas_point import exact
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
+from ekya.fleet.papers.andreas.exact import exact
 from ekya.fleet.papers.andreas.workload import SCENARIOS, Scenario, andreas_workload
 from ekya.fleet.policy.andreas.construct import WAITS
 from ekya.fleet.policy.andreas.greedy import Andreas

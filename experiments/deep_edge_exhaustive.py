@@ -16,12 +16,11 @@ from statistics import fmean
 import numpy as np
 from deep_edge_played import played
 from matplotlib.figure import Figure
-from optimum.deep_edge_exhaustive import Force, as_it_is
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, new_figure, percent, run
 
-from ekya.fleet.papers.deep_edge.compared import Fair
+from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
-from ekya.fleet.papers.deep_edge.laws import Truth
+from ekya.fleet.papers.deep_edge.laws import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

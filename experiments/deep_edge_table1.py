@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
-from deep_edge_server import judged_parameter_server, pi_points
 from matplotlib.figure import Figure
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, new_figure, paper_mark, run
 
 from ekya.fleet.fitting.judged import Judged, judged, split
 from ekya.fleet.papers.deep_edge.devices import NANO, PI, TX2
-from ekya.fleet.papers.deep_edge.testbed import learned
+from ekya.fleet.papers.deep_edge.testbed import judged_parameter_server, learned
+from ekya.fleet.papers.deep_edge.workload import pi_points
 from ekya.results.report.themes import LIGHT
 
 PAPER = {

@@ -3,7 +3,7 @@
     python experiments/okita_ratio.py
     python experiments/okita_ratio.py --full
 
-The optimum knows all jobs beforehand; `scipy.optimize.milp` finds it (experiments/optimum/okita_offline.py).
+The optimum knows all jobs beforehand; `scipy.optimize.milp` finds it (ekya/fleet/papers/okita/optimum.py).
 Jobs arrive as often as in the large workloads: two in three slots. If the solver reaches its time limit, the
 ratio is to its lower bound, so ours is never flattered.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from okita_played import OKITA, OURS, STYLES, draw_bars, mean, play_all
-from optimum.okita_offline import optimum
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
+from ekya.fleet.papers.okita.optimum import optimum
 from ekya.fleet.papers.okita.workload import OkitaSetting, simulation
 from ekya.results.report.themes import LIGHT
 

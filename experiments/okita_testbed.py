@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from okita_machines import TESTBED, of_testbed
 from okita_played import BASELINES, FIT, OKITA, OURS, STYLES, below, draw_bars, mean, play_all, signed
 from recipe import RESULTS, Beside, Finding, Full, Json, Out, Seed, channel, legend, new_figure, run
 
-from ekya.fleet.papers.okita.workload import OkitaSetting, OkitaWorkload
+from ekya.fleet.papers.okita.workload import TESTBED, OkitaSetting, OkitaWorkload, of_testbed
 from ekya.results.report.themes import LIGHT
 
 

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from okita_machines import of_testbed
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
 from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, simulation
+from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
 from ekya.fleet.papers.registry import OF_OKITA, PLAYED
 from ekya.fleet.papers.worlds import okita_terms
 from ekya.fleet.policy.job import Left

@@ -3,7 +3,8 @@
 Deep-Edge §V.B lists observations; each function names the ones that it reproduces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 
 from ekya.core.units import FULL_GPU_MILLI
@@ -17,7 +18,8 @@ from ekya.fleet.papers.deep_edge.devices import (
     Worker,
 )
 from ekya.fleet.policy.deep_edge.estimates import Training
-from ekya.fleet.policy.places import NodeState
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeState, Places
 
 _KNEE = 4
 """Exponent that sets how sharply utilisation saturates near 1."""
@@ -80,6 +82,17 @@ def state_after(worker: Worker, state: NodeState, batch: int, share: float = 1.0
     )
 
 
+def after_updates(kind: ParameterServer, state: NodeState, steps: Sequence[tuple[float, float]]) -> NodeState:
+    """Returns the state of the parameter server while workers push to it."""
+    updates_s = update_s(kind, state.cpu, steps)
+    busy = sum(
+        kind.service_s / (computing_s + updating_s)
+        for (computing_s, _), updating_s in zip(steps, updates_s, strict=True)
+    )
+    cpu = saturated(state.cpu + kind.cpu_demand * min(1.0, busy))
+    return NodeState(cpu, 0.0, state.mem + kind.model_mem + kind.worker_mem * len(steps))
+
+
 def sift_s(worker: Worker, state: NodeState) -> float:
     """Returns the execution time of SIFT on a machine in a state, at the 95th percentile.
 
@@ -97,7 +110,7 @@ def _stretch(demand: float) -> float:
 
 
 class Truth:
-    """Implements ``EdgeEstimates`` with the"""
+    """Implements ``EdgeEstimates`` with these laws, for solvers with perfect knowledge."""
 
     def compute_s(self, worker: Training) -> float:
         """Returns t_i^compute."""
@@ -119,3 +132,10 @@ class Truth:
         if app != SIFT:
             raise ValueError(f"{app} is no application of this world; there is {SIFT}")
         return sift_s(WORKERS[kind], state)
+
+
+def as_it_is(places: Places, truth: Mapping[NodeName, NodeState]) -> Places:
+    """Returns the machines with their true states instead of the measured ones."""
+    return replace(
+        places, nodes={name: replace(node, state=truth[name]) for name, node in places.nodes.items()}
+    )

@@ -1,16 +1,16 @@
 """Models of Deep-Edge's testbed, fitted to as many data points as in the paper."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates
-from ekya.fleet.fitting.judged import reckoned, split
+from ekya.fleet.fitting.boosted import QUANTITIES, BoostedEstimates, boosted, estimated
+from ekya.fleet.fitting.judged import Judged, reckoned, row, split
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, MEM_LIMIT, NANO, TX2
 from ekya.fleet.papers.deep_edge.workload import DEADLINE_S, POINTS, profile_points
 from ekya.fleet.papers.registry import PLAYED
 from ekya.fleet.policy.deep_edge.estimates import EdgeEstimates, EdgeLimits
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.registry import THROTTLING, Terms
 
@@ -70,3 +70,21 @@ def deciders(names: tuple[str, ...], done: Callable[[float], object]) -> dict[st
     models = {held: learned(held, lambda: done(next(fitted) / steps)) for held in needs}
     terms = {held: Terms(estimates=own.estimates, limits=own.limits) for held, own in models.items()}
     return {name: PLAYED[name](terms[name in THROTTLING]) for name in names}
+
+
+def judged_parameter_server(
+    train: Sequence[ParameterServerPoint], test: Sequence[ParameterServerPoint], seed: int = 0
+) -> list[Judged]:
+    """Returns the parameter server's rows: its CPU and memory while workers push to it."""
+    rows = []
+    for metric in ("cpu", "mem"):
+        labels, true = ([getattr(point.after, metric) for point in points] for points in (train, test))
+        regressor = boosted([_row(point) for point in train], labels, seed=seed)
+        values = [estimated(regressor, _row(point)) for point in test]
+        rows.append(row(test[0].kind, f"EstState {metric}", len(train), values, true))
+    return rows
+
+
+def _row(point: ParameterServerPoint) -> tuple[float, ...]:
+    pushes = sum(1 / batch for batch in point.batches)
+    return (point.before.cpu, point.before.mem, len(point.batches), pushes)

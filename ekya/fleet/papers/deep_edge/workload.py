@@ -19,7 +19,7 @@ from ekya.fleet.papers.deep_edge.devices import (
     TX2,
     WORKERS,
 )
-from ekya.fleet.policy.deep_edge.profile import ProfilePoint
+from ekya.fleet.policy.deep_edge.profile import ParameterServerPoint, ProfilePoint
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState, Places
@@ -81,10 +81,10 @@ def edge_experiment(
     for place, kind in enumerate(kinds):
         name = NodeName(f"{kind}-{place}")
         truth[name] = _loaded(kind, rng)
-        nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=measured(truth[name], rng), apps=apps)
+        nodes[name] = Node(name, SITE, kind, capacity=_TRAINS, state=_measured(truth[name], rng), apps=apps)
     name = NodeName("server")
-    truth[name] = loaded_pi(rng)
-    nodes[name] = Node(name, SITE, PI, capacity=_SERVES, state=measured(truth[name], rng))
+    truth[name] = _loaded_pi(rng)
+    nodes[name] = Node(name, SITE, PI, capacity=_SERVES, state=_measured(truth[name], rng))
     job = TrainJob(
         JobName(f"update-{seed}"),
         0,
@@ -108,26 +108,26 @@ def profile_points(
     rng = np.random.default_rng([seed, 1, sorted(WORKERS).index(kind), len(shares_milli)])
     worker, points = WORKERS[kind], list[ProfilePoint]()
     while len(points) < count:
-        state, pi = _stressed(kind, rng), loaded_pi(rng)
+        state, pi = _stressed(kind, rng), _loaded_pi(rng)
         batch, share = int(rng.integers(BATCH_MIN, BATCH_MAX + 1)), int(rng.choice(shares_milli))
         after = laws.state_after(worker, state, batch, share / 1000)
         if after.mem > 1:
             continue
-        others = [companion(rng) for _ in range(rng.integers(0, 4))]
+        others = [_companion(rng) for _ in range(rng.integers(0, 4))]
         computing_s = laws.compute_s(worker, state, batch, share / 1000)
         steps = [(batch * computing_s, after.cpu), *(step for _, step in others)]
         updating_s = laws.update_s(PARAMETER_SERVERS[PI], pi.cpu, steps)[0]
         points.append(
             ProfilePoint(
                 kind,
-                measured(state, rng),
+                _measured(state, rng),
                 batch,
                 (batch, *(size for size, _ in others)),
-                measured(pi, rng),
+                _measured(pi, rng),
                 share,
                 computing_s * _noise(NOISE_COMPUTE, rng),
                 updating_s * _noise(NOISE_UPDATE, rng),
-                measured(after, rng),
+                _measured(after, rng),
                 SIFT,
                 laws.sift_s(worker, after) * _noise(NOISE_EXEC, rng),
             )
@@ -135,7 +135,20 @@ def profile_points(
     return points
 
 
-def companion(rng: np.random.Generator) -> tuple[int, tuple[float, float]]:
+def pi_points(count: int = POINTS[PI], seed: int = PROFILE_SEED) -> list[ParameterServerPoint]:
+    """Draws data points of the parameter server, likewise."""
+    rng = np.random.default_rng([seed, 2])
+    points = []
+    for _ in range(count):
+        state = _loaded_pi(rng)
+        others = [_companion(rng) for _ in range(rng.integers(1, 5))]
+        after = laws.after_updates(PARAMETER_SERVERS[PI], state, [step for _, step in others])
+        batches = tuple(size for size, _ in others)
+        points.append(ParameterServerPoint(PI, _measured(state, rng), batches, _measured(after, rng)))
+    return points
+
+
+def _companion(rng: np.random.Generator) -> tuple[int, tuple[float, float]]:
     """Draws another worker of the training: its batch, seconds per step, and CPU utilisation."""
     kind = str(rng.choice(sorted(WORKERS)))
     state, batch = _stressed(kind, rng), int(rng.integers(BATCH_MIN, BATCH_MAX + 1))
@@ -160,8 +173,7 @@ def _loaded(kind: str, rng: np.random.Generator) -> NodeState:
             return state
 
 
-def loaded_pi(rng: np.random.Generator) -> NodeState:
-    """Draws a stressed state of the parameter server."""
+def _loaded_pi(rng: np.random.Generator) -> NodeState:
     rest = PARAMETER_SERVERS[PI].rest
     return replace(rest, cpu=rest.cpu + _stress(STRESS_SERVER, rng))
 
@@ -171,8 +183,7 @@ def _stress(most: float, rng: np.random.Generator) -> float:
     return level if rng.random() < STRESS_CHANCE else 0.0
 
 
-def measured(state: NodeState, rng: np.random.Generator) -> NodeState:
-    """Returns a state as a single measurement finds it."""
+def _measured(state: NodeState, rng: np.random.Generator) -> NodeState:
     return NodeState(
         min(1.0, state.cpu * _noise(NOISE_CPU, rng)),
         min(1.0, state.gpu * _noise(NOISE_GPU, rng)),

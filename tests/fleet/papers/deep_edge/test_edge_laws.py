@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from deep_edge_server import after_updates
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,6 +103,6 @@ def test_an_application_takes_longer_on_a_busier_machine(worker, state, more) ->
 
 
 def test_a_server_is_busier_with_more_workers() -> None:
-    one, three = (after_updates(SERVER, SERVER.rest, [(1.5, 0.5)] * count) for count in (1, 3))
+    one, three = (laws.after_updates(SERVER, SERVER.rest, [(1.5, 0.5)] * count) for count in (1, 3))
     assert three.cpu > one.cpu
     assert three.mem > one.mem

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from deep_edge_server import pi_points
 
 from ekya.fleet.papers.deep_edge import laws
 from ekya.fleet.papers.deep_edge.devices import NANO, PARAMETER_SERVERS, PI, TX2, WORKERS
@@ -13,6 +12,7 @@ from ekya.fleet.papers.deep_edge.workload import (
     DEADLINE_S,
     SEEDS,
     edge_experiment,
+    pi_points,
     profile_points,
 )
 from ekya.fleet.policy.assignment import Assignment, Decision, Part

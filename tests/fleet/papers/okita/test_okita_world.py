@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from okita_machines import TESTBED, of_testbed
 
 from ekya.fleet.papers.okita.physics import OkitaPhysics
-from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, OkitaSetting, simulation
+from ekya.fleet.papers.okita.workload import CLIFF, LINEAR, TESTBED, OkitaSetting, of_testbed, simulation
 from ekya.fleet.policy.assignment import Assignment, Decision, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.places import Node, Places
