@@ -20,7 +20,7 @@ import typer
 from andreas_played import ANDREAS, COLOURS, FREE, WORLDS, WORTH, policies
 from recipe import RESULTS, Beside, Finding, Json, Out, channel, legend, new_figure, run
 
-from ekya.fleet.papers.andreas.first_principles import edf
+from ekya.fleet.papers.andreas.first_principles import EDF
 from ekya.fleet.papers.andreas.workload import SCENARIOS, SEEDS, Scenario, andreas_workload
 from ekya.fleet.policy.assignment import Decision
 from ekya.fleet.policy.protocol import ON_EVENTS
@@ -50,7 +50,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.views: list[FleetView] = []
-        self._asked, self._policy = 0, edf()
+        self._asked, self._policy = 0, EDF
 
     def decide(self, view: FleetView) -> Decision:
         """Returns EDF's decision."""

@@ -20,8 +20,8 @@ from recipe import RESULTS, Beside, Finding, Full, Json, Out, channel, legend, n
 
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.laws import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models, learned
-from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.workload import SEEDS, edge_experiment
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic
 from ekya.fleet.policy.deep_edge.joint import Joint

@@ -138,7 +138,6 @@ class Play:
                 number,
                 task.start,
                 plan,
-                material.epochs(plan),
                 shard,
                 material.crops.take(shard.positions),
             )

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from ekya.config.errors import describe
 from ekya.config.files import read_mapping
 from ekya.config.fleet_file import FleetConfig
 from ekya.config.fleet_reading import parse_fleet
 from ekya.config.shipped import shipped_root
 from ekya.core.errors import UserError
 from ekya.core.units import StreamId
+from ekya.fleet.described import Part, read_described
 from ekya.fleet.policy.loans import Links
 from ekya.fleet.policy.names import STORES, SiteName
 from ekya.fleet.run.server import ServerTerms
@@ -25,11 +25,7 @@ DEFAULT_SERVERS = "datasets/synthetic_city/servers.yaml"
 """The shipped servers file, used by default."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class WaySpec(_Part):
+class WaySpec(Part):
     """A link whose rate differs from the default.
 
     Attributes:
@@ -37,14 +33,12 @@ class WaySpec(_Part):
         mb_s: megabytes a second.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
-
     origin: str = Field(alias="from")
     target: str = Field(alias="to")
     mb_s: float = Field(gt=0)
 
 
-class LinksSpec(_Part):
+class LinksSpec(Part):
     """Links between servers.
 
     Attributes:
@@ -56,7 +50,7 @@ class LinksSpec(_Part):
     ways: tuple[WaySpec, ...] = ()
 
 
-class ServerSpec(_Part):
+class ServerSpec(Part):
     """One server.
 
     Attributes:
@@ -110,7 +104,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class ServersSpec(_Part):
+class ServersSpec(Part):
     """Schema of the servers file.
 
     Attributes:
@@ -174,11 +168,7 @@ def load_servers(
     Raises:
         UserError: one sentence with file, key and remedy.
     """
-    raw = read_mapping(path)
-    try:
-        spec = ServersSpec.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(f"{path}: {describe(error, raw, ServersSpec)}") from None
+    spec = read_described(path, ServersSpec)
     sites = [server.site for server in spec.servers]
     for problem in _problems(spec, sites):
         raise UserError(f"{path}: {problem}")

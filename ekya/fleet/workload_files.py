@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from ekya.config.errors import describe
-from ekya.config.files import read_mapping
 from ekya.core.errors import UserError
 from ekya.core.units import seconds_to_us
+from ekya.fleet.described import Part, read_described
 from ekya.fleet.policy.job import TrainJob
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.policy.places import Node, Places
@@ -21,16 +20,11 @@ from ekya.fleet.policy.waiting import Cliff, Growing, Linear, Tardiness, Waiting
 GPU = "gpu"
 """Resource of a worker that a node has as many of as it has GPUs."""
 
-_Model = TypeVar("_Model", bound=BaseModel)
 _Name = Annotated[str, Field(min_length=1)]
 _Amount = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class TardinessSpec(_Part):
+class TardinessSpec(Part):
     """No cost until the due date; then it grows linearly.
 
     Attributes:
@@ -44,7 +38,7 @@ class TardinessSpec(_Part):
     per_s: float = Field(gt=0)
 
 
-class LinearSpec(_Part):
+class LinearSpec(Part):
     """A cost that grows linearly from the arrival on.
 
     Attributes:
@@ -58,7 +52,7 @@ class LinearSpec(_Part):
     base: _Amount = 0.0
 
 
-class GrowingSpec(_Part):
+class GrowingSpec(Part):
     """A cost that grows exponentially, e times as much after each 1 / ``rate`` seconds.
 
     Attributes:
@@ -72,7 +66,7 @@ class GrowingSpec(_Part):
     rate: _Amount
 
 
-class CliffSpec(_Part):
+class CliffSpec(Part):
     """One cost before a hard deadline, and another after it.
 
     Attributes:
@@ -95,7 +89,7 @@ _COSTS: Mapping[str, type[Tardiness] | type[Linear] | type[Growing] | type[Cliff
 }
 
 
-class JobSpec(_Part):
+class JobSpec(Part):
     """A training. Policies of ANDREAS read ``epoch_s``, those of Okita the keys from ``chunks`` on.
 
     Attributes:
@@ -151,7 +145,7 @@ class JobSpec(_Part):
         )
 
 
-class JobsSpec(_Part):
+class JobsSpec(Part):
     """Schema of the jobs file.
 
     Attributes:
@@ -165,38 +159,32 @@ class JobsSpec(_Part):
     jobs: tuple[JobSpec, ...] = Field(min_length=1)
 
 
-class LinkSpec(_Part):
-    """A link between two sites with other terms than the default's.
+class LinkSpec(Part):
+    """A link between two sites with another cost than the default.
 
     Attributes:
-        origin, target: sites; ``from`` and ``to`` in the file. The terms hold in this direction only.
+        origin, target: sites; ``from`` and ``to`` in the file. The cost holds in this direction only.
         mb_cost: cost of a megabyte; None: the default.
-        mb_s: megabytes a second; None: the default.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     origin: _Name = Field(alias="from")
     target: _Name = Field(alias="to")
     mb_cost: _Amount | None = None
-    mb_s: float | None = Field(default=None, gt=0)
 
 
-class LinksSpec(_Part):
-    """Links between sites. Policies see their rates; simulated transfers take no time of their own.
+class LinksSpec(Part):
+    """Links between sites. Simulated transfers take no time of their own.
 
     Attributes:
         mb_cost: default cost of a megabyte from one site to another.
-        mb_s: default rate in megabytes a second; None: not limited.
-        ways: links with other terms.
+        ways: links with another cost.
     """
 
     mb_cost: _Amount = 0.0
-    mb_s: float | None = Field(default=None, gt=0)
     ways: tuple[LinkSpec, ...] = ()
 
 
-class NodeSpec(_Part):
+class NodeSpec(Part):
     """A machine.
 
     Attributes:
@@ -222,7 +210,7 @@ class NodeSpec(_Part):
         return Node(NodeName(self.name), site, self.kind, self.gpus, self.power_w, capacity)
 
 
-class ClusterSpec(_Part):
+class ClusterSpec(Part):
     """Schema of the cluster file.
 
     Attributes:
@@ -263,7 +251,7 @@ def load_workload(jobs: Path, cluster: Path) -> OwnWorkload:
     Raises:
         UserError: one sentence with file, key and remedy.
     """
-    asked, there = _read(jobs, JobsSpec), _read(cluster, ClusterSpec)
+    asked, there = read_described(jobs, JobsSpec), read_described(cluster, ClusterSpec)
     for problem in _cluster_problems(there):
         raise UserError(f"{cluster}: {problem}")
     nodes = tuple(node.node() for node in there.nodes)
@@ -280,31 +268,15 @@ def load_workload(jobs: Path, cluster: Path) -> OwnWorkload:
     )
 
 
-def _read(path: Path, model: type[_Model]) -> _Model:
-    raw = read_mapping(path)
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise UserError(f"{path}: {describe(error, raw, model)}") from None
-
-
 def _places(cluster: ClusterSpec, nodes: tuple[Node, ...], sites: set[str]) -> Places:
     usual = cluster.links
     mb_cost = {
         (SiteName(one), SiteName(other)): usual.mb_cost for one, other in permutations(sorted(sites), 2)
     }
-    mb_s: dict[tuple[SiteName, SiteName], float | None] = dict.fromkeys(mb_cost, usual.mb_s)
     for way in usual.ways:
-        pair = SiteName(way.origin), SiteName(way.target)
-        mb_cost[pair] = usual.mb_cost if way.mb_cost is None else way.mb_cost
-        mb_s[pair] = way.mb_s or usual.mb_s
-    return Places(
-        {node.name: node for node in nodes},
-        mb_cost,
-        {pair: rate for pair, rate in mb_s.items() if rate is not None},
-        cluster.kwh_cost,
-        cluster.pue,
-    )
+        if way.mb_cost is not None:
+            mb_cost[SiteName(way.origin), SiteName(way.target)] = way.mb_cost
+    return Places({node.name: node for node in nodes}, mb_cost, cluster.kwh_cost, cluster.pue)
 
 
 def _cluster_problems(cluster: ClusterSpec) -> Iterator[str]:

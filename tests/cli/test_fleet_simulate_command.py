@@ -7,10 +7,9 @@ import pytest
 from ekya import cli
 from ekya.fleet.papers.andreas.workload import PROFILE_NAMES
 from ekya.fleet.papers.deep_edge import testbed
+from ekya.fleet.papers.deep_edge.laws import Truth
 from ekya.fleet.papers.deep_edge.testbed import KNOWN, Models
-from ekya.fleet.papers.deep_edge.truth import Truth
 from ekya.fleet.papers.worlds import WORLDS
-from ekya.fleet.run.profiles import save_profiles
 from ekya.fleet.sim.engine import FleetEngine
 
 S = 1_000_000
@@ -63,13 +62,17 @@ def test_fleet_simulate_with_profiles_takes_their_times(capfd, tmp_path) -> None
     store = tmp_path / "profiles.json"
     words = ["andreas-two-gpu", "--nodes", "2", "--first", "1", "--policy", "edf"]
     (drawn,) = played(capfd, *words)["runs"]
-    save_profiles(store, {name: {("V100", 1): 10 * S} for name in PROFILE_NAMES})
+
+    def write(epoch_s, *names):
+        store.write_text(json.dumps({"profiles": {name: {"V100": {"1": epoch_s}} for name in names}}))
+
+    write(10, *PROFILE_NAMES)
     (measured,) = played(capfd, *words, "--profiles", str(store))["runs"]
     assert measured["epoch_s"] == 10 < drawn["epoch_s"]
-    save_profiles(store, {"LSTM-33": {("V100", 1): 1}})
+    write(1e-6, "LSTM-33")
     assert cli.main(["fleet", "simulate", *words, "--profiles", str(store)]) == cli.USER_ERROR
     assert "--profiles: profiles.LSTM-33: no job is called so; they are LSTM-32" in capfd.readouterr().err
-    save_profiles(store, {"LSTM-32": {("V100", 1): 1}})
+    write(1e-6, "LSTM-32")
     assert cli.main(["fleet", "simulate", "okita", "--profiles", str(store)]) == cli.USER_ERROR
     assert "--profiles: only jobs of ANDREAS have any" in capfd.readouterr().err
 

@@ -72,7 +72,7 @@ def test_links_are_paid_at_the_cluster_s_cost(capfd, tmp_path) -> None:
     job = {"name": "a", "epochs": 1, "waiting": {"kind": "linear", "per_s": 1}, "chunks": {"south": 4}}
     job |= {"chunk_mb": 10, "model_mb": 9, "worker": {"vcpu": 16}, "chunks_per_slot": 4}
     jobs = changed(tmp_path, JOBS, jobs=[job])
-    for way, mb_cost in (({"mb_s": 5}, 0.0004), ({"mb_cost": 0.3}, 0.3)):
+    for way, mb_cost in (({}, 0.0004), ({"mb_cost": 0.3}, 0.3)):
         links = {"mb_cost": 0.0004, "ways": [{"from": "south", "to": "north"} | way]}
         cluster = changed(tmp_path, CLUSTER, links=links)
         (run,) = played(capfd, "--policy", "okita", jobs=jobs, cluster=cluster)["runs"]
@@ -169,7 +169,11 @@ def test_what_the_jobs_lack_is_said_in_one_sentence(capfd, tmp_path, changes, po
         ({"north_1": {"power_w": [0, 1]}}, "", "nodes.north-1.power_w: with 2 GPUs write 3 numbers"),
         ({"north_1": {"capacity": {"gpu": 2}}}, "", "nodes.north-1.capacity.gpu: GPUs are counted by"),
         ({"north_1": {"name": "west-1"}}, "", "nodes: two are called west-1"),
-        ({"links": {"ways": [{"from": "north", "to": "south", "mb_s": 0}]}}, "", "mb_s: 0 is too small"),
+        (
+            {"links": {"ways": [{"from": "north", "to": "south", "mb_cost": -1}]}},
+            "",
+            "mb_cost: -1 is too small",
+        ),
         ({"nodes": None}, "", "nodes: this key is missing; add it"),
         ({"pue": 0.5}, "", "pue: 0.5 is too small; use at least 1"),
     ],

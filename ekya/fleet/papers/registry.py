@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.first_principles import EDF, FIFO, PRIORITY
 from ekya.fleet.papers.deep_edge.compared import Fair
 from ekya.fleet.papers.okita.fixed import Drf, OkitaFifo
-from ekya.fleet.papers.okita.oasis import Bounds, Oasis, OasisFixed
+from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.policy.registry import EDGE_POLICIES, POLICIES, Make, edge_policy
 
 BASELINES: Mapping[str, Make] = MappingProxyType(
     {
-        "fifo": lambda _: fifo(),
-        "edf": lambda _: edf(),
-        "priority": lambda _: priority(),
+        "fifo": lambda _: FIFO,
+        "edf": lambda _: EDF,
+        "priority": lambda _: PRIORITY,
         "okita-fifo": lambda terms: OkitaFifo(terms.slot_us),
         "drf": lambda terms: Drf(terms.slot_us),
         "oasis": lambda terms: Oasis(terms.slot_us),
-        "oasis-fixed": lambda terms: OasisFixed(terms.slot_us, Bounds.of(terms.jobs, terms.slot_us)),
+        "oasis-fixed": lambda terms: Oasis(terms.slot_us, Bounds.of(terms.jobs, terms.slot_us)),
         "fair": lambda terms: edge_policy("fair", Fair(), terms),
         "fair-kept": lambda terms: edge_policy("fair-kept", Fair(keeps_deadlines=True), terms),
     }

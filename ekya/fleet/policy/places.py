@@ -69,14 +69,12 @@ class Places:
     Attributes:
         nodes: by name.
         link_cost: q^{rr'}, cost of a megabyte from one site to another; within a site 0.
-        link_mb_s: megabytes a second; where a pair is missing, a transfer takes no time.
         kwh_cost: price of a kWh.
         pue: power usage effectiveness: energy of the whole site over that of its machines.
     """
 
     nodes: Mapping[NodeName, Node]
     link_cost: Mapping[tuple[SiteName, SiteName], float] = field(default_factory=dict)
-    link_mb_s: Mapping[tuple[SiteName, SiteName], float] = field(default_factory=dict)
     kwh_cost: float = 0.0
     pue: float = 1.0
 

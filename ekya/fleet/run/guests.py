@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from ekya.core.commands import StartRetraining
-from ekya.fleet.policy.assignment import Mode
 from ekya.fleet.policy.names import JobName, NodeName
 from ekya.fleet.run.training.protocol import TrainingTask
 from ekya.models.edge.checkpoints import from_bytes
@@ -33,7 +32,6 @@ def guest_task(
     command: StartRetraining,
     material: StreamRetrainInputs,
     home: NodeName,
-    mode: Mode = "synchronous",
 ) -> TrainingTask:
     """Builds the task; a single worker trains the same weights as the stream's own server, bit for bit.
 
@@ -44,7 +42,6 @@ def guest_task(
         command: of the stream's loop.
         material: of the stream at the time of the command.
         home: the stream's node, where all crops are.
-        mode: how gradients of several workers are combined.
 
     Raises:
         UserError: the weights are damaged.
@@ -61,6 +58,5 @@ def guest_task(
         home,
         data.memory,
         data.seed,
-        mode,
         recipe=recipe_of(start.architecture),
     )

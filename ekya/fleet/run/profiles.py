@@ -6,7 +6,6 @@ The paper's Job Profiler keeps them in MariaDB; a JSON file is enough for one ma
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,6 @@ from ekya.config.errors import describe
 from ekya.core.errors import UserError
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.job import EpochUs
-from ekya.system.files import user_errors, write_text_atomic
 
 _Gpus = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -50,21 +48,6 @@ def load_profiles(path: Path) -> dict[str, EpochUs]:
         }
         for name, kinds in read.profiles.items()
     }
-
-
-def save_profiles(path: Path, profiles: Mapping[str, EpochUs]) -> None:
-    """Replaces all profiles in the file.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    kinds: dict[str, dict[str, dict[str, float]]] = {name: {} for name in sorted(profiles)}
-    for name, one in profiles.items():
-        for (kind, gpus), epoch_us in sorted(one.items()):
-            kinds[name].setdefault(kind, {})[str(gpus)] = epoch_us / US_PER_S
-    with user_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomic(path, json.dumps({"profiles": kinds}, indent=1) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -241,7 +241,7 @@ class FleetEngine:
             state, record = present.state(self._now_us), self._records[present.job.name]
             others = [other for _, other in running if other is not assignment]
             stage = self._physics.stage(view, state, assignment, others)
-            resume_us = self._physics.resume_us(view, state, assignment) if present.resumes else 0
+            resume_us = stage.resume_us if present.resumes else 0
             present.resumes = False
             if record.started_us is None:
                 record.started_us = self._now_us

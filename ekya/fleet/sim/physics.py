@@ -34,6 +34,7 @@ class Stage:
             None: an interruption loses the whole stage.
         failed: the same for the failure of a node; None: as ``kept``.
         late_apps: background applications that miss their deadline during the stage.
+        resume_us: time to fetch the snapshot where this is the first stage after a move or a pause.
     """
 
     takes_us: int
@@ -43,6 +44,7 @@ class Stage:
     kept: Callable[[int], Kept] | None = None
     failed: Callable[[int], Kept] | None = None
     late_apps: int = 0
+    resume_us: int = 0
 
 
 class Physics(Protocol):
@@ -55,6 +57,3 @@ class Physics(Protocol):
         self, view: FleetView, state: JobState, assignment: Assignment, others: Sequence[Assignment]
     ) -> Stage:
         """Returns the next stage of a job under its assignment, beside those of other jobs."""
-
-    def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """Returns the time to fetch the snapshot, before the first stage after a move or a pause."""

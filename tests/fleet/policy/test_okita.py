@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ekya.fleet.papers.okita.fixed import OkitaFifo, fair_numbers
-from ekya.fleet.papers.okita.oasis import Bounds, OasisFixed
+from ekya.fleet.papers.okita.oasis import Bounds, Oasis
 from ekya.fleet.papers.okita.physics import OkitaPhysics
 from ekya.fleet.papers.okita.workload import CLIFF, GROWING, LINEAR, OkitaSetting, of_testbed, simulation
 from ekya.fleet.papers.registry import OF_OKITA, PLAYED
@@ -38,10 +38,7 @@ def made(name, world):
     return PLAYED[name](okita_terms(world))
 
 
-POLICIES = {
-    **{name: partial(made, name) for name in OF_OKITA},
-    "okita-fifo drawn": lambda world: OkitaFifo(SLOT_US, None),
-}
+POLICIES = {name: partial(made, name) for name in OF_OKITA}
 
 worlds = st.builds(
     lambda sites, jobs, cost, seed: simulation(OkitaSetting(sites, jobs, 5, cost=cost), seed),
@@ -330,7 +327,7 @@ def test_oasis_fixed_keeps_the_schedules_made_at_arrival(world) -> None:
     first = min(job.arrives_us for job in world.jobs)
     early = tuple(job for job in world.jobs if job.arrives_us == first)
     bounds = Bounds.of(world.jobs, SLOT_US)
-    alone = play(OasisFixed(SLOT_US, bounds), replace(world, jobs=early))[1]
+    alone = play(Oasis(SLOT_US, bounds), replace(world, jobs=early))[1]
     for slot, job, assignment in alone:
         assert (slot, job, assignment.parts, assignment.parameter_server) in played
 

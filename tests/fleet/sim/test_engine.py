@@ -28,10 +28,7 @@ class EpochsOf:
     def stage(self, view, state, assignment, others):
         left = state.left.epochs - 1
         takes_us = 10 * S // sum(part.gpus for part in assignment.parts)
-        return Stage(takes_us, replace(state.left, epochs=left) if left else None, 5.0, 2.0)
-
-    def resume_us(self, view, state, assignment):
-        return 3 * S
+        return Stage(takes_us, replace(state.left, epochs=left) if left else None, 5.0, 2.0, resume_us=3 * S)
 
 
 class InTurn:
@@ -118,7 +115,7 @@ class SnapshotsOnTheWay(EpochsOf):
             done, lost_us = divmod(worked_us, 10 * S)
             return Kept(replace(state.left, epochs=state.left.epochs - done), lost_us)
 
-        return Stage(10 * S * state.left.epochs, None, kept=kept)
+        return Stage(10 * S * state.left.epochs, None, kept=kept, resume_us=3 * S)
 
 
 def test_a_stage_with_snapshots_on_the_way_keeps_what_they_hold() -> None:
@@ -172,10 +169,7 @@ def test_who_finds_no_node_that_works_waits_for_one() -> None:
 def test_with_slots_the_policy_is_asked_when_they_begin() -> None:
     class Slots(EpochsOf):
         def stage(self, view, state, assignment, others):
-            return replace(super().stage(view, state, assignment, others), takes_us=20 * S)
-
-        def resume_us(self, view, state, assignment):
-            return 0
+            return replace(super().stage(view, state, assignment, others), takes_us=20 * S, resume_us=0)
 
     policy = InTurn(calls=Calls(on_events=False, every_us=20 * S))
     outcome = FleetEngine(policy, Slots(), [job("a", 3, 2), job("b", 20, 1)], places(one=1)).run()

@@ -47,16 +47,7 @@ class FirstPrinciple:
         return decision_of(point, config, node)
 
 
-def fifo() -> FirstPrinciple:
-    """Returns the policy that places jobs in the order of arrival."""
-    return FirstPrinciple("fifo", lambda state: state.job.arrives_us)
-
-
-def edf() -> FirstPrinciple:
-    """Returns the policy that places the job with the earliest due date first."""
-    return FirstPrinciple("edf", lambda state: np.inf if state.job.due_us is None else state.job.due_us)
-
-
-def priority() -> FirstPrinciple:
-    """Returns the policy that places the job with the highest tardiness weight first."""
-    return FirstPrinciple("priority", lambda state: -state.job.waiting.per_s)
+FIFO = FirstPrinciple("fifo", lambda state: state.job.arrives_us)
+EDF = FirstPrinciple("edf", lambda state: np.inf if state.job.due_us is None else state.job.due_us)
+PRIORITY = FirstPrinciple("priority", lambda state: -state.job.waiting.per_s)
+"""In the order of arrival, the earliest due date first, and the highest tardiness weight first."""

@@ -15,7 +15,8 @@ class AndreasPhysics:
     """ANDREAS's physics: a stage is the remaining work of a job; each epoch in it ends with a snapshot (§V).
 
     Attributes:
-        starts_again_us: time of a restart after a migration, preemption or failure.
+        starts_again_us: time to start the container and load the snapshot after a migration, preemption or
+            failure.
         snapshots: whether a moved or preempted job continues from its last snapshot. If not, it loses
             nothing, as in the paper's own simulator, where a reconfiguration costs nothing (§V.C). When a
             node fails, the work since the last snapshot is lost in both cases.
@@ -60,8 +61,5 @@ class AndreasPhysics:
             None,
             kept=lambda worked_us: leaves(worked_us, self.snapshots),
             failed=lambda worked_us: leaves(worked_us, snapshots=True),
+            resume_us=self.starts_again_us,
         )
-
-    def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """Returns the time to start the container and load the snapshot."""
-        return self.starts_again_us

@@ -3,11 +3,23 @@
 Deep-Edge §V.B lists observations; each function names the ones that it reproduces.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 
-from ekya.fleet.papers.deep_edge.devices import LINK_S, ParameterServer, Worker
-from ekya.fleet.policy.places import NodeState
+from ekya.core.units import FULL_GPU_MILLI
+from ekya.fleet.papers.deep_edge.devices import (
+    LINK_S,
+    PARAMETER_SERVERS,
+    PI,
+    SIFT,
+    WORKERS,
+    ParameterServer,
+    Worker,
+)
+from ekya.fleet.policy.deep_edge.estimates import Training
+from ekya.fleet.policy.names import NodeName
+from ekya.fleet.policy.places import NodeState, Places
 
 _KNEE = 4
 """Exponent that sets how sharply utilisation saturates near 1."""
@@ -95,3 +107,35 @@ def sift_s(worker: Worker, state: NodeState) -> float:
 
 def _stretch(demand: float) -> float:
     return float((1 + demand**_KNEE) ** (1 / _KNEE))
+
+
+class Truth:
+    """Implements ``EdgeEstimates`` with these laws, for solvers with perfect knowledge."""
+
+    def compute_s(self, worker: Training) -> float:
+        """Returns t_i^compute."""
+        share = worker.share_milli / FULL_GPU_MILLI
+        return compute_s(WORKERS[worker.kind], worker.state, worker.batch, share)
+
+    def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
+        """Returns t_i^update with a Pi as parameter server."""
+        steps = [(one.batch * self.compute_s(one), self.state_after(one).cpu) for one in workers]
+        return update_s(PARAMETER_SERVERS[PI], parameter_server.cpu, steps)
+
+    def state_after(self, worker: Training) -> NodeState:
+        """Returns X_i^new."""
+        share = worker.share_milli / FULL_GPU_MILLI
+        return state_after(WORKERS[worker.kind], worker.state, worker.batch, share)
+
+    def exec_s(self, kind: str, app: str, state: NodeState) -> float:
+        """Returns the execution time of SIFT."""
+        if app != SIFT:
+            raise ValueError(f"{app} is no application of this world; there is {SIFT}")
+        return sift_s(WORKERS[kind], state)
+
+
+def as_it_is(places: Places, truth: Mapping[NodeName, NodeState]) -> Places:
+    """Returns the machines with their true states instead of the measured ones."""
+    return replace(
+        places, nodes={name: replace(node, state=truth[name]) for name, node in places.nodes.items()}
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ekya.core.units import FULL_GPU_MILLI, seconds_to_us
 from ekya.fleet.papers.deep_edge.devices import BATCH_MAX, BATCH_MIN, PARAMETER_SERVERS, WORKERS
-from ekya.fleet.papers.deep_edge.truth import Truth
+from ekya.fleet.papers.deep_edge.laws import Truth
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.deep_edge.estimates import Training
 from ekya.fleet.policy.names import NodeName
@@ -70,10 +70,6 @@ class EdgePhysics:
         epochs = state.left.epochs - 1
         left = replace(state.left, epochs=epochs) if epochs else None
         return Stage(seconds_to_us(takes_s), left, late_apps=late)
-
-    def resume_us(self, view: FleetView, state: JobState, assignment: Assignment) -> int:
-        """Returns 0: transfer and initialisation are neglected (§III.C)."""
-        return 0
 
     def _training(self, node: Node, part: Part) -> Training:
         return Training(node.kind, self.truth[node.name], part.batch, part.share_milli)

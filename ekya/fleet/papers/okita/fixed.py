@@ -20,7 +20,6 @@ Our reading of what is left open:
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor
-from zlib import crc32
 
 import numpy as np
 
@@ -38,11 +37,11 @@ class OkitaFifo:
     """First in, first out.
 
     Attributes:
-        part: of 0.5 A_i that a job takes, in [0, 1]; None: drawn at random.
+        part: of 0.5 A_i that a job takes, in [0, 1].
     """
 
     slot_us: int
-    part: float | None = 0.5
+    part: float = 0.5
     name: str = "okita-fifo"
 
     @property
@@ -58,17 +57,11 @@ class OkitaFifo:
             if reasons:
                 reasons[task.job.name] = "others came before it and wait"
                 continue
-            count = self._number(slot.ground, task, view.seed)
+            half = most_workers(task, slot.ground.capacity) // 2
+            count = max(1, min(task.workers_at_most(), half, 1 + floor(self.part * half)))
             if not slot.starts(task, count):
                 reasons[task.job.name] = f"its {count} workers have no room"
         return Decision(tuple(slot.assignments), reasons)
-
-    def _number(self, ground: Ground, task: Task, seed: int) -> int:
-        half = most_workers(task, ground.capacity) // 2
-        part = self.part
-        if part is None:
-            part = float(np.random.default_rng([seed, crc32(task.job.name.encode())]).random())
-        return max(1, min(task.workers_at_most(), half, 1 + floor(part * half)))
 
 
 @dataclass(frozen=True, slots=True)

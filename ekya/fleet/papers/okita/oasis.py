@@ -57,40 +57,20 @@ Prices = Callable[[Ground, Task, Floats, Floats], Floats]
 
 @dataclass(frozen=True, slots=True)
 class Oasis:
-    """Cheapest schedules by unit resource costs of each job, again in every slot."""
-
-    slot_us: int
-    name: str = "oasis"
-
-    @property
-    def calls(self) -> Calls:
-        """Each slot."""
-        return Calls(on_events=False, every_us=self.slot_us)
-
-    def decide(self, view: FleetView) -> Decision:
-        """Plans every job's schedule, and assigns its first slot."""
-        ground, tasks = _in_order(view, self.slot_us)
-        free: list[Floats] = []
-        plans = []
-        for task in tasks:
-            plan = _cheapest(ground, task, free, _of_job)
-            plans.append((task, plan))
-            if plan is not None:
-                plan.take(task, free)
-        return _decided(ground, plans)
-
-
-@dataclass(frozen=True, slots=True)
-class OasisFixed:
-    """Cheapest schedules by unit resource costs of all jobs, fixed at arrival.
+    """Cheapest schedules by unit resource costs.
 
     Attributes:
-        bounds: of prices, over all jobs.
+        bounds: of prices over all jobs, with which a schedule is fixed at arrival; None: prices are of each
+            job, and schedules are computed again in every slot.
     """
 
     slot_us: int
-    bounds: "Bounds"
-    name: str = "oasis-fixed"
+    bounds: "Bounds | None" = None
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        return "oasis" if self.bounds is None else "oasis-fixed"
 
     @property
     def calls(self) -> Calls:
@@ -112,10 +92,11 @@ class OasisFixed:
                 plans[task.job.name], memory[task.job.name] = rest, kept
         for task in tasks:
             if task.job.name not in plans:
-                plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds)
+                plan = plans[task.job.name] = _cheapest(ground, task, free, self.bounds or _of_job)
                 if plan is not None:
                     plan.take(task, free)
-                    memory[task.job.name] = plan.text
+                    if self.bounds is not None:
+                        memory[task.job.name] = plan.text
         decision = _decided(ground, [(task, plans[task.job.name]) for task in tasks])
         return replace(decision, memory=memory)
 

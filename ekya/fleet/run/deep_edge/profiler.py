@@ -17,7 +17,7 @@ from ekya.fleet.policy.places import NodeState
 from ekya.fleet.run.deep_edge.states import watched
 from ekya.fleet.run.deep_edge.stress import StressPoint, stressed
 from ekya.gpu.backends.backend import ShareBackend
-from ekya.pipeline.speed_jobs import ProbeSpec, Rate, probes, rates_at
+from ekya.pipeline.speed_jobs import ProbeSpec, probes, rates_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +84,17 @@ def _at(
                     trained, served = rates_at([(training, tried.share_milli), (app, FULL_GPU_MILLI)])
                 yield (
                     tried,
-                    _point(work.kind, before, watch.state(), batch, tried.share_milli, trained, served),
+                    ProfilePoint(
+                        work.kind,
+                        before,
+                        batch,
+                        (batch,),
+                        NodeState(),
+                        tried.share_milli,
+                        compute_s=1 / trained.images_per_s,
+                        update_s=0.0,
+                        after=watch.state(),
+                        app=INFERENCE,
+                        exec_s=served.p95_ms / 1000,
+                    ),
                 )
-
-
-def _point(
-    kind: str, before: NodeState, after: NodeState, batch: int, share: int, trained: Rate, served: Rate
-) -> ProfilePoint:
-    return ProfilePoint(
-        kind,
-        before,
-        batch,
-        (batch,),
-        NodeState(),
-        share,
-        compute_s=1 / trained.images_per_s,
-        update_s=0.0,
-        after=after,
-        app=INFERENCE,
-        exec_s=served.p95_ms / 1000,
-    )

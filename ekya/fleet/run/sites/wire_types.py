@@ -37,10 +37,9 @@ COORDINATION: tuple[type, ...] = (
 
 def training_types() -> tuple[type, ...]:
     """Returns those between the processes of a training; they need torch, which a coordinator does not."""
-    from ekya.fleet.run.training.messages import EpochWork, LessonPlan, Push, Validation
+    from ekya.fleet.run.training.messages import LessonPlan, Push, Validation
     from ekya.fleet.run.training.server import EpochEnd
-    from ekya.fleet.run.training.workers import EpochPlan, Shard, WorkerId
-    from ekya.gpu.backends.backend import Resized
+    from ekya.fleet.run.training.workers import EpochPlan, Shard, Work, WorkerId
     from ekya.models.training.adamw import AdamWRecipe
     from ekya.models.training.frames import FrameObjects, LabelledFrames
     from ekya.models.training.labelled import LabelledCrops
@@ -52,15 +51,14 @@ def training_types() -> tuple[type, ...]:
         EpochEnd,
         EpochPlan,
         EpochResult,
-        EpochWork,
         FrameObjects,
         LabelledCrops,
         LabelledFrames,
         LessonPlan,
         Push,
-        Resized,
         SgdRecipe,
         Shard,
         Validation,
+        Work,
         WorkerId,
     )

@@ -8,13 +8,12 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from ekya.config.errors import describe
-from ekya.config.files import read_mapping
 from ekya.core.configs import RetrainConfig
 from ekya.core.errors import UserError
 from ekya.core.units import FULL_GPU_MILLI, StreamId
+from ekya.fleet.described import Part, read_described
 from ekya.fleet.fitting.points_file import read_points, read_tried
 from ekya.fleet.policy.names import STORES, JobName, NodeName
 from ekya.fleet.policy.offers import Offer
@@ -47,10 +46,10 @@ _JUDGED = 100
 _LEAST_GAIN = 0.001
 """Least gain that is expected, so that updates which have brought nothing do not end all later ones."""
 
-_EXAMPLE = "stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
+_EXAMPLE = "; a file of stores looks like stores: {cam-1: {samples: pictures, out: cam-1.safetensors}}"
 
 
-class TriggerSpec(BaseModel):
+class TriggerSpec(Part):
     """Condition under which a store triggers an update.
 
     Attributes:
@@ -59,13 +58,11 @@ class TriggerSpec(BaseModel):
             where left out, at any accuracy.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     new_samples: int = Field(ge=1)
     accuracy: float | None = Field(default=None, gt=0, le=1)
 
 
-class StoreSpec(BaseModel):
+class StoreSpec(Part):
     """Description of a store.
 
     Attributes:
@@ -83,8 +80,6 @@ class StoreSpec(BaseModel):
         weight: of its accuracy, beside that of a stream of average weight.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
     samples: Path | dict[str, Path]
     out: Path
     start: Path | None = None
@@ -99,14 +94,12 @@ class StoreSpec(BaseModel):
     weight: float = Field(default=1.0, gt=0)
 
 
-class StoresFile(BaseModel):
+class StoresFile(Part):
     """Schema of the file of stores.
 
     Attributes:
         stores: by name.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stores: dict[str, StoreSpec] = Field(min_length=1)
 
@@ -122,12 +115,7 @@ def read_stores(path: Path, points: Path | None = None) -> dict[StreamId, "Folde
     Raises:
         UserError: a file is missing or invalid, or names something that does not exist.
     """
-    raw = read_mapping(path)
-    try:
-        described = StoresFile.model_validate(raw)
-    except ValidationError as error:
-        words = describe(error, raw, StoresFile)
-        raise UserError(f"{path}: {words}; a file of stores looks like {_EXAMPLE}") from None
+    described = read_described(path, StoresFile, _EXAMPLE)
     return {
         StreamId(name): _opened(f"{path}: stores.{name}", path.parent, StreamId(name), spec, points)
         for name, spec in described.stores.items()

@@ -65,7 +65,6 @@ class Update:
 
     Attributes:
         order: the update.
-        until_us: run time at which it is due.
         offer: None before it is known.
         attempts: that failed.
         again_us: run time before which it is not offered.
@@ -77,7 +76,6 @@ class Update:
     """
 
     order: UpdateOrder
-    until_us: int
     offer: Offer | None
     attempts: int = 0
     again_us: int = 0

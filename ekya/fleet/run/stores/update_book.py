@@ -59,7 +59,7 @@ class UpdateBook:
             if "store" in said:
                 order = UpdateOrder(**said)
                 self._made = order.update + 1
-                self.updates[order.store] = Update(order, order.until_us, None)
+                self.updates[order.store] = Update(order, None)
             elif "weights" in said:
                 homes[said["of"]] = said
             else:
@@ -121,8 +121,8 @@ class UpdateBook:
         order = UpdateOrder(
             self._made, store, ordered_by, epochs or its.epochs, due_s, weight or its.weight, until_us
         )
-        offer = self._offer(order, until_us)
-        return Update(order, until_us, offer), offer
+        offer = self._offer(order)
+        return Update(order, offer), offer
 
     def order(self, update: Update) -> int:
         """Orders a new update and returns its number.
@@ -166,12 +166,13 @@ class UpdateBook:
                 one for one in self.updates.values() if one.loan is None and one.again_us <= self.now_us
             ]
         for one in waiting:
-            if one.until_us <= self.now_us:
-                one.until_us, one.offer = self.now_us + round(one.order.due_s * US_PER_S), None
+            if one.order.until_us <= self.now_us:
+                until_us = self.now_us + round(one.order.due_s * US_PER_S)
+                one.order, one.offer = replace(one.order, until_us=until_us), None
                 _LOG.warning("%s: its update was not trained by its due date; it waits", one.order.store)
             if one.offer is None:
                 try:
-                    one.offer = self._offer(one.order, one.until_us)
+                    one.offer = self._offer(one.order)
                 except UserError as error:
                     self.failed(one, str(error))
         with self.lock:
@@ -226,8 +227,8 @@ class UpdateBook:
             self._closed = True
             self._lines.close()
 
-    def _offer(self, order: UpdateOrder, until_us: int) -> Offer:
-        return self.store(order.store).offer(order.epochs, order.weight, self.now_us, until_us)
+    def _offer(self, order: UpdateOrder) -> Offer:
+        return self.store(order.store).offer(order.epochs, order.weight, self.now_us, order.until_us)
 
     def _due(self, store: FolderStore) -> str:
         """Returns why the trigger orders an update; empty where it does not."""

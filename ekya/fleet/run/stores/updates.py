@@ -227,7 +227,7 @@ class StoreUpdates:
 
     def _follow(self, one: Update, now_us: int) -> None:
         """Ends an update that is due, and lets the accuracy monitor set the epochs of the others."""
-        if now_us >= one.until_us:
+        if now_us >= one.order.until_us:
             self._elsewhere.fail(one.order.store, DUE, now_us)
         training = self._elsewhere.training(one.order.store)
         progress = None if training is None else training.poll()
@@ -311,7 +311,7 @@ class StoreUpdates:
             "epochs": 0 if progress is None else len(progress.epochs),
             "hosts": [asdict(part) for part in parts],
             "failures": [] if progress is None else [asdict(failure) for failure in progress.failures],
-            "due_in_s": (one.until_us - self._book.now_us) / US_PER_S,
+            "due_in_s": (one.order.until_us - self._book.now_us) / US_PER_S,
         }
 
     def _progress(self, one: Update) -> Progress | None:

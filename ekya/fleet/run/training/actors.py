@@ -1,20 +1,18 @@
 """Ray actor for training processes: parameter server, worker, or both."""
 
 import os
-from contextlib import suppress
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from ekya.fleet.run.calls import CallError, Handle
-from ekya.fleet.run.training.lone_worker import LoneWorker
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan, Push, Validation
+from ekya.fleet.run.calls import Handle
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan, Push, Validation
 from ekya.fleet.run.training.server import EpochEnd, ParameterServer
 from ekya.fleet.run.training.updates import Updates
-from ekya.fleet.run.training.worker import Worker
-from ekya.fleet.run.training.workers import EpochPlan, Positions, Shard, WorkerId
-from ekya.gpu.backends.backend import Resized, ShareBackend, ShareHandle, ShareJob
+from ekya.fleet.run.training.worker import LoneWorker, Worker
+from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
+from ekya.gpu.backends.backend import ShareBackend, ShareHandle, ShareJob
 from ekya.models.training.labelled import Examples, concatenate
 from ekya.system.priority import GUEST_NICENESS, lower_priority
 
@@ -108,7 +106,6 @@ class TrainingActor:
         number: int,
         start: bytes | None,
         plan: LessonPlan,
-        epochs: EpochPlan,
         shard: Shard,
         sent: tuple[Positions, Examples],
         anew: bool,
@@ -117,7 +114,7 @@ class TrainingActor:
         """Works on another shard from now on.
 
         Args:
-            me, number, plan, epochs, shard: as in ``Worker``.
+            me, number, plan, shard: as in ``Worker``.
             start: as in ``serve``; a lone worker needs none.
             sent: positions of the crops that are missing here, and these crops.
             anew: the crops here are of another training and are dropped.
@@ -133,30 +130,24 @@ class TrainingActor:
         there = order[np.searchsorted(positions, shard.positions, sorter=order)]
         crops = crops.take(there)
         if share_milli is None:
-            self._worker = LoneWorker(me, self._there, epochs, shard, crops)
+            self._worker = LoneWorker(me, self._there, plan.epochs, shard, crops)
             return
         start, scope = self._kept(start), self._at_share(share_milli).scope
-        self._worker = Worker(me, number, start, plan, epochs, shard, crops, device=self._device, scope=scope)
+        self._worker = Worker(me, number, start, plan, shard, crops, device=self._device, scope=scope)
 
-    def run_epoch(self, server: Handle, token: object, epoch: int) -> EpochWork:
+    def run_epoch(self, server: Handle, token: object, epoch: int) -> Work:
         """Runs all steps of an epoch with another process's parameter server, or with the one in here."""
         if self._worker is None:
             raise LookupError("this worker works on no training")
         if isinstance(self._worker, LoneWorker):
             return self._worker.run_epoch(token, epoch)
-        return self._worker.run_epoch(_Remote(server), token, epoch)
+        return self._worker.run_epoch(server, token, epoch)
 
     def rest(self) -> None:
         """Releases its share and the state of the training."""
         if self._share is not None:
             self._share.release()
         self._share = self._server = self._worker = self._held = self._start = self._validation = None
-
-    def resize(self, share_milli: int) -> Resized:
-        """Resizes its share."""
-        if self._share is None:
-            raise LookupError(f"{self._name} works on nothing")
-        return self._share.resize(share_milli)
 
     @ray.method(concurrency_group=NEWS)
     def pid(self) -> int:
@@ -182,27 +173,3 @@ class TrainingActor:
         if self._server is None:
             raise LookupError("this parameter server serves no training")
         return self._server
-
-
-class _Remote:
-    """Client of a parameter server in another process. When that dies, the epoch counts as aborted."""
-
-    def __init__(self, process: Handle) -> None:
-        self._process = process
-
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        return self._weights("pull", token, worker)
-
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        return self._weights("push", token, worker, push)
-
-    def leave(self, token: object, worker: WorkerId) -> None:
-        with suppress(CallError):
-            self._process.call("leave", token, worker).result()
-
-    def _weights(self, method: str, *arguments: object) -> NDArray[np.float32] | None:
-        with suppress(CallError):
-            # It waits for other workers, for as long as they take.
-            weights: NDArray[np.float32] | None = self._process.call(method, *arguments).result()
-            return weights
-        return None

@@ -16,12 +16,11 @@ from ekya.fleet.run.calls import CallError, Handle
 from ekya.fleet.run.training.crew_shares import shares_of, works_at_home
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
-from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Positions, Shard, WorkerId
+from ekya.fleet.run.training.workers import Positions, Shard, Work, WorkerId
 
 _LOOK_S = 0.2
 _PING_EVERY_S = 5.0
@@ -61,7 +60,7 @@ class Ledger(Protocol):
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Counts bytes sent from node to node."""
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def did(self, worker: WorkerId, work: Work) -> None:
         """Counts a worker's work in an epoch, complete or not."""
 
 
@@ -126,13 +125,17 @@ class Crew:
 
     Args:
         material: of the training.
-        nodes: of the fleet.
+        nodes: of the fleet; may change meanwhile.
         processes: their source.
         ledger: receives reports of all traffic and work.
     """
 
     def __init__(
-        self, material: Material, nodes: KnownNodes, processes: ProcessSource, ledger: Ledger
+        self,
+        material: Material,
+        nodes: Mapping[NodeName, FleetNode],
+        processes: ProcessSource,
+        ledger: Ledger,
     ) -> None:
         self._material, self._nodes, self._processes, self._ledger = material, nodes, processes, ledger
         self._members: dict[WorkerId | None, _Member] = {}
@@ -157,7 +160,7 @@ class Crew:
             UserError: the start model or the snapshot is invalid.
         """
         self._assembled += 1
-        nodes = self._nodes.now()
+        nodes = dict(self._nodes)
         alone = works_at_home(nodes, server, shards)
         if alone != self._alone:
             self.release()
@@ -174,14 +177,14 @@ class Crew:
                 self._members[who] = _Member(node, who, process, np.zeros(0, np.int64))
         shares = shares_of(nodes, server, shards)
         # One process has one share, which the server attaches.
-        begun = [self._begin_server(plan, sum(shares.values()) if alone else shares[None])]
+        begun = self._begin_server(plan, sum(shares.values()) if alone else shares[None])
         if alone:
             # The worker uses the server's share, which must be attached first.
-            self._gather({member: told for member, told in begun if told is not None})
-            begun = []
+            self._gather(begun)
+            begun = {}
         for number, (worker, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0])):
-            begun.append(self._begin_worker(worker, number, plan, shard, shares[worker]))
-        self._gather({member: told for member, told in begun if told is not None})
+            begun |= self._begin_worker(worker, number, plan, shard, shares[worker])
+        self._gather(begun)
         if snapshot is not None:
             self._ledger.sent(self._material.task.home, server, Kind.CHECKPOINT, len(snapshot))
         member = self._members[None]
@@ -212,7 +215,7 @@ class Crew:
             member: member.process.call("run_epoch", server.process, token, epoch)
             for member in workers.values()
         }
-        told: dict[_Member, EpochWork] = {}
+        told: dict[_Member, Work] = {}
         try:
             self._gather(asked, told, interrupted)
             if interrupted():
@@ -265,7 +268,7 @@ class Crew:
         for process, on in {member.process: member.on for member in members}.items():
             self._processes.give_back(on, process)
 
-    def _tell_work(self, server: _Member, told: Mapping[WorkerId, EpochWork]) -> None:
+    def _tell_work(self, server: _Member, told: Mapping[WorkerId, Work]) -> None:
         """Reports an epoch's traffic and work. The server's count includes workers that have died."""
         exchanged = {who: (work.pushed, work.pulled) for who, work in told.items()}
         if self._members.get(None) is server:
@@ -277,29 +280,26 @@ class Crew:
         for who, work in told.items():
             self._ledger.did(who, work)
 
-    def _begin_server(self, plan: LessonPlan, share_milli: int) -> tuple[_Member, Future[Any] | None]:
+    def _begin_server(self, plan: LessonPlan, share_milli: int) -> dict[_Member, Future[Any]]:
         member = self._members[None]
         if member.set_to == (plan, None, share_milli):
-            return member, None
+            return {}
         start, validation = None, None
         if member.set_to is None:
-            home, start, validation = (
-                self._material.task.home,
-                self._material.task.start,
-                self._material.validation,
-            )
-            self._ledger.sent(home, member.node, Kind.MODEL, len(start))
-            self._ledger.sent(home, member.node, Kind.DATA, validation.labelled.nbytes)
+            task, validation = self._material.task, self._material.validation
+            start = task.start
+            self._ledger.sent(task.home, member.node, Kind.MODEL, len(start))
+            self._ledger.sent(task.home, member.node, Kind.DATA, validation.labelled.nbytes)
         member.set_to = (plan, None, share_milli)
-        return member, member.process.call("serve", start, plan, validation, share_milli)
+        return {member: member.process.call("serve", start, plan, validation, share_milli)}
 
     def _begin_worker(
         self, worker: WorkerId, number: int, plan: LessonPlan, shard: Shard, share_milli: int
-    ) -> tuple[_Member, Future[Any] | None]:
+    ) -> dict[_Member, Future[Any]]:
         member = self._members[worker]
         anew = member.set_to is None
-        if not anew and member.set_to == (plan, shard, share_milli):
-            return member, None
+        if member.set_to == (plan, shard, share_milli):
+            return {}
         missing = shard.positions[~np.isin(shard.positions, member.has)]
         start = self._material.task.start if anew and not self._alone else None
         if start is not None:
@@ -313,13 +313,12 @@ class Crew:
             number,
             start,
             plan,
-            self._material.epochs(plan),
             shard,
             (missing, self._material.crops.take(missing)),
             anew,
             None if self._alone else share_milli,
         )
-        return member, told
+        return {member: told}
 
     def _gather(
         self,

@@ -1,7 +1,7 @@
 """Distribution of crops to workers, by the assignment's proportions and with local crops first."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,20 +39,16 @@ def deal(lying: Lying, assignment: Assignment) -> dict[WorkerId, Shard]:
     """
     parts = {part.node: part for part in assignment.parts}
     rng = np.random.default_rng((lying.seed, len(lying.origins)))
-    piles: dict[NodeName, list[int]] = {}
-    for position in rng.permutation(len(lying.origins)):
-        piles.setdefault(lying.origins[position], []).append(int(position))
     wanted = apportion(len(lying.origins), {node: weight_of(parts, node) for node in parts})
-    stock = _Stock(piles, wanted, {node: [] for node in parts})
-    stock.hand_out(lying, assignment)
+    given = _dealt_fresh(lying, assignment, wanted, rng)
     shards = {}
-    spare = iter(_dealt_exemplars(lying, {node: len(taken) for node, taken in stock.given.items()}, rng))
+    spare = iter(_dealt_exemplars(lying, {node: len(taken) for node, taken in given.items()}, rng))
     for node, part in parts.items():
         exemplars = next(spare)
         workers = workers_of(part)
         for worker, fresh, kept in zip(
             workers,
-            np.array_split(np.array(stock.given[node], np.int64), len(workers)),
+            np.array_split(np.array(given[node], np.int64), len(workers)),
             np.array_split(exemplars, len(workers)),
             strict=True,
         ):
@@ -109,49 +105,35 @@ def weight_of(parts: Mapping[NodeName, Part], node: NodeName) -> float:
 _NONE = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True, eq=False)
-class _Stock:
-    """Crops that are still to be dealt.
+def _dealt_fresh(
+    lying: Lying, assignment: Assignment, wanted: Mapping[NodeName, int], rng: np.random.Generator
+) -> dict[NodeName, list[int]]:
+    """Returns the fresh crops of each node, as many as it wants; the nearest first, and within the moves."""
+    piles: dict[NodeName, list[int]] = {}
+    for position in rng.permutation(len(lying.origins)):
+        piles.setdefault(lying.origins[position], []).append(int(position))
+    given: dict[NodeName, list[int]] = {node: [] for node in wanted}
 
-    Attributes:
-        piles: remaining crops by node of origin.
-        wanted: number that a node still gets.
-        given: to each node so far.
-        limits: crops that may still go from one site to another; empty without limits.
-    """
-
-    piles: dict[NodeName, list[int]]
-    wanted: dict[NodeName, int]
-    given: dict[NodeName, list[int]]
-    limits: dict[tuple[SiteName, SiteName], int] = field(default_factory=dict)
-
-    def hand_out(self, lying: Lying, assignment: Assignment) -> None:
-        """Deals all crops."""
-        pairs = [(origin, target) for target in self.wanted for origin in sorted(self.piles)]
-
-        def site(node: NodeName) -> SiteName:
-            return lying.sites[node]
-
-        near = [pair for pair in pairs if site(pair[0]) == site(pair[1])]
-        near.sort(key=lambda pair: pair[0] != pair[1])
-        chunks = sum(assignment.moves.values())
-        if chunks:
-            crops = len(lying.origins)
-            self.limits = {way: round(crops * count / chunks) for way, count in assignment.moves.items()}
-            for origin, target in [*near, *pairs]:
-                way = (site(origin), site(target))
-                self.limits[way] = self._pass(origin, target, self.limits.get(way, 0))
-        for origin, target in [*near, *pairs]:
-            self._pass(origin, target, len(lying.origins))
-
-    def _pass(self, origin: NodeName, target: NodeName, limit: int) -> int:
-        """Moves crops from one node to another and returns what is left of the limit."""
-        pile = self.piles[origin]
-        count = min(limit, len(pile), self.wanted[target])
-        self.given[target] += pile[:count]
+    def hand_over(origin: NodeName, target: NodeName, most: int) -> int:
+        pile = piles[origin]
+        count = min(most, len(pile), wanted[target] - len(given[target]))
+        given[target] += pile[:count]
         del pile[:count]
-        self.wanted[target] -= count
-        return limit - count
+        return count
+
+    sites, crops = lying.sites, len(lying.origins)
+    pairs = [(origin, target) for target in wanted for origin in sorted(piles)]
+    near = [pair for pair in pairs if sites[pair[0]] == sites[pair[1]]]
+    near.sort(key=lambda pair: pair[0] != pair[1])
+    chunks = sum(assignment.moves.values())
+    if chunks:
+        limits = {way: round(crops * count / chunks) for way, count in assignment.moves.items()}
+        for origin, target in [*near, *pairs]:
+            way = (sites[origin], sites[target])
+            limits[way] = limits.get(way, 0) - hand_over(origin, target, limits.get(way, 0))
+    for origin, target in [*near, *pairs]:
+        hand_over(origin, target, crops)
+    return given
 
 
 def _dealt_exemplars(

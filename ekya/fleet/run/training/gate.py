@@ -4,35 +4,15 @@ A worker pulls a version, computes a gradient, pushes it and waits until the wei
 Training modes differ only in which waiting gradients make up the next update.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 
 from ekya.fleet.run.training.workers import WorkerId
 
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """State of all workers.
-
-    Attributes:
-        version: number of updates so far.
-        waiting: workers whose gradient has arrived, with the version that it is of.
-        working: workers whose gradient is to come, likewise.
-        away: workers that have not pulled since their last gradient moved the weights.
-    """
-
-    version: int
-    waiting: Mapping[WorkerId, int]
-    working: Mapping[WorkerId, int]
-    away: frozenset[WorkerId]
-
-
-Rule = Callable[[Round], tuple[WorkerId, ...]]
+Rule = Callable[["Gate"], tuple[WorkerId, ...]]
 """Returns the workers whose gradients are averaged to the next update; none: it has to wait."""
 
 
-def together(now: Round) -> tuple[WorkerId, ...]:
+def together(now: "Gate") -> tuple[WorkerId, ...]:
     """Synchronous: returns all workers, sorted, when all gradients have arrived."""
     return () if now.working or now.away else tuple(sorted(now.waiting))
 
@@ -49,7 +29,7 @@ def within(staleness: int, workers: int) -> Rule:
 
     bound = max(staleness, workers - 1)
 
-    def rule(now: Round) -> tuple[WorkerId, ...]:
+    def rule(now: "Gate") -> tuple[WorkerId, ...]:
         for worker in sorted(now.waiting, key=lambda of: (now.waiting[of], of)):
             others = {**now.waiting, **now.working}
             del others[worker]
@@ -67,50 +47,47 @@ class Gate:
     Attributes:
         version: number of updates so far.
         stalest: maximum number of updates by which a gradient that moved the weights was behind.
+        waiting: workers whose gradient has arrived, with the version that it is of.
+        working: workers whose gradient is to come, likewise.
+        away: workers that have not pulled since their last gradient moved the weights.
     """
 
     def __init__(self, workers: Iterable[WorkerId], rule: Rule) -> None:
         self._rule = rule
-        self._away = set(workers)
-        self._working: dict[WorkerId, int] = {}
-        self._waiting: dict[WorkerId, int] = {}
+        self.away = set(workers)
+        self.working: dict[WorkerId, int] = {}
+        self.waiting: dict[WorkerId, int] = {}
         self.version = 0
         self.stalest = 0
 
     @property
     def over(self) -> bool:
         """True when all workers have left."""
-        return not (self._away or self._working or self._waiting)
+        return not (self.away or self.working or self.waiting)
 
     @property
     def others(self) -> int:
         """Number of workers that have not left, less one."""
-        return len(self._away) + len(self._working) + len(self._waiting) - 1
+        return len(self.away) + len(self.working) + len(self.waiting) - 1
 
     def pull(self, worker: WorkerId) -> None:
         """Notes that a worker has the newest weights."""
-        self._away.remove(worker)
-        self._working[worker] = self.version
+        self.away.remove(worker)
+        self.working[worker] = self.version
 
     def push(self, worker: WorkerId) -> None:
         """Notes that a worker's gradient has arrived."""
-        self._waiting[worker] = self._working.pop(worker)
+        self.waiting[worker] = self.working.pop(worker)
 
     def leave(self, worker: WorkerId) -> None:
         """Removes a worker that has no more work in this epoch and no gradient under way."""
-        self._away.remove(worker)
+        self.away.remove(worker)
 
     def next_update(self) -> tuple[WorkerId, ...]:
         """Returns the workers whose gradients move the weights now and which may pull again; none: wait."""
-        now = Round(
-            self.version,
-            MappingProxyType(self._waiting),
-            MappingProxyType(self._working),
-            frozenset(self._away),
-        )
-        group = self._rule(now)
+        group = self._rule(self)
         for worker in group:
-            self.stalest = max(self.stalest, self.version - self._waiting.pop(worker))
-            self._away.add(worker)
+            self.stalest = max(self.stalest, self.version - self.waiting.pop(worker))
+            self.away.add(worker)
         self.version += bool(group)
         return group

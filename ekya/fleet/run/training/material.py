@@ -72,22 +72,17 @@ class Material:
         together = task.mode == "synchronous"
         # A common step holds the batches of all workers of all nodes.
         batch = sum(part.batch * len(workers_of(part)) for part in assignment.parts)
+        exemplars = len(self.origins) - self.fresh
         config = replace(task.config, batch_size=batch) if together and batch else task.config
         return LessonPlan(
             config,
             task.classes,
-            task.seed,
+            EpochPlan(together, self.fresh, exemplars, config.batch_size, task.seed),
             task.recipe,
             task.distillation_weight,
-            together,
             task.staleness,
             task.foresees,
         )
-
-    def epochs(self, plan: LessonPlan) -> EpochPlan:
-        """Returns the division of epochs into steps."""
-        exemplars = len(self.origins) - self.fresh
-        return EpochPlan(plan.together, self.fresh, exemplars, plan.config.batch_size, plan.seed)
 
     def sent(self, positions: Positions) -> dict[NodeName, int]:
         """Returns the bytes of these crops with their labels, by node of origin."""

@@ -1,14 +1,12 @@
 """Messages to and between the processes of a training."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ekya.core.configs import RetrainConfig
-from ekya.fleet.run.training.workers import WorkerId
+from ekya.fleet.run.training.workers import EpochPlan
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe
 
@@ -23,26 +21,24 @@ class LessonPlan:
     Attributes:
         config: γ; its batch size is that of a step of all workers.
         classes: outputs of the trained model.
-        seed: of a new head, and of the order.
+        epochs: division of epochs into steps; its seed is that of a new head, too.
         recipe: learning rates and the like.
         distillation_weight: 0 switches distillation off.
-        together: synchronous: a step is one of all workers.
         staleness: asynchronous: by how many updates a gradient may be behind.
         foresees: asynchronous: workers get predicted weights, as in ``TrainingTask``.
     """
 
     config: RetrainConfig
     classes: tuple[str, ...]
-    seed: int
+    epochs: EpochPlan
     recipe: Recipe
     distillation_weight: float
-    together: bool
     staleness: int
     foresees: bool
 
     def step_crops(self, batch: int) -> int:
         """Returns the batch size for the learning rate: of a common step, or of this worker's own steps."""
-        return self.config.batch_size if self.together else batch
+        return self.config.batch_size if self.epochs.together else batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,38 +71,3 @@ class Push:
     crops: int
     batch: int
     last: bool
-
-
-class Exchange(Protocol):
-    """The parameter server's interface for workers; see ``ParameterServer``."""
-
-    def pull(self, token: object, worker: WorkerId) -> NDArray[np.float32] | None:
-        """Returns the weights."""
-
-    def push(self, token: object, worker: WorkerId, push: Push) -> NDArray[np.float32] | None:
-        """Sends a gradient and returns the updated weights."""
-
-    def leave(self, token: object, worker: WorkerId) -> None:
-        """Reports that the worker has no steps in this epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochWork:
-    """A worker's work in an epoch, complete or not.
-
-    Attributes:
-        steps, crops: number of batches, and of crops in them.
-        pushed, pulled: bytes.
-        compute_s, update_s: of wall time, as in ``NodeWork``.
-    """
-
-    steps: int = 0
-    crops: int = 0
-    pushed: int = 0
-    pulled: int = 0
-    compute_s: float = 0.0
-    update_s: float = 0.0
-
-
-Timer = Callable[[], float]
-"""Returns a monotonic time in seconds."""

@@ -8,6 +8,7 @@ from ekya.core.configs import RetrainConfig
 from ekya.fleet.policy.assignment import Assignment, Mode
 from ekya.fleet.policy.names import JobName, NodeName, SiteName
 from ekya.fleet.run.training.traffic import Traffic
+from ekya.fleet.run.training.workers import Work
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.labelled import Examples
 from ekya.models.training.optimizer import Recipe
@@ -108,32 +109,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeWork:
-    """Work of a node's workers so far; their times are added up.
-
-    Attributes:
-        steps: number of batches.
-        crops: number of crops in them.
-        compute_s: wall time for gradients, including waiting for the share.
-        update_s: wall time for pushing gradients, updates, and pulling, including waiting for other workers.
-    """
-
-    steps: int = 0
-    crops: int = 0
-    compute_s: float = 0.0
-    update_s: float = 0.0
-
-    def plus(self, other: "NodeWork") -> "NodeWork":
-        """Returns the sum."""
-        return NodeWork(
-            self.steps + other.steps,
-            self.crops + other.crops,
-            self.compute_s + other.compute_s,
-            self.update_s + other.update_s,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a training.
 
@@ -146,7 +121,7 @@ class Progress:
         epoch_s: wall time of each epoch; of one that was repeated, only the last attempt.
         failures: so far.
         traffic: bytes sent from node to node, and within nodes.
-        work: by node.
+        work: of each node's workers so far; their times are added up.
         stalest: maximum number of updates by which a gradient that moved the weights was behind.
         moves: how often it was moved on request.
         reason: why it failed, or is stranded, or was when it was stopped; empty otherwise.
@@ -160,7 +135,7 @@ class Progress:
     epoch_s: tuple[float, ...] = ()
     failures: tuple[Failure, ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
-    work: Mapping[NodeName, NodeWork] = field(default_factory=dict)
+    work: Mapping[NodeName, Work] = field(default_factory=dict)
     stalest: int = 0
     moves: int = 0
     reason: str = ""
@@ -230,14 +205,3 @@ class TrainingHandle(Protocol):
 
     def best_yet(self) -> Trained | None:
         """Returns the result so far, made anew in each call; None before the first epoch is over."""
-
-
-class FleetTrainer(Protocol):
-    """Runs trainings on the nodes of a fleet."""
-
-    def start(self, task: TrainingTask, assignment: Assignment) -> TrainingHandle:
-        """Begins a training; its processes start in the background.
-
-        Raises:
-            UserError: the assignment names a node that does not exist, or assigns no work.
-        """

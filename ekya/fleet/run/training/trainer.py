@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Assignment
@@ -15,12 +15,10 @@ from ekya.fleet.run.training.crew import Crew, CrewLostError, ProcessSource
 from ekya.fleet.run.training.dealing import deal, deal_again
 from ekya.fleet.run.training.homecoming import CheckpointThere, Homecoming
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.messages import ALWAYS, EpochWork, LessonPlan
-from ekya.fleet.run.training.nodes import KnownNodes
+from ekya.fleet.run.training.messages import ALWAYS, LessonPlan
 from ekya.fleet.run.training.protocol import (
     Failure,
     FleetNode,
-    NodeWork,
     Progress,
     State,
     Trained,
@@ -29,7 +27,7 @@ from ekya.fleet.run.training.protocol import (
 )
 from ekya.fleet.run.training.server import EpochEnd
 from ekya.fleet.run.training.traffic import Kind
-from ekya.fleet.run.training.workers import Shard, WorkerId
+from ekya.fleet.run.training.workers import Shard, Work, WorkerId
 from ekya.models.edge.checkpoints import from_bytes, to_bytes
 from ekya.models.training.snapshot import Snapshot, restore_weights
 from ekya.models.training.trainee import Trainee
@@ -38,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ProcessFleetTrainer:
-    """Trains on nodes whose processes come from a source. A ``FleetTrainer``.
+    """Trains on nodes whose processes come from a source.
 
     Args:
         nodes: that assignments may name.
@@ -46,7 +44,7 @@ class ProcessFleetTrainer:
     """
 
     def __init__(self, nodes: Mapping[NodeName, FleetNode], processes: ProcessSource) -> None:
-        self._nodes = KnownNodes(nodes)
+        self._nodes = dict(nodes)
         self._processes = processes
 
     def know(self, node: FleetNode) -> None:
@@ -55,7 +53,7 @@ class ProcessFleetTrainer:
         A training under way uses it from its next move or failure on. If the node was excluded there, it may
         take part again as another machine, but not with only another share.
         """
-        self._nodes.know(node)
+        self._nodes[node.name] = node
 
     def start(self, task: TrainingTask, assignment: Assignment) -> "Training":
         """Begins a training; its processes start in the background.
@@ -64,7 +62,7 @@ class ProcessFleetTrainer:
             UserError: the assignment names a node that does not exist, or assigns no work.
             ValueError: the task cannot be trained on several nodes.
         """
-        _check(task.job, assignment, (task.home, *task.training), self._nodes.now())
+        _check(task.job, assignment, (task.home, *task.training), self._nodes)
         training = Training(task, assignment, self._nodes, self._processes)
         training.begin()
         return training
@@ -91,7 +89,7 @@ class Training:
         self,
         task: TrainingTask,
         assignment: Assignment,
-        nodes: KnownNodes,
+        nodes: Mapping[NodeName, FleetNode],
         processes: ProcessSource,
     ) -> None:
         self._task, self._nodes = task, nodes
@@ -122,7 +120,7 @@ class Training:
         """Sets the number of epochs in total."""
         if epochs < 1:
             raise ValueError(f"a training has at least one epoch, not {epochs}")
-        self._note(lambda now: replace(now, planned_epochs=epochs))
+        self._note(planned_epochs=epochs)
 
     def move(self, assignment: Assignment) -> None:
         """Continues under another assignment after the epoch under way; immediately where it is stranded.
@@ -130,7 +128,7 @@ class Training:
         Raises:
             UserError: it names a node that does not exist, or assigns no work.
         """
-        _check(self._task.job, assignment, (), self._nodes.now())
+        _check(self._task.job, assignment, (), self._nodes)
         with self._lock:
             self._next = assignment
             self._lock.notify_all()
@@ -175,17 +173,14 @@ class Training:
 
     def sent(self, origin: NodeName, target: NodeName, kind: Kind, count: int) -> None:
         """Counts traffic of its crew."""
-        self._note(lambda now: replace(now, traffic=now.traffic.plus(origin, target, kind, count)))
+        with self._lock:
+            self._note(traffic=self._progress.traffic.plus(origin, target, kind, count))
 
-    def did(self, worker: WorkerId, work: EpochWork) -> None:
+    def did(self, worker: WorkerId, work: Work) -> None:
         """Counts work of its crew."""
-        more = NodeWork(work.steps, work.crops, work.compute_s, work.update_s)
-
-        def with_it(now: Progress) -> Progress:
-            before = now.work.get(worker.node, NodeWork())
-            return replace(now, work={**now.work, worker.node: before.plus(more)})
-
-        self._note(with_it)
+        with self._lock:
+            before = self._progress.work
+            self._note(work={**before, worker.node: before.get(worker.node, Work()).plus(work)})
 
     def _run(self) -> None:
         try:
@@ -201,7 +196,7 @@ class Training:
         try:
             let_go()
         finally:
-            self._note(lambda now: replace(now, state="failed", reason=reason))
+            self._note(state="failed", reason=reason)
 
     def _train(self) -> None:
         setting = self._standing(self._ordered(None))
@@ -225,7 +220,7 @@ class Training:
             setting = self._standing(self._ordered(setting))
         self._crew.release()
         ended: State = "stopped" if self._stopped.is_set() else "done"
-        self._note(lambda now: replace(now, state=ended))
+        self._note(state=ended)
 
     def _ordered(self, before: _Setting | None) -> _Setting:
         """Returns the setting of the last assignment."""
@@ -234,8 +229,9 @@ class Training:
         if ordered is None:
             raise RuntimeError("nothing was ordered")
         if before is not None:
-            self._note(lambda now: replace(now, moves=now.moves + 1))
-        sites = {name: node.site for name, node in self._nodes.now().items()}
+            with self._lock:
+                self._note(moves=self._progress.moves + 1)
+        sites = {name: node.site for name, node in dict(self._nodes).items()}
         shards = deal(self._material.lying(sites), ordered)
         server = ordered.parameter_server or ordered.parts[0].node
         return _Setting(ordered, self._material.plan(ordered), shards, server)
@@ -253,18 +249,19 @@ class Training:
                 raise UserError(reason)
             _LOG.warning("%s", reason)
             self._crew.release()
-            self._note(partial(_in_state, "stranded", reason))
+            self._note(state="stranded", reason=reason)
             with self._lock:
                 self._lock.wait_for(lambda: self._stopped.is_set() or self._next is not None)
             if self._stopped.is_set():
                 return None
-            self._note(partial(_in_state, "starting", ""))
+            self._note(state="starting", reason="")
             setting = self._ordered(setting)
         return allowed
 
     def _allowed(self, setting: _Setting) -> _Setting | None:
         """Returns the setting without excluded nodes; None where all nodes with workers are excluded."""
-        out = self._nodes.which(self._strikes.out)
+        nodes = dict(self._nodes)
+        out = {name for name, node in nodes.items() if node.machine_id in self._strikes.out}
         if all(worker.node in out for worker in setting.shards):
             return None
         if out.isdisjoint({setting.server, *(worker.node for worker in setting.shards)}):
@@ -277,12 +274,7 @@ class Training:
         newest = self._checkpoints.newest
         snapshot = None if newest is None else newest.data
         accuracy = self._crew.assemble(setting.plan, setting.shards, setting.server, snapshot)
-        first = newest is None
-
-        def begun(now: Progress) -> Progress:
-            return replace(now, state="training", start_accuracy=accuracy if first else now.start_accuracy)
-
-        self._note(begun)
+        self._note(state="training", **({"start_accuracy": accuracy} if newest is None else {}))
 
     def _epochs(self) -> None:
         """Runs epochs until the training is over or has to move."""
@@ -306,15 +298,13 @@ class Training:
         self._checkpoints.wait_home()
         newest = self._checkpoints.newest
         home = 0 if newest is None else newest.epochs
-
-        def back(now: Progress) -> Progress:
-            return replace(now, epochs=now.epochs[:home], epoch_s=now.epoch_s[:home])
-
-        self._note(back)
+        with self._lock:
+            self._note(epochs=self._progress.epochs[:home], epoch_s=self._progress.epoch_s[:home])
 
     def _came_home(self, checkpoint: CheckpointThere, count: int) -> None:
         self.sent(checkpoint.node, self._task.home, Kind.CHECKPOINT, count)
-        self._note(lambda now: replace(now, epochs_home=max(now.epochs_home, checkpoint.epochs)))
+        with self._lock:
+            self._note(epochs_home=max(self._progress.epochs_home, checkpoint.epochs))
 
     def _strike(self, lost: CrewLostError) -> None:
         for dead in lost.dead:
@@ -323,31 +313,22 @@ class Training:
             self._strikes = self._strikes.struck(machine_id) if there else self._strikes.lost(machine_id)
             epoch = len(self.poll().epochs) + 1
             failure = Failure(dead.node, dead.what, epoch, dead.reason, machine_id in self._strikes.out)
-            self._note(partial(_with_failure, failure))
+            with self._lock:
+                self._note(failures=(*self._progress.failures, failure))
 
     def _note_epoch(self, end: EpochEnd, took_s: float) -> None:
-        def with_it(now: Progress) -> Progress:
-            return replace(
-                now,
+        with self._lock:
+            now = self._progress
+            self._note(
                 epochs=(*now.epochs, end.result),
                 epoch_s=(*now.epoch_s, took_s),
                 stalest=max(now.stalest, end.stalest),
             )
 
-        self._note(with_it)
-
-    def _note(self, change: Callable[[Progress], Progress]) -> None:
+    def _note(self, **changes: Any) -> None:
         with self._lock:
-            self._progress = change(self._progress)
+            self._progress = replace(self._progress, **changes)
             self._lock.notify_all()
-
-
-def _with_failure(failure: Failure, now: Progress) -> Progress:
-    return replace(now, failures=(*now.failures, failure))
-
-
-def _in_state(state: State, reason: str, now: Progress) -> Progress:
-    return replace(now, state=state, reason=reason)
 
 
 def _check(

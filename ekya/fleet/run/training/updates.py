@@ -47,7 +47,7 @@ class Updates:
         self._plan, self._validation = plan, validation
         self._device, self._scope = device, scope
         self._trainee = Trainee(
-            from_bytes(start), plan.config, plan.classes, plan.seed, device=device, scope=scope
+            from_bytes(start), plan.config, plan.classes, plan.epochs.seed, device=device, scope=scope
         )
         self._trainee.suffix.eval()
         self._sgd = optimizer_of(self._trainee.suffix, plan.recipe)
@@ -73,7 +73,7 @@ class Updates:
 
     def begin_epoch(self, workers: Collection[WorkerId]) -> None:
         """Begins an epoch of these workers; an epoch under way is dropped."""
-        rule = all_together if self._plan.together else within(self._plan.staleness, len(workers))
+        rule = all_together if self._plan.epochs.together else within(self._plan.staleness, len(workers))
         self.gate = Gate(workers, rule)
         self._waiting, self._losses = {}, []
         self._sgd.set_rates(self._plan.config.batch_size, self._epochs_done)
@@ -87,7 +87,7 @@ class Updates:
         momentum does.
         """
         self.gate.pull(worker)
-        ahead = self.gate.others if self._plan.foresees and not self._plan.together else 0
+        ahead = self.gate.others if self._plan.foresees and not self._plan.epochs.together else 0
         return self._trainee.weights(self._sgd.coasting(ahead)) if ahead else self._trainee.weights()
 
     def push(self, worker: WorkerId, push: Push) -> None:

@@ -1,6 +1,6 @@
-"""Workers of a training, their shards, and the division of epochs into steps."""
+"""Workers of a training, their work and shards, and the division of epochs into steps."""
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,29 @@ class Shard:
     def positions(self) -> Positions:
         """All positions, sorted."""
         return np.concatenate([self.fresh, self.exemplars])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of a worker in an epoch, complete or not, or of several.
+
+    Attributes:
+        steps, crops: number of batches, and of crops in them.
+        compute_s: wall time for gradients, including waiting for the share.
+        update_s: wall time for pushing gradients, updates, and pulling, including waiting for other workers.
+        pushed, pulled: bytes.
+    """
+
+    steps: int = 0
+    crops: int = 0
+    compute_s: float = 0.0
+    update_s: float = 0.0
+    pushed: int = 0
+    pulled: int = 0
+
+    def plus(self, other: "Work") -> "Work":
+        """Returns the sum."""
+        return Work(*(mine + more for mine, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

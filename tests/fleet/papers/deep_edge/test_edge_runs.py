@@ -6,8 +6,8 @@ import pytest
 
 from ekya.fleet.papers.deep_edge.compared import Fair, Force
 from ekya.fleet.papers.deep_edge.devices import NANO, TX2
+from ekya.fleet.papers.deep_edge.laws import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.physics import EdgePhysics
-from ekya.fleet.papers.deep_edge.truth import Truth, as_it_is
 from ekya.fleet.papers.deep_edge.workload import edge_experiment
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.heuristic import Heuristic

@@ -9,7 +9,7 @@ from andreas_views import job, node, places, state, view, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ekya.fleet.papers.andreas.first_principles import edf, fifo, priority
+from ekya.fleet.papers.andreas.first_principles import EDF, FIFO, PRIORITY
 from ekya.fleet.policy.andreas.greedy import Andreas, drawn_configs, swapped
 from ekya.fleet.policy.andreas.point import point_of
 from ekya.fleet.policy.andreas.worth import Worth
@@ -26,7 +26,7 @@ def test_more_iterations_never_make_the_proxy_worse(seen, few, more) -> None:
     assert values[1] <= values[0]
 
 
-@pytest.mark.parametrize("policy", [fifo(), edf(), priority()], ids=["fifo", "edf", "priority"])
+@pytest.mark.parametrize("policy", [FIFO, EDF, PRIORITY], ids=["fifo", "edf", "priority"])
 @settings(max_examples=25)
 @given(views())
 def test_first_principle_methods_never_touch_who_has_started(policy, seen) -> None:
@@ -44,14 +44,14 @@ def test_a_job_takes_the_cheapest_configuration_that_is_in_time() -> None:
     # 600 s on one fast GPU, 382 s on two, 1080 s on the slow GPU, the cheapest.
     for due_s, expected in ((2000.0, ("little", 1)), (700.0, ("big", 1)), (500.0, ("big", 2))):
         seen = view([state(job("a", due_s=due_s))], TWO)
-        assert gets(fifo().decide(seen)) == {"a": expected}
+        assert gets(FIFO.decide(seen)) == {"a": expected}
 
 
 def test_a_job_that_is_late_anyhow_takes_the_fastest_there_is() -> None:
     late = state(job("a", due_s=100.0))
-    assert gets(fifo().decide(view([late], TWO))) == {"a": ("big", 2)}
+    assert gets(FIFO.decide(view([late], TWO))) == {"a": ("big", 2)}
     busy = state(job("b"), on=("big", 1))
-    assert gets(fifo().decide(view([busy, late], TWO)))["a"] == ("big", 1)
+    assert gets(FIFO.decide(view([busy, late], TWO)))["a"] == ("big", 1)
 
 
 def test_the_three_methods_differ_in_who_goes_first() -> None:
@@ -60,7 +60,7 @@ def test_the_three_methods_differ_in_who_goes_first() -> None:
     soon = replace(job("soon", due_s=1000.0), arrives_us=1)
     dear = replace(job("dear", due_s=8000.0, weight=5e-4), arrives_us=2)
     seen = view([state(one_job) for one_job in (first, soon, dear)], one, now_s=1)
-    for policy, goes in ((fifo(), "first"), (edf(), "soon"), (priority(), "dear")):
+    for policy, goes in ((FIFO, "first"), (EDF, "soon"), (PRIORITY, "dear")):
         assert [*gets(policy.decide(seen))] == [goes]
 
 
@@ -72,7 +72,7 @@ def test_who_is_pressed_gets_the_gpu_of_who_is_not(policy) -> None:
     decision = policy.decide(view([easy, pressed], one))
     assert gets(decision) == {"pressed": ("only", 1)}
     assert "easy" in decision.waiting
-    assert gets(fifo().decide(view([easy, pressed], one))) == {"easy": ("only", 1)}
+    assert gets(FIFO.decide(view([easy, pressed], one))) == {"easy": ("only", 1)}
 
 
 def test_ours_lets_alone_what_goes_well_and_moves_what_pays() -> None:
@@ -94,7 +94,7 @@ def test_ours_sends_the_short_one_first_where_all_are_late() -> None:
     where = places(node("only", "fast", 1))
     states = [state(job(name, epochs, due_s=1.0)) for name, epochs in (("long", 100), ("short", 10))]
     assert [*gets(Worth().decide(view(states, where)))] == ["short"]
-    assert [*gets(edf().decide(view(states, where)))] == ["long"]
+    assert [*gets(EDF.decide(view(states, where)))] == ["long"]
 
 
 def test_a_swap_is_one_of_neighbours_and_keeps_all_jobs() -> None:

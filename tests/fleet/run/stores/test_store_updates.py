@@ -30,7 +30,8 @@ from ekya.fleet.run.stores.folder_store import StoreSpec
 from ekya.fleet.run.stores.rest import application
 from ekya.fleet.run.stores.update_book import BACK_OFF_US, MOST_ATTEMPTS, UpdateBook
 from ekya.fleet.run.stores.updates import DUE, StoreUpdates
-from ekya.fleet.run.training.protocol import NodeWork, Progress, Trained, TrainingTask
+from ekya.fleet.run.training.protocol import Progress, Trained, TrainingTask
+from ekya.fleet.run.training.workers import Work
 from ekya.models.training.trainer import EpochResult
 
 S = 1_000_000
@@ -236,7 +237,7 @@ def test_what_is_ordered_trains_where_room_is_and_its_store_gets_the_best_weight
     assert one.updates.status()["updates"]["cam"]["hosts"] == [
         {"host": EAST, "share_milli": 400, "crops": 1.0}
     ]
-    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: NodeWork(9, 1200, 30.0)})
+    training.shows(0.7, 0.9, 0.8, *[0.8] * 9, state="done", work={AT_EAST: Work(9, 1200, 30.0)})
     one.look(10)
     store = one.stores[CAM]
     assert store.came == [(b"weights 2", 0.9)]
@@ -369,7 +370,7 @@ def test_nobody_has_room_by_its_due_date_and_it_is_offered_on(town, caplog) -> N
     one.look(100)
     one.training()
     assert "its update was not trained by its due date" in caplog.text
-    assert one.book.updates[CAM].until_us == 201 * S
+    assert one.book.updates[CAM].order.until_us == 201 * S
 
 
 def test_the_accuracy_monitor_ends_what_does_not_rise_any_more(town) -> None:

@@ -95,9 +95,9 @@ def crew_with(material, plan, shards, snapshot=None):
 
 def workers_with(material, plan, shards):
     """Returns workers by name."""
-    start, epochs = material.task.start, material.epochs(plan)
+    start = material.task.start
     return {
-        me: Worker(me, number, start, plan, epochs, shard, material.crops.take(shard.positions))
+        me: Worker(me, number, start, plan, shard, material.crops.take(shard.positions))
         for number, (me, shard) in enumerate(sorted(shards.items(), key=lambda item: item[0]))
     }
 
@@ -143,11 +143,11 @@ class Ended:
 
 def run_epochs(server, workers, epochs, above=ALWAYS):
     """Runs each worker in a thread; returns the ends of the epochs and the workers' work in each."""
-    ends, works = [], []
+    ends, works, reached = [], [], LocalHandle(server, len(workers))
     with ThreadPoolExecutor(len(workers)) as pool:
         for epoch in epochs:
             server.begin_epoch(epoch, tuple(workers))
-            told = [pool.submit(worker.run_epoch, server, epoch, epoch) for worker in workers.values()]
+            told = [pool.submit(worker.run_epoch, reached, epoch, epoch) for worker in workers.values()]
             works.append([one.result(timeout=10) for one in told])
             end = server.end_epoch(above)
             ends.append(Ended(end, server.snapshot(epoch) if end.kept else None))

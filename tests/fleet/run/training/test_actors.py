@@ -58,6 +58,6 @@ def test_it_works_at_its_share_of_its_gpu_and_holds_nothing_of_it_between_two_tr
         assert shares.handles[-1].job == ShareJob("a guest", "retraining", share_milli, 1)
         assert [handle.held for handle in shares.handles] == [False] * (len(shares.handles) - 1) + [True]
     actor.rest()
-    for told in (actor.end_epoch, lambda: actor.snapshot(0), lambda: actor.resize(100)):
+    for told in (actor.end_epoch, lambda: actor.snapshot(0)):
         with pytest.raises(LookupError):
             told()

@@ -15,7 +15,6 @@ from ekya.fleet.run.training import crew as crew_module
 from ekya.fleet.run.training.crew import Crew, CrewLostError, Dead, NoProcessError
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode
 
 NODES = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
@@ -86,7 +85,7 @@ class Assembled:
     def __init__(self, task, assignment=HALVES, source=None):
         self.material, self.source, self.ledger = Material.of(task), source or Source(), Ledger()
         self.assignment, self.shards = assignment, deal(self.material.lying(SITES), assignment)
-        self.crew = Crew(self.material, KnownNodes(NODES), self.source, self.ledger)
+        self.crew = Crew(self.material, NODES, self.source, self.ledger)
 
     def assemble(self, snapshot=None):
         return self.crew.assemble(self.material.plan(self.assignment), self.shards, EAST, snapshot)

@@ -16,7 +16,6 @@ from ekya.fleet.run.link_sizes import sizes_with
 from ekya.fleet.run.training.crew import Crew
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode
 from ekya.fleet.run.training.traffic import Kind
 from ekya.models.training.exemplars import ExemplarMemory
@@ -57,7 +56,7 @@ def test_a_loan_by_one_host_sends_what_was_offered(model, blocks) -> None:
         memory=ExemplarMemory(20, bars(COUNTS.exemplars, 9, 900)),
     )
     assignment, material, counted = parted(Part(WEST), server=WEST), Material.of(task), Counted()
-    nodes = KnownNodes({name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)})
+    nodes = {name: FleetNode(name, SITES[name], name, 300) for name in (EAST, WEST)}
     crew = Crew(material, nodes, InThisProcess(), counted)
     crew.assemble(material.plan(assignment), deal(material.lying(SITES), assignment), WEST, None)
     offer = offered(config, model)

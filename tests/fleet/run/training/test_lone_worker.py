@@ -9,10 +9,10 @@ from crews import GAMMA, WEST, bars, crew_of, parted, run_epochs, task_of
 from ekya.fleet.policy.assignment import Part
 from ekya.fleet.policy.names import SiteName
 from ekya.fleet.run.training.dealing import deal
-from ekya.fleet.run.training.lone_worker import LoneWorker
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.server import ParameterServer
 from ekya.fleet.run.training.updates import Updates
+from ekya.fleet.run.training.worker import LoneWorker
 from ekya.models.training.exemplars import ExemplarMemory
 from ekya.models.training.snapshot import Snapshot
 
@@ -26,7 +26,7 @@ def lone(task):
     ).items()
     server = ParameterServer(Updates(task.start, plan, material.validation))
     server.restore(None)
-    worker = LoneWorker(me, server, material.epochs(plan), shard, material.crops.take(shard.positions))
+    worker = LoneWorker(me, server, plan.epochs, shard, material.crops.take(shard.positions))
     return me, server, worker
 
 

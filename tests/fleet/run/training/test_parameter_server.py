@@ -20,6 +20,7 @@ from crews import (
 
 from ekya.core.errors import UserError
 from ekya.fleet.policy.assignment import Part
+from ekya.fleet.run.calls import LocalHandle
 from ekya.fleet.run.training.material import Material
 from ekya.fleet.run.training.messages import Push
 from ekya.models.training.exemplars import ExemplarMemory
@@ -144,7 +145,7 @@ def test_an_epoch_that_is_no_more_lets_everybody_go(model):
     (first, *others) = workers
     server.begin_epoch("epoch", tuple(workers))
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(workers[others[0]].run_epoch, server, "epoch", 0)
+        waits = pool.submit(workers[others[0]].run_epoch, LocalHandle(server, 1), "epoch", 0)
         until_s = time.monotonic() + 10
         while others[0] not in server.exchanged():  # until it has pulled; the other workers never do
             assert time.monotonic() < until_s

@@ -17,7 +17,6 @@ from ekya.fleet.run.training.crew_shares import shares_of
 from ekya.fleet.run.training.dealing import deal
 from ekya.fleet.run.training.homecoming import CheckpointThere
 from ekya.fleet.run.training.material import Material
-from ekya.fleet.run.training.nodes import KnownNodes
 from ekya.fleet.run.training.protocol import FleetNode, TrainingFailedError
 from ekya.fleet.run.training.trainer import Training
 from ekya.models.edge.checkpoints import from_bytes
@@ -33,7 +32,7 @@ def node(name, machine_id, share_milli=300):
 
 
 def three_nodes():
-    return KnownNodes({EAST: node(EAST, "e"), WEST: node(WEST, "w"), HUB: node(HUB, "h")})
+    return {EAST: node(EAST, "e"), WEST: node(WEST, "w"), HUB: node(HUB, "h")}
 
 
 class Power:
@@ -57,8 +56,8 @@ class CrewInThreads:
         self.material, self.nodes, self.power, self.there = material, nodes, power, {}
 
     def assemble(self, plan, shards, server, snapshot):
-        self.there = {worker: self.nodes.now()[worker.node] for worker in sorted(shards)}
-        self.there[None] = self.nodes.now()[server]
+        self.there = {worker: self.nodes[worker.node] for worker in sorted(shards)}
+        self.there[None] = self.nodes[server]
         self.power.tried.append({one.machine_id for one in self.there.values()})
         self.look()
         self.crew = crew_with(self.material, plan, shards, snapshot)
@@ -185,7 +184,7 @@ def test_a_node_that_comes_back_as_another_machine_is_out_no_more(begun):
     tried = len(power.tried)
     moved(training, BOTH)  # no node has come back
     assert len(power.tried) == tried
-    nodes.know(node(WEST, "w again"))
+    nodes[WEST] = node(WEST, "w again")
     training.move(BOTH)
     training.result(PATIENCE_S)
     assert power.tried[tried:] == [{"w again"}], "the east is still out, and the server with it"
@@ -207,7 +206,7 @@ def test_three_strikes_leave_nobody_and_another_share_forgives_none(begun):
     training = begun(power, nodes, alone)
     told = until(training, "stranded")
     assert [failure.left_out for failure in told.failures] == [False, False, True]
-    nodes.know(node(EAST, "e", share_milli=900))
+    nodes[EAST] = node(EAST, "e", share_milli=900)
     power.deadly.clear()
     assert len(moved(training, alone).failures) == 3
     assert len(power.tried) == 3
@@ -260,13 +259,9 @@ def test_an_order_of_nobody_or_to_nowhere_is_refused_and_it_stays_stranded(begun
 
 
 def test_a_nodes_share_is_what_is_known_of_it_now(model):
-    nodes = KnownNodes({EAST: node(EAST, "e", 500), WEST: node(WEST, "w", 300)})
-    before = nodes.now()
+    before = {EAST: node(EAST, "e", 500), WEST: node(WEST, "w", 300)}
     shards = deal(Material.of(task_of(model)).lying(SITES), BOTH)
-    nodes.know(node(WEST, "w", 100))
+    now = {**before, WEST: node(WEST, "w", 100)}
     east, west = sorted(shards)
-    assert shares_of(nodes.now(), EAST, shards) == {None: 100, east: 400, west: 100}
+    assert shares_of(now, EAST, shards) == {None: 100, east: 400, west: 100}
     assert shares_of(before, EAST, shards) == {None: 100, east: 400, west: 300}
-    assert nodes.which({"w"}) == {WEST}
-    nodes.know(replace(node(WEST, "w"), machine_id="w again"))
-    assert nodes.which({"w"}) == frozenset()
