@@ -1,8 +1,13 @@
-"""Sizes of the data that a fleet's retrainings send over links."""
+"""Sizes of the data that a fleet's jobs send over links."""
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ekya.config.fleet_file import FleetConfig
+from ekya.core.host import StreamCosts
+from ekya.core.units import StreamId
 from ekya.fleet.policy.offers import Sizes
 from ekya.models.edge.checkpoints import to_bytes
 from ekya.models.edge.cuts import task_of
@@ -14,9 +19,10 @@ from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.setup import crop_side
 
 
-def sizes_of(fleet: FleetConfig, seed: int) -> Sizes:
-    """Returns the sizes for the fleet's crops and edge models."""
-    return sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
+def sizes_of(fleet: FleetConfig, seed: int, costs: Mapping[StreamId, StreamCosts]) -> Sizes:
+    """Returns the sizes for the fleet's crops and edge models; ``costs`` are of its streams' frames."""
+    sizes = sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
+    return replace(sizes, fps={stream: its.fps for stream, its in costs.items() if its.finding_gpu_s == 0.0})
 
 
 def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
+from ekya.fleet.policy.moves import Move
 from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
 from ekya.fleet.run.live.coordination import RemoteCoordinator
@@ -24,6 +26,16 @@ from ekya.runtime.remote_retrainings import RemoteRetrainings
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""
+
+
+class _StaysHome:
+    """Inference of a live server, which does not move yet."""
+
+    def begin(self, move: Move) -> None:
+        pass
+
+    def end(self, move: Move, now_us: int) -> Mapping[Way, float]:
+        return {}
 
 
 class AboveServer:
@@ -79,13 +91,14 @@ class AboveServer:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
         self.lending = LendingServer(
-            self._server.terms,
+            replace(self._server.terms, frames_may_leave=False),
             make_scheduler(run.options.scheduler),
             run.constants,
-            sizes_of(run.fleet, run.options.seed),
+            sizes_of(run.fleet, run.options.seed, run.host.costs.streams),
             above,
             inner,
             awaited,
+            _StaysHome(),
             LISTENS_EVERY_US,
             self._machine_state(),
         )

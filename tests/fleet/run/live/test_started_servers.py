@@ -48,6 +48,9 @@ class Server:
     def lends(self):
         return frozenset()
 
+    def keep_moves(self, numbers, reason):
+        pass
+
     def other_died(self, site):
         pass
 
