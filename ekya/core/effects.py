@@ -193,7 +193,7 @@ def _apply_to_stream(state: FleetState, stream: StreamState, event: ev.Event) ->
         case ev.RolledBack():
             base_versions = with_roll_back(stream.base_versions, event)
             return replace(stream, version=event.version, base_versions=base_versions, kept=None)
-        case ev.NeedMeasured() if stream.moved is None:
+        case ev.NeedMeasured():
             return replace(stream, need=event)
         case ev.InferenceMoved():
             return replace(stream, moved=event if event.share_milli else None)

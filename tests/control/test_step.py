@@ -110,14 +110,6 @@ def test_step_plans_streams_that_are_classified_elsewhere_by_the_share_there():
     assert hand.views[-1].streams[0].inference_options == everywhere
 
 
-def test_step_ignores_needs_that_are_measured_while_frames_are_classified_elsewhere():
-    hand = started()
-    hand.give(10 * S, ev.NeedMeasured(10 * S, A, EVERY, 200))
-    hand.give(20 * S, ev.InferenceMoved(20 * S, A, 300), ev.NeedMeasured(20 * S, A, EVERY, 1))
-    hand.give(30 * S, ev.InferenceMoved(30 * S, A, 0))
-    assert hand.stream().need == ev.NeedMeasured(10 * S, A, EVERY, 200)
-
-
 def test_step_with_homes_never_plans_a_gpu_twice():
     both_on_0 = (StreamHome(A, 0), StreamHome(B, 0))
     hand = started(options=replace(OPTIONS, homes=both_on_0), wishes={A: Wish(800), B: Wish(800)})

@@ -126,7 +126,7 @@ class Sizes:
         classes: outputs of its head.
         exemplars: most exemplars that a stream remembers.
         fps: frames a second of the streams whose frames could be classified elsewhere: those whose objects
-            are found at no cost.
+            are found at next to no cost.
     """
 
     crop_mb: float

@@ -18,11 +18,20 @@ from ekya.pipeline.base_model import base_model
 from ekya.pipeline.classes import fleet_classes
 from ekya.pipeline.setup import crop_side
 
+FREE_PART = 0.05
+"""Part of a frame's cost up to which finding its objects counts as free: a stream that has moved still finds
+them here, on the smallest share that there is."""
+
 
 def sizes_of(fleet: FleetConfig, seed: int, costs: Mapping[StreamId, StreamCosts]) -> Sizes:
     """Returns the sizes for the fleet's crops and edge models; ``costs`` are of its streams' frames."""
     sizes = sizes_with(base_model(fleet, seed), crop_side(fleet), len(fleet_classes(fleet)))
-    return replace(sizes, fps={stream: its.fps for stream, its in costs.items() if its.finding_gpu_s == 0.0})
+    movable = {
+        stream: its.fps
+        for stream, its in costs.items()
+        if its.finding_gpu_s <= FREE_PART * min(its.frame_gpu_s.values())
+    }
+    return replace(sizes, fps=movable)
 
 
 def sizes_with(model: EdgeModel, side: int, classes: int) -> Sizes:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 
 from ekya.control.protocols import Batch, Executor, Planner
 from ekya.control.step import StepResult
 from ekya.core.units import StreamId
 from ekya.fleet.policy.loans import Way
-from ekya.fleet.policy.moves import Move
 from ekya.fleet.run.guests import guest_tasks
 from ekya.fleet.run.link_sizes import sizes_of
+from ekya.fleet.run.live.classified_elsewhere import ClassifiedElsewhere
 from ekya.fleet.run.live.coordination import RemoteCoordinator
 from ekya.fleet.run.live.hosted_processes import HostedProcesses
 from ekya.fleet.run.live.lent_processes import LentProcesses
@@ -26,16 +25,6 @@ from ekya.runtime.remote_retrainings import RemoteRetrainings
 
 LISTENS_EVERY_US = 200_000
 """Interval in which a waiting server polls for news of other servers."""
-
-
-class _StaysHome:
-    """Inference of a live server, which does not move yet."""
-
-    def begin(self, move: Move) -> None:
-        pass
-
-    def end(self, move: Move, now_us: int) -> Mapping[Way, float]:
-        return {}
 
 
 class AboveServer:
@@ -76,7 +65,7 @@ class AboveServer:
         return self._begins()
 
     def executor(self, inner: Executor, remote: RemoteRetrainings, clock: RunClock) -> Executor:
-        """Wraps the executor so that the server lends to others and awaits its own remote retrainings."""
+        """Wraps the executor so that the server lends to others and follows its own jobs elsewhere."""
         run, site, above = self._run, self._server.terms.site, self._coordinator
 
         def moved_since(stream: StreamId, moved_mb: Mapping[Way, float]) -> None:
@@ -91,19 +80,23 @@ class AboveServer:
             self._open.callback(above.wait_heard)
         self._open.callback(awaited.close)
         self.lending = LendingServer(
-            replace(self._server.terms, frames_may_leave=False),
+            self._server.terms,
             make_scheduler(run.options.scheduler),
             run.constants,
             sizes_of(run.fleet, run.options.seed, run.host.costs.streams),
             above,
             inner,
             awaited,
-            _StaysHome(),
+            ClassifiedElsewhere(processes, remote.classify_at, self._come_home),
             LISTENS_EVERY_US,
             self._machine_state(),
         )
         self._open.callback(self.lending.give_up_all)
         return self.lending.executor
+
+    def _come_home(self, stream: StreamId, reason: str) -> None:
+        if self.lending is not None:
+            self.lending.executor.come_home(stream, reason)
 
     def _machine_state(self) -> MachineState | None:
         """Begins to measure the machine, if its kind is known."""

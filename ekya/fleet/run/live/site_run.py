@@ -103,7 +103,10 @@ class SiteRun:
             held.enter_context(hold_folder(run.folder.path))
             shares = held.enter_context(run.open_shares())
             ray_node = ray.get_runtime_context().get_node_id()
-            guests = LentProcesses(self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors)
+            way = run.host.self_test.way
+            guests = LentProcesses(
+                self._server.terms.site, ray_node, shares, run.guests_gpu, self._doors, way
+            )
             above = AboveServer(self._server, run, guests, self._coordinator, self._neighbours, self._begins)
             held.enter_context(closing(above))
             self._above = above
@@ -216,7 +219,7 @@ class SiteRun:
         return self._machine
 
     def take_process(self, borrower: SiteName) -> Handle:
-        """Returns a process here for that server's training.
+        """Returns a process here for that server's training, or inference.
 
         Raises:
             CallError: it takes no guests yet, or no more.
