@@ -107,6 +107,7 @@ FLEET = (
     Recipe("okita_weights", "Okita's Figures 11 and 12: factors of its metrics", 25, traces=False),
     Recipe("okita_time", "Okita's Figure 13: time of a whole run", 25, traces=False),
     Recipe("fleet_servers", "Servers that lend each other shares", 120, False, False, writes=False),
+    Recipe("fleet_decisions", "Time and memory of a decision about loans", 40, False, False, writes=False),
     Recipe("fleet_emulated", "The same, with everything really trained", 400, False, False, writes=False),
     Recipe(
         "fleet_live",

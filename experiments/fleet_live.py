@@ -1,12 +1,14 @@
-"""Two live servers of two streams each, one overloaded, with and without a tier that lends capacity.
+"""Live servers, with and without a tier that lends capacity.
 
     python experiments/fleet_live.py
     python experiments/fleet_live.py --servers datasets/synthetic_city/servers_overloaded.yaml
     python experiments/fleet_live.py --seeds 0,1,2 --windows 8 --json -
 
-The shipped servers, on the wall clock and on one machine; one of them is really overloaded only where
-retrainings are long, as in servers_overloaded.yaml. For each seed there is one run with every tier; a run
-takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
+The two shipped servers, on the wall clock and on one machine, or the three of servers_overloaded.yaml, where
+retrainings are so long that one server is really overloaded. For each seed there is one run with every tier,
+which takes the time of its windows and half a minute more. Run nothing else on the machine meanwhile.
+
+Lending was changed while looking at seeds 0 to 4. The figures in docs/fleet/lending.md are of seeds 10 to 14.
 """
 
 import json
@@ -106,6 +108,7 @@ def main(
     seeds: Annotated[str, typer.Option(help="Of everything that is drawn but the streets.")] = "0",
     servers: Annotated[str | None, typer.Option(metavar="FILE", help="The shipped one if left out.")] = None,
     windows: Annotated[int | None, typer.Option(min=1, help="As the fleet file says if left out.")] = None,
+    shares: Annotated[str, typer.Option(help="As of ekya fleet run.")] = "auto",
     runs: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep the run folders there.")] = None,
     json_to: Json = None,
 ) -> None:
@@ -113,7 +116,7 @@ def main(
     tiers, chosen = tier.split(","), numbers(seeds)
     for name in tiers:
         tier_of(name)
-    words = [servers] if servers else []
+    words = [*([servers] if servers else []), "--shares", shares]
     words += ["--windows", str(windows)] if windows else []
     if runs:
         with user_errors(runs):

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 def all_servers(path: Path, changes: Mapping[str, object]) -> "Servers":
     """Reads all servers, for a run on virtual time."""
-    from ekya.config.sizing import ANY_MACHINE
     from ekya.fleet.servers_file import load_servers
 
     servers = load_servers(path, changes)
     _require_each(servers, Clock.VIRTUAL)
-    return replace(servers, servers=tuple(_fitted(server, ANY_MACHINE) for server in servers.servers))
+    return replace(servers, servers=tuple(_fitted(server) for server in servers.servers))
 
 
 def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Servers":
@@ -39,7 +38,7 @@ def servers_here(path: Path, changes: Mapping[str, object], shares: str) -> "Ser
     if not servers.servers:
         return servers
     part = _part_of_machine(shares, len(servers.servers))
-    servers = replace(servers, servers=tuple(_fitted(server, part) for server in servers.servers))
+    servers = replace(servers, servers=tuple(_with_gpus(server, part) for server in servers.servers))
     _require_room_for_all(servers, shares)
     return servers
 
@@ -61,10 +60,10 @@ def server_of_site(path: Path, changes: Mapping[str, object], shares: str, site:
     _require_each(servers, Clock.WALL)
     (server,) = servers.servers
     if site in servers.addresses:
-        server = _fitted(server, _part_of_machine(shares, 1))
+        server = _with_gpus(server, _part_of_machine(shares, 1))
         _require_room_for_all(replace(servers, servers=(server,)), shares)
     else:
-        server = _fitted(server, _part_of_machine(shares, len(servers.sites) - len(servers.addresses)))
+        server = _with_gpus(server, _part_of_machine(shares, len(servers.sites) - len(servers.addresses)))
     return server
 
 
@@ -95,13 +94,25 @@ def _part_of_machine(shares: str, servers: int) -> "Machine":
     return Machine(all_milli // servers, on_cores)
 
 
-def _fitted(server: "ServerConfig", part: "Machine") -> "ServerConfig":
-    """Fits the sizes of a fleet; one without ``gpus`` gets this part of a machine."""
-    from ekya.config.sizing import ANY_MACHINE
+def _fitted(server: "ServerConfig") -> "ServerConfig":
+    """Chooses the open sizes of a fleet that runs on virtual time."""
     from ekya.pipeline.costs import fitted_by_card
 
-    under = server.fleet.under(server.fleet.scheduler)
-    fleet, _ = fitted_by_card(under, ANY_MACHINE if server.fleet.is_set("gpus") else part)
+    fleet, _ = fitted_by_card(server.fleet.under(server.fleet.scheduler))
+    return replace(server, fleet=fleet)
+
+
+def _with_gpus(server: "ServerConfig", part: "Machine") -> "ServerConfig":
+    """Gives this part of a machine to a fleet without ``gpus``.
+
+    Its other sizes are chosen when its run opens, by what the machine really takes for its work.
+    """
+    from ekya.pipeline.costs import fitted_by_card
+
+    fleet = server.fleet.under(server.fleet.scheduler)
+    if not fleet.is_set("gpus"):
+        gpus = fitted_by_card(fleet, part, overload=True)[0].gpus
+        fleet = fleet.model_copy(update={"gpus": gpus})
     return replace(server, fleet=fleet)
 
 

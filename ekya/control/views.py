@@ -122,12 +122,17 @@ def free_milli_at_home(state: FleetState, options: LoopOptions) -> tuple[int, ..
 def lendable_milli(state: FleetState, options: LoopOptions, until_us: int) -> int:
     """Returns spare capacity that can still be lent to other servers; negative where too much is lent.
 
-    A quantum for each serving stream must remain, and the next preparation's share if that may begin before
-    ``until_us``: over all GPUs, and with home GPUs also on that of the guests.
+    A quantum for each serving stream must remain, and what the next preparation needs, over all GPUs, and
+    with home GPUs also on that of the guests. That is its share, if it begins with the next window, before
+    ``until_us``. One that a drift or a dose may cause in this window takes what guests leave, and at least a
+    quantum, unless it always has its whole share.
     """
     may_react = (options.reacts_to_drift or options.doses > 1) and not state.preparing
-    prepares = until_us > state.window_end_us or may_react
-    prepares_milli = options.preparation_share_milli if prepares else 0
+    prepares_milli = 0
+    if until_us > state.window_end_us or (may_react and options.preparation_bursts):
+        prepares_milli = options.preparation_share_milli
+    elif may_react:
+        prepares_milli = options.quantum_milli
     serving = [stream.stream for stream in state.streams if stream.status is Status.SERVING]
     free_milli = max(options.capacity_milli - sum(held_milli(state, options)), 0)
     lendable = free_milli - prepares_milli - len(serving) * options.quantum_milli

@@ -4,7 +4,6 @@ import pytest
 import yaml
 from commands import live_camera, on_a_machine_with, write_fleet
 
-from ekya.cli import servers_from_options
 from ekya.cli.servers_from_options import all_servers, server_of_site, servers_here
 from ekya.core.errors import UserError
 from ekya.fleet.policy.names import SiteName
@@ -74,6 +73,18 @@ def test_a_server_with_an_address_has_its_machine_for_itself(file, machine) -> N
     assert server_of_site(path, {}, "auto", NORTH).fleet.capacity_milli == 500
 
 
+@pytest.mark.parametrize("changes", [{}, {"gpus": 0.01}])
+def test_other_sizes_are_left_to_the_machine_that_measures_its_costs(changes, file, machine) -> None:
+    """By the costs of another machine a fleet might be refused that runs on this one's GPU."""
+    machine(1)
+    path = file(here(NORTH, changes=changes))
+    (server,) = servers_here(path, {}, "auto").servers
+    assert server.fleet.is_set("gpus")
+    assert server.fleet.gpus == changes.get("gpus", 1)
+    assert not server.fleet.is_set("quantum_milli")
+    assert not server.fleet.is_set("inference.every")
+
+
 def test_a_machine_without_servers_of_its_own_needs_no_gpu(file, monkeypatch) -> None:
     def nothing_works(shares):
         raise UserError("--shares mps: there is no GPU")
@@ -100,7 +111,6 @@ def test_a_site_that_cannot_be_run_here_is_refused(site, said, file, machine) ->
 
 def test_passwords_of_cameras_must_be_set_where_their_server_runs(file, machine, monkeypatch) -> None:
     machine(1)
-    monkeypatch.setattr(servers_from_options, "_fitted", lambda server, part: server)
     monkeypatch.delenv("CAM_PASSWORD", raising=False)
     path = file(here(NORTH, changes={"gpus": 1}), elsewhere(SOUTH, changes={"gpus": 1}), **CAMERA)
     unset = r"key 'streams.cam-1.source.url': .*CAM_PASSWORD"

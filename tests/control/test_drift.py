@@ -256,11 +256,18 @@ def test_window_closing_over_a_reaction_ends_it():
     assert (begun.window, begun.round) == (2, 0)
 
 
-def test_lent_capacity_leaves_room_for_a_reaction():
-    hand = quiet()
-    state = hand.state.fleet
-    known, reacting = (lendable_milli(state, options, 150 * S) for options in (OPTIONS, REACTS))
-    assert known - reacting == REACTS.preparation_share_milli
+@pytest.mark.parametrize(
+    ("bursts", "kept_milli"), [(True, REACTS.preparation_share_milli), (False, REACTS.quantum_milli)]
+)
+def test_lent_capacity_leaves_room_for_a_reaction(bursts, kept_milli):
+    reacts = replace(REACTS, preparation_bursts=bursts)
+    hand = opened_1(options=reacts)
+    hand.give(130 * S, ev.PreparationEnded(130 * S, 1))
+    known, reacting = (lendable_milli(hand.state.fleet, one, 150 * S) for one in (OPTIONS, reacts))
+    assert known - reacting == kept_milli
+    hand.give(160 * S, ev.CapacityLent(160 * S, reacting))
+    (begun,) = only(cmd.BeginPreparation, hand.give(170 * S, drift(170 * S)))
+    assert begun.share_milli == kept_milli
 
 
 @pytest.mark.parametrize("stream", ["no-retrain", "cloud"])

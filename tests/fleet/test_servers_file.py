@@ -53,13 +53,19 @@ def test_nothing_leaves_a_server_that_does_not_say_so(tmp_path) -> None:
 OVERLOADED = "datasets/synthetic_city/servers_overloaded.yaml"
 
 
-@pytest.mark.parametrize(("name", "blocks"), [(DEFAULT_SERVERS, (0, 2)), (OVERLOADED, (2,))])
-def test_the_shipped_servers_can_be_run(name, blocks) -> None:
+@pytest.mark.parametrize(
+    ("name", "blocks", "streams"),
+    [
+        (DEFAULT_SERVERS, (0, 2), {"north": 2, "south": 2}),
+        (OVERLOADED, (2,), {"north": 2, "south": 1, "west": 1}),
+    ],
+)
+def test_the_shipped_servers_can_be_run(name, blocks, streams) -> None:
     servers = load_servers(shipped_path(name))
     assert {server.fleet.retraining.trainable_blocks for server in servers.servers} == {blocks}
-    assert [len(server.fleet.streams) for server in servers.servers] == [2, 2]
+    assert {server.terms.site: len(server.fleet.streams) for server in servers.servers} == streams
     said = yaml.safe_load(dump_servers(servers))
-    assert [server["fleet"] for server in said["servers"]] == ["north/fleet.yaml", "south/fleet.yaml"]
+    assert [server["fleet"] for server in said["servers"]] == [f"{site}/fleet.yaml" for site in streams]
 
 
 @pytest.mark.parametrize(

@@ -182,5 +182,5 @@ def loan_cost(loan: Loan, rooms: Iterable[Room]) -> float:
 def beside(loan: Loan, rooms: Iterable[Room]) -> tuple[Room, ...]:
     """Returns the spare capacity that is left beside a loan; servers without any are dropped."""
     shares = {part.host: part.share_milli for part in loan.parts}
-    left = (room.beside(shares.get(room.site, 0)) for room in rooms)
+    left = (room.beside(shares[room.site]) if room.site in shares else room for room in rooms)
     return tuple(room for room in left if room.loss)

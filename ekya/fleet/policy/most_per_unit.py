@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ekya.core.units import US_PER_S, us_to_seconds
-from ekya.fleet.policy.loans import Links, Loan, alone, beside, loan_cost
+from ekya.fleet.policy.loans import Loan, alone, beside, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Key, Market, key_of, worth, worth_it
 from ekya.fleet.policy.offers import Offer
+from ekya.fleet.policy.prices import Hosts
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.splitting import Splitter
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from ekya.fleet.policy.ways import Ways
 
 _SPLIT = 16
 """Number of offers that may be split."""
@@ -59,7 +57,7 @@ class MostPerUnit:
         now = loans.get(key_of(offer))
         least = 0.0 if now is None else max(0.0, worth(now, left))
         largest = sorted(left, key=lambda room: (-len(room.loss), room.site))[:_HOSTS]
-        found = self.splitter(market.now_us, offer, largest, market.links, least)
+        found = self.splitter(market.now_us, offer, Hosts.of(largest, market.links), least)
         if found is not None:
             loans[key_of(offer)] = found
 
@@ -86,7 +84,14 @@ class _Shares:
             per_gpu_s[row, : len(room.loss)] = [
                 room.takes_s(1.0, units * room.step_milli) for units in range(1, len(room.loss) + 1)
             ]
-        way_s = _way_s(market.links, offers, rooms)
+        ways = Ways(market.links, [room.site for room in rooms])
+        # The transfers to a server and back, and the time until weights serve; O x S.
+        way_s = np.array(
+            [
+                ways.there_s(offer) + ways.back_s(offer) + us_to_seconds(offer.serves_after_us)
+                for offer in offers
+            ]
+        )
         late_s = np.array([us_to_seconds(room.late_us) for room in rooms])
         gpu_s, gain, at_home, left_s = np.array(
             [
@@ -172,20 +177,3 @@ class _Shares:
         chosen = rate.argmax(axis=1)
         self.step[:, site] = chosen + 1
         self.best[:, site] = rate[np.arange(len(rate)), chosen]
-
-
-def _way_s(links: Links, offers: Sequence[Offer], rooms: Sequence[Room]) -> Floats:
-    """Returns the time of the transfers to a server and back, and until weights serve; O x S."""
-    homes = sorted({offer.site for offer in offers})
-    there = {home: np.array([links.s_per_mb(home, room.site) for room in rooms]) for home in homes}
-    back = {home: np.array([links.s_per_mb(room.site, home) for room in rooms]) for home in homes}
-
-    def row(offer: Offer) -> Floats:
-        if offer.crops_there_mb:
-            sent_mb = np.array([offer.sent_mb(room.site) for room in rooms])
-        else:
-            sent_mb = np.full(len(rooms), offer.sent_mb(offer.site))
-        serves_s = us_to_seconds(offer.serves_after_us)
-        return np.asarray(sent_mb * there[offer.site] + offer.back_mb * back[offer.site] + serves_s)
-
-    return np.array([row(offer) for offer in offers])

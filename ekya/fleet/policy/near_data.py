@@ -4,7 +4,7 @@ A site is a server, a worker a unit of its share, and a chunk the part of the cr
 all epochs in a slot, which is a twentieth of the longest window. Crops that hosts of a running loan hold lie
 there, all others at home. A slot costs what a stream loses by waiting for it, and a megabyte what streams
 lose on average while it is on its way. Okita ignores the cost of workers, so its capacity is limited to the
-shares that are worth lending at the price that ``splitting`` finds. Trainings are deployed anew in each slot;
+shares that are worth lending at the price that ``prices`` finds. Trainings are deployed anew in each slot;
 until then a worker keeps its part of the crops.
 
 Crops that may not leave their site could be trained there only: Okita lets such a job wait while its site
@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import fmean
 
+import numpy as np
+
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import Assignment, Part, whole
 from ekya.fleet.policy.job import Left, TrainJob
@@ -24,9 +26,10 @@ from ekya.fleet.policy.market import Deal, Market, Running, carried_out, job_of,
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
+from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
-from ekya.fleet.policy.splitting import dealt_in_words, table_of, worth_lending
+from ekya.fleet.policy.splitting import dealt_in_words
 from ekya.fleet.policy.spreading import Spread
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Linear
@@ -57,7 +60,8 @@ class NearData:
             return Deal(refused=refused)
         offers = [offer for offer, _ in jobs.values()]
         slot_us = max(offer.until_us - offer.arrived_us for offer in offers) // _SLOTS
-        states = tuple(_state(offer, running, rooms, slot_us) for offer, running in jobs.values())
+        slowest = sorted(rooms.values(), key=lambda room: -room.takes_s(1.0, room.step_milli))
+        states = tuple(_state(*one, rooms, slowest, slot_us) for one in jobs.values())
         places = _places(offers, rooms, market.links)
         decision = self.policy(slot_us).decide(FleetView(market.now_us, states, places, market.seed))
 
@@ -71,10 +75,16 @@ class NearData:
         return carried_out(market, fixed, jobs, refused, decision, loan_of)
 
 
-def _state(offer: Offer, running: Running | None, rooms: Mapping[SiteName, Room], slot_us: int) -> JobState:
-    hosts = [room for room in rooms.values() if room.site != offer.site] or list(rooms.values())
+def _state(
+    offer: Offer,
+    running: Running | None,
+    rooms: Mapping[SiteName, Room],
+    slowest: Sequence[Room],
+    slot_us: int,
+) -> JobState:
     # The slowest unit must be able to take a chunk through all epochs in a slot.
-    work = max(room.takes_s(offer.gpu_s, room.step_milli) for room in hosts) * US_PER_S / slot_us
+    host = next((room for room in slowest if room.site != offer.site), slowest[0])
+    work = host.takes_s(offer.gpu_s, host.step_milli) * US_PER_S / slot_us
     chunks = min(max(1, ceil(work)), offer.crops)
     steps = offer.epochs * offer.crops / chunks / offer.config.batch_size
     job = TrainJob(
@@ -150,12 +160,12 @@ def _worth_lending(
 ) -> dict[SiteName, int]:
     """Returns the units of each server that are worth lending to the offer that gains most."""
     most = max(offers, key=lambda offer: (offer.gain, key_of(offer)))
-    there = {site: room for site, room in rooms.items() if room.loss}
-    units: dict[SiteName, int] = {}
-    for site in there:
-        for host, count in worth_lending(most.gain, table_of(most, there, links, site), site).items():
-            units[host] = max(units.get(host, 0), count)
-    return units
+    hosts = Hosts.of(rooms.values(), links)
+    every = np.arange(len(hosts.rooms))
+    if not every.size:
+        return {}
+    units, _ = Prices(most, hosts).lent(every, np.ones((len(every), 1), dtype=np.bool_))
+    return {room.site: int(count) for room, count in zip(hosts.rooms, units.max(axis=1), strict=True)}
 
 
 def _units(assignment: Assignment) -> dict[SiteName, tuple[int, int]]:

@@ -5,21 +5,24 @@ Open offers and running loans are jobs, due when their window ends, with the gai
 running one holds its units and may be preempted or moved.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ekya.core.units import US_PER_S, us_to_seconds
 from ekya.fleet.policy.assignment import Assignment, Part
 from ekya.fleet.policy.job import Left, TrainJob
 from ekya.fleet.policy.loans import Loan, alone
 from ekya.fleet.policy.market import Deal, Market, Running, carried_out, fits, job_of, jobs_of
-from ekya.fleet.policy.names import NodeName, SiteName
+from ekya.fleet.policy.names import NodeName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import Node, Places
 from ekya.fleet.policy.protocol import FleetPolicy
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.view import FleetView, JobState
 from ekya.fleet.policy.waiting import Tardiness
+from ekya.fleet.policy.ways import Ways, in_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,9 @@ class OneNode:
         fixed = tuple(one for one in market.running if not _movable(one, market.rooms))
         rooms = replace(market, running=fixed).free
         jobs, refused = jobs_of(market, fixed, [room.site for room in rooms])
-        speeds, at = _us_per_gpu_s(rooms), {NodeName(room.site): room for room in rooms}
-        states = tuple(_state(market, rooms, speeds, *one) for one in jobs.values())
+        at = {NodeName(room.site): room for room in rooms}
+        times = _Times(market, rooms)
+        states = tuple(_state(market, rooms, times, *one) for one in jobs.values())
         decision = self.policy.decide(FleetView(market.now_us, states, _places(rooms), market.seed))
 
         def loan_of(offer: Offer, running: Running | None, assignment: Assignment) -> Loan | None:
@@ -62,37 +66,34 @@ def _part(running: Running, rooms: Sequence[Room]) -> Part:
     return Part(NodeName(part.host), gpus=part.share_milli // step_milli)
 
 
-def _us_per_gpu_s(rooms: Sequence[Room]) -> dict[SiteName, list[float]]:
-    """Returns how long a GPU-second takes on 1, 2, ... units of each server."""
-    return {
-        room.site: [room.takes_s(US_PER_S, units * room.step_milli) for units in range(1, len(room.loss) + 1)]
-        for room in rooms
-    }
+class _Times:
+    """Times of retrainings on 1, 2, ... units of each server, transfers included."""
+
+    def __init__(self, market: Market, rooms: Sequence[Room]) -> None:
+        self._ways = Ways(market.links, [room.site for room in rooms])
+        shares = [(row, units) for row, room in enumerate(rooms) for units in range(1, len(room.loss) + 1)]
+        self._configs = [(str(rooms[row].site), units) for row, units in shares]
+        self._host = np.array([row for row, _ in shares], dtype=np.intp)
+        self._late_us = np.array([room.late_us for room in rooms])
+        self._us_per_gpu_s = np.array(
+            [rooms[row].takes_s(US_PER_S, units * rooms[row].step_milli) for row, units in shares]
+        )
+
+    def of(self, offer: Offer) -> dict[tuple[str, int], int]:
+        """Returns microseconds by server and units, as a job's ``epoch_us``."""
+        away_us = in_us(self._ways.there_s(offer)) + self._late_us + in_us(self._ways.back_s(offer))
+        takes_us = away_us[self._host] + np.rint(offer.gpu_s * self._us_per_gpu_s).astype(np.int64)
+        return dict(zip(self._configs, takes_us.tolist(), strict=True))
 
 
 def _state(
-    market: Market,
-    rooms: Sequence[Room],
-    us_per_gpu_s: Mapping[SiteName, Sequence[float]],
-    offer: Offer,
-    running: Running | None,
+    market: Market, rooms: Sequence[Room], times: _Times, offer: Offer, running: Running | None
 ) -> JobState:
-    name, now_us, links = job_of(offer), market.now_us, market.links
-    on_the_way_us = {
-        room: links.takes_us(offer.site, room.site, offer.sent_mb(room.site))
-        + links.takes_us(room.site, offer.site, offer.back_mb)
-        for room in rooms
-        if room.site != offer.site
-    }
-    takes_us = {
-        (str(room.site), units): way_us + room.late_us + round(offer.gpu_s * us)
-        for room, way_us in on_the_way_us.items()
-        for units, us in enumerate(us_per_gpu_s[room.site], 1)
-    }
+    name, takes_us = job_of(offer), times.of(offer)
     assignment = None
     if running is not None:
         part = _part(running, rooms)
-        takes_us[str(part.node), part.gpus] = max(running.loan.arrives_us - now_us, 1)
+        takes_us[str(part.node), part.gpus] = max(running.loan.arrives_us - market.now_us, 1)
         assignment = Assignment(name, (part,), "it runs")
     job = TrainJob(
         name=name,
@@ -101,7 +102,7 @@ def _state(
         waiting=Tardiness(us_to_seconds(offer.until_us - offer.arrived_us), offer.gain),
         model_mb=offer.back_mb,
         epoch_us=takes_us,
-        allowed=frozenset(NodeName(room.site) for room in on_the_way_us),
+        allowed=frozenset(NodeName(room.site) for room in rooms if room.site != offer.site),
     )
     return JobState(job, Left.all_of(job), assignment)
 

@@ -1,30 +1,29 @@
-"""Splits a retraining over several servers: shares (ours), and parts of the crops (Deep-Edge).
+"""Splits a retraining over several servers, by the shares that ``prices`` finds.
 
-Shares are chosen by price. The lending servers lose L accuracy a second in total and train at a total rate S,
-and a second of waiting costs the offer's gain G, so the minimum of (G + L) / S is best. Dinkelbach's method
-finds it: for a given quotient μ each server independently takes the share with the least loss − μ · rate.
-This ignores waiting at the parameter server and that steps are whole. Deep-Edge's solver accounts for both:
+Prices ignore waiting at the parameter server and that steps are whole. Deep-Edge's solver accounts for both:
 it distributes the crops, and leaves out servers without which an epoch is shorter.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
-from ekya.core.units import FULL_GPU_MILLI
+import numpy as np
+
+from ekya.core.units import FULL_GPU_MILLI, US_PER_S
 from ekya.fleet.policy.deep_edge.estimates import EdgeLimits
 from ekya.fleet.policy.deep_edge.joint import Joint
 from ekya.fleet.policy.deep_edge.task import EdgeTask, Solver
 from ekya.fleet.policy.fitted import Fitted
-from ekya.fleet.policy.loans import Links, Loan, alone, loan_cost
+from ekya.fleet.policy.loans import Loan, alone, loan_cost
 from ekya.fleet.policy.market import NO_ROOM, Deal, Market, key_of, worth
 from ekya.fleet.policy.names import NodeName, SiteName
 from ekya.fleet.policy.offers import Offer
 from ekya.fleet.policy.places import BackgroundApp, Node, NodeState
+from ekya.fleet.policy.prices import Hosts, Prices
 from ekya.fleet.policy.rooms import Room
 from ekya.fleet.policy.spreading import Spread, inferring, late_streams
-
-Table = Mapping[SiteName, Sequence[tuple[float, float]]]
-"""Loss and rate at 1, 2, ... units, by server."""
+from ekya.fleet.policy.ways import Ints, brought, in_us
 
 _TRIED = 3
 """Number of the most promising spreads that are evaluated."""
@@ -50,27 +49,28 @@ class InOrderOfArrival:
         """Returns loans for the open offers."""
         taken = {host for one in market.running for host in one.loan.hosts}
         rooms = [room for room in market.free if room.site not in taken]
+        hosts, quick = Hosts.of(rooms, market.links), Hosts.of(keeping_up(rooms), market.links)
         splitter, made, refused = Splitter(self.solver, with_deadlines=True), list[Loan](), {}
         for offer in sorted(market.offers, key=lambda offer: (offer.now_us, key_of(offer))):
-            seen, unknown = self._seen(rooms, offer)
-            loan = splitter(market.now_us, offer, seen, market.links) or best_alone(
-                market.now_us, offer, keeping_up(seen), market.links
-            )
-            if loan is None or worth(loan, rooms) <= 0.0:
-                refused[key_of(offer)] = _why_not(loan, rooms)
+            seen, unknown = hosts, set[SiteName]()
+            if self.fitted is not None:
+                found, unknown = self._seen(self.fitted, hosts.rooms, offer)
+                seen, quick = Hosts.of(found, market.links), Hosts.of(keeping_up(found), market.links)
+            loan = splitter(market.now_us, offer, seen) or best_alone(market.now_us, offer, quick)
+            if loan is None or worth(loan, hosts.rooms) <= 0.0:
+                refused[key_of(offer)] = _why_not(loan, hosts.rooms)
                 continue
             if guessed := unknown.intersection(loan.hosts):
                 told = f"nothing like it was profiled on {' and '.join(sorted(guessed))}"
                 loan = replace(loan, reason=f"{loan.reason}; {told}")
             made.append(loan)
-            rooms = [room for room in rooms if room.site not in loan.hosts]
+            hosts, quick = hosts.without(loan.hosts), quick.without(loan.hosts)
         return Deal(tuple(made), refused=refused)
 
-    def _seen(self, rooms: Sequence[Room], offer: Offer) -> tuple[list[Room], set[SiteName]]:
+    @staticmethod
+    def _seen(fitted: Fitted, rooms: Sequence[Room], offer: Offer) -> tuple[list[Room], set[SiteName]]:
         """Returns the rooms as the models see them, and the sites where these do not hold for an offer."""
-        if self.fitted is None:
-            return list(rooms), set()
-        seen = {room.site: self.fitted.seen(room, offer) for room in rooms}
+        seen = {room.site: fitted.seen(room, offer) for room in rooms}
         found = (seen[room.site] or room for room in rooms)
         return [room for room in found if room.loss], {site for site, room in seen.items() if room is None}
 
@@ -81,15 +81,20 @@ def _why_not(loan: Loan | None, rooms: Sequence[Room]) -> str:
     return f"{loan.where} would cost {loan_cost(loan, rooms):.3g} for the {loan.brings:.3g} that it brings"
 
 
-def best_alone(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> Loan | None:
+def best_alone(now_us: int, offer: Offer, hosts: Hosts) -> Loan | None:
     """Returns the loan on one server with the highest worth; None where no other server has capacity."""
-    loans = (
-        alone(now_us, offer, room, units, links, "what it brings is most above what it costs there")
-        for room in sorted(rooms, key=lambda room: room.site)
-        if room.site != offer.site
-        for units in range(1, len(room.loss) + 1)
-    )
-    return max(loans, key=lambda loan: worth(loan, rooms), default=None)
+    others = hosts.others(offer)
+    if not others.any():
+        return None
+    begins_us = now_us + in_us(hosts.ways.there_s(offer))
+    ends_us = begins_us + hosts.late_us + in_us(offer.gpu_s / hosts.speed)
+    brings = brought(offer, ends_us + in_us(hosts.ways.back_s(offer)))
+    there = others & np.isfinite(hosts.loss)
+    costs = (ends_us - begins_us) / US_PER_S * np.where(there, hosts.loss, 0.0)
+    worths = np.where(there, brings - costs, -inf)
+    at, units = divmod(int(worths.T.argmax()), len(worths))
+    reason = "what it brings is most above what it costs there"
+    return alone(now_us, offer, hosts.rooms[at], units + 1, hosts.links, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +110,15 @@ class Splitter:
     solver: Solver = field(default_factory=lambda: Joint(shares_milli=(FULL_GPU_MILLI,)))
     with_deadlines: bool = False
 
-    def __call__(
-        self, now_us: int, offer: Offer, rooms: Sequence[Room], links: Links, least: float = 0.0
-    ) -> Loan | None:
+    def __call__(self, now_us: int, offer: Offer, hosts: Hosts, least: float = 0.0) -> Loan | None:
         """Returns the best loan; None where none is worth more than ``least``."""
         best: Loan | None = None
-        for spread in promising(now_us, offer, rooms, links):
-            if _at_most(now_us, spread) <= least:
+        for most, spread in promising(now_us, Prices(offer, hosts), least):
+            if most <= least:
                 break
             loan = self._dealt(now_us, spread)
-            if loan is not None and worth(loan, rooms) > least:
-                best, least = loan, worth(loan, rooms)
+            if loan is not None and (value := worth(loan, hosts.rooms)) > least:
+                best, least = loan, value
         return best
 
     def _dealt(self, now_us: int, spread: Spread) -> Loan | None:
@@ -123,7 +126,7 @@ class Splitter:
         batch = spread.offer.config.batch_size
         nodes = tuple(_worker(spread.rooms[site], self.with_deadlines) for site in sorted(spread.units))
         limits = EdgeLimits(batch_min=min(2, batch), batch_max=batch)
-        plan = self.solver(EdgeTask(nodes, NodeState(), spread.offer.crops, spread, limits))
+        plan = self.solver(EdgeTask(nodes, NodeState(), spread.offer.crops, spread, limits, spread.updates_s))
         crops = {SiteName(part.node): part.chunks for part in plan.parts}
         if spread.parameter_server not in crops or len(crops) < 2:
             return None
@@ -156,76 +159,65 @@ def dealt_in_words(crops: Mapping[SiteName, int]) -> str:
     return f"of {sum(crops.values())} crops {told}"
 
 
-def promising(now_us: int, offer: Offer, rooms: Sequence[Room], links: Links) -> list[Spread]:
-    """Returns the spreads with the highest upper bounds, best first."""
-    return sorted(spreads(offer, rooms, links), key=lambda spread: -_at_most(now_us, spread))[:_TRIED]
+def promising(now_us: int, prices: Prices, least: float) -> list[tuple[float, Spread]]:
+    """Returns the spreads with the highest upper bounds of their worth, best first, with these bounds.
+
+    Spreads whose bound is not above ``least`` may be missing. A parameter server's bound where all may lend,
+    as soon as it is ready itself, holds for each of its spreads.
+    """
+    offer, hosts = prices.offer, prices.hosts
+    away_us = in_us(hosts.ways.model_s(offer)) + in_us(hosts.ways.back_s(offer))
+    brings = brought(offer, now_us + away_us)
+    servers = prices.possible(float(brings.max(initial=-inf)) - least)
+    if not servers.size:
+        return []
+    bounds = brings[servers] - prices.lent(servers, hosts.others(offer)[:, None])[1]
+    found = list[tuple[float, int, Ints]]()
+    for at in np.argsort(-bounds, kind="stable"):
+        server, bound = int(servers[at]), float(bounds[at])
+        if len(found) == _TRIED and (-bound, server) > found[-1][:2]:
+            break
+        more = spreads(now_us, prices, server, float(brings[server]) - least)
+        found = sorted([*found, *((-most, server, units) for most, units in more)], key=lambda one: one[:2])
+        if len(found := found[:_TRIED]) == _TRIED:
+            least = max(least, -found[-1][0])
+    return [(-cost, spread_of(prices, server, units)) for cost, server, units in found]
 
 
-def spreads(offer: Offer, rooms: Sequence[Room], links: Links) -> Iterator[Spread]:
-    """Yields spreads for each site of the parameter server and each time by which hosts are ready."""
-    others = {
-        room.site: room for room in sorted(rooms, key=lambda room: room.site) if room.site != offer.site
-    }
-    ready_us = {site: links.takes_us(offer.site, site, offer.sent_mb(site)) for site in others}
-    for site in others:
-        for by_us in sorted({at_us for at_us in ready_us.values() if at_us >= ready_us[site]}):
-            there = {host: room for host, room in others.items() if ready_us[host] <= by_us}
-            units = worth_lending(offer.gain, table_of(offer, there, links, site), site)
-            if len(units) > 1 and max(ready_us[host] for host in units) == by_us:
-                yield Spread(offer, links, {host: there[host] for host in units}, units, site)
-
-
-def table_of(offer: Offer, rooms: Mapping[SiteName, Room], links: Links, parameter_server: SiteName) -> Table:
-    """Returns losses, and rates in parts of the whole retraining per second without waiting for others."""
-    spread = Spread(offer, links, rooms, {}, parameter_server)
-
-    def row(room: Room) -> list[tuple[float, float]]:
-        exchange_s = spread.exchange_s(room.site) / offer.config.batch_size
-        whole = offer.epochs * offer.crops
-        return [
-            (loss, 1.0 / (whole * (spread.crop_s(room.site, units) + exchange_s)))
-            for units, loss in enumerate(room.loss, 1)
-        ]
-
-    return {site: row(room) for site, room in rooms.items()}
-
-
-def worth_lending(gain: float, table: Table, parameter_server: SiteName) -> dict[SiteName, int]:
-    """Returns the units of each lending server that minimise (gain + losses) / rates.
+def spreads(now_us: int, prices: Prices, server: int, dearest: float = inf) -> Iterator[tuple[float, Ints]]:
+    """Yields an upper bound of the worth and each host's units for each time by which hosts are ready.
 
     Args:
-        gain: per second.
-        table: of all candidates.
-        parameter_server: site of the parameter server, which always lends.
+        now_us: time of the agreement.
+        prices: of the offer.
+        server: index of the parameter server's host.
+        dearest: spreads with a higher price may be missing.
     """
-    chosen = {site: len(row) for site, row in table.items()}
-    while True:
-        price = _price(gain, table, chosen)
-        wanted = {site: _taken(row, price, site == parameter_server) for site, row in table.items()}
-        wanted = {site: units for site, units in wanted.items() if units}
-        if not _price(gain, table, wanted) < price:
-            return chosen
-        chosen = wanted
+    offer, hosts = prices.offer, prices.hosts
+    ready_us, others = in_us(hosts.ways.there_s(offer)), hosts.others(offer)
+    by_us = np.unique(ready_us[others & (ready_us >= ready_us[server])])
+    may = others[:, None] & (ready_us[:, None] <= by_us)
+    if dearest < inf:
+        kept = prices.cheaper(server, may, dearest)
+        by_us, may = by_us[kept], may[:, kept]
+    units, price = prices.lent(np.full(len(by_us), server), may)
+    lends = units > 0
+    model_us = np.where(lends, in_us(hosts.ways.model_s(offer))[:, None], 0).max(axis=0)
+    back_us = in_us(hosts.ways.back_s(offer))[server]
+    most = brought(offer, now_us + model_us + back_us) - price
+    last_us = np.where(lends, ready_us[:, None], -1).max(axis=0)
+    for case in np.flatnonzero((lends.sum(axis=0) > 1) & (last_us == by_us)):
+        yield float(most[case]), units[:, case]
 
 
-def _price(gain: float, table: Table, units: Mapping[SiteName, int]) -> float:
-    """Returns the cost of the whole retraining at these shares, including its stream's waiting."""
-    lost, rate = (sum(table[site][count - 1][of] for site, count in units.items()) for of in (0, 1))
-    return (gain + lost) / rate
-
-
-def _taken(row: Sequence[tuple[float, float]], price: float, certainly: bool) -> int:
-    """Returns the units with the least loss − price · rate; 0 where lending nothing is better."""
-    values = [loss - price * rate for loss, rate in row]
-    best = min(range(len(row)), key=values.__getitem__)
-    return best + 1 if certainly or values[best] < 0.0 else 0
-
-
-def _at_most(now_us: int, spread: Spread) -> float:
-    """Returns an upper bound of the worth of a loan by these servers."""
-    offer, links = spread.offer, spread.links
-    table = table_of(offer, spread.rooms, links, spread.parameter_server)
-    model_mb = {site: offer.sent_mb(site, 0.0, validates=False) for site in spread.units}
-    model_us = max(links.takes_us(offer.site, *way) for way in model_mb.items())
-    away_us = model_us + links.takes_us(spread.parameter_server, offer.site, offer.back_mb)
-    return offer.brings(now_us + away_us) - _price(offer.gain, table, spread.units)
+def spread_of(prices: Prices, server: int, units: Ints) -> Spread:
+    """Returns a spread of the hosts that lend units."""
+    hosts = prices.hosts
+    lent = {room.site: (room, int(count)) for room, count in zip(hosts.rooms, units, strict=True) if count}
+    return Spread(
+        prices.offer,
+        hosts.links,
+        {site: room for site, (room, _) in lent.items()},
+        {site: count for site, (_, count) in lent.items()},
+        hosts.rooms[server].site,
+    )

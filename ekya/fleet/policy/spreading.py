@@ -6,8 +6,10 @@ transfer there and back, and queues behind other workers at the parameter server
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
+
+import numpy as np
 
 from ekya.core.units import US_PER_S
 from ekya.fleet.policy.assignment import SERVER_PART
@@ -39,6 +41,9 @@ class Spread:
     rooms: Mapping[SiteName, Room]
     units: Mapping[SiteName, int]
     parameter_server: SiteName
+    _known: dict[tuple[str, int], tuple[float, float]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def crop_s(self, host: SiteName, units: int) -> float:
         """Returns the seconds per crop of an epoch at a number of units."""
@@ -61,22 +66,33 @@ class Spread:
         return self.crop_s(host, self.units[host])
 
     def update_s(self, workers: Sequence[Training], parameter_server: NodeState) -> list[float]:
-        """Returns EstUpdateTime: the exchange, and waiting for the exchanges of other workers.
+        """Returns EstUpdateTime: the exchange, and waiting for the exchanges of other workers."""
+        return self.updates_s([workers], parameter_server)[0]
+
+    def updates_s(self, sets: Sequence[Sequence[Training]], parameter_server: NodeState) -> list[list[float]]:
+        """Returns EstUpdateTime of several sets of workers, equally many in each.
 
         Workers that compute, then queue for one parameter server, are a closed queueing network; this is
         Schweitzer's mean value analysis of it.
         """
-        away_s = [worker.batch * self.compute_s(worker) for worker in workers]
-        own_s = [self.exchange_s(SiteName(worker.kind)) for worker in workers]
-        there_s = list(own_s)
+        times_s = [[self._times_s(worker) for worker in workers] for workers in sets]
+        away_s, own_s = np.array(times_s).reshape(len(sets), -1, 2).transpose(2, 0, 1)
+        there_s = own_s
         for _ in range(_ROUNDS):
-            busy_s = [
-                own * there / (away + there) for own, there, away in zip(own_s, there_s, away_s, strict=True)
-            ]
-            there_s = [
-                own + (sum(busy_s) - busy if own else 0.0) for own, busy in zip(own_s, busy_s, strict=True)
-            ]
-        return there_s
+            busy_s = own_s * there_s / (away_s + there_s)
+            # The last of the cumulative sums, and no sum: its rounding depends on the number of sets.
+            others_s = busy_s.cumsum(axis=1)[:, -1:] - busy_s
+            there_s = own_s + np.where(own_s > 0.0, others_s, 0.0)
+        found: list[list[float]] = there_s.tolist()
+        return found
+
+    def _times_s(self, worker: Training) -> tuple[float, float]:
+        """Returns the seconds of a step and of its exchange; solvers ask for them again and again."""
+        key = worker.kind, worker.batch
+        if key not in self._known:
+            exchange_s = self.exchange_s(SiteName(worker.kind))
+            self._known[key] = worker.batch * self.compute_s(worker), exchange_s
+        return self._known[key]
 
     def state_after(self, worker: Training) -> NodeState:
         """Returns EstState: the lent share is in use too. The host checks its memory itself."""

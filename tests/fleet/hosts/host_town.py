@@ -99,10 +99,10 @@ class Town:
             text=True,
         )
 
-    def doctor(self):
+    def doctor(self, *words):
         """Returns what `ekya fleet doctor` finds from the office."""
         told = self.folder / "office" / "doctor.json"
-        command = [*EKYA, "fleet", "doctor", "town.yaml", "--json", told]
+        command = [*EKYA, "fleet", "doctor", "town.yaml", *words, "--json", told]
         ended = self.network.run(
             OFFICE,
             command,
@@ -114,11 +114,11 @@ class Town:
         assert told.is_file(), ended.stderr
         return json.loads(told.read_text())
 
-    def begins(self, name, *words):
+    def begins(self, name, *words, servers="town.yaml"):
         """Begins a run and waits until its first window has opened everywhere; returns its process."""
         for site in SITES:
             self.start(site)
-        process = self.run(name, "town.yaml", "--name", name, *words)
+        process = self.run(name, servers, "--name", name, *words)
 
         def begun():
             assert process.poll() is None, process.stderr.read()

@@ -1,5 +1,7 @@
 """Offers, rooms, links, models and markets for tests of loans."""
 
+from random import Random
+
 from hypothesis import strategies as st
 
 from ekya.core.configs import RetrainConfig
@@ -72,6 +74,22 @@ def market(offers, rooms, ways=None, running=(), seed=0, now_us=NOW_US):
     """A market; ``running`` are loans, which get numbers in their order."""
     under_way = tuple(Running(number, loan) for number, loan in enumerate(running))
     return Market(now_us, tuple(offers), under_way, tuple(rooms), ways or links(), seed)
+
+
+def crowded(offers, sites, uneven=False, seed=0):
+    """Draws a market with more offers than there is room for; each link has a rate of its own if uneven."""
+    chance = Random(seed)
+    names = [SiteName(f"site-{place:03}") for place in range(sites)]
+    rooms = [room(site, sorted(chance.uniform(0.0, 0.02) for _ in range(5))) for site in names]
+    asked = [
+        offer(
+            chance.choice(names), f"cam-{n}", gpu_s=chance.uniform(2.0, 30.0), gain=chance.uniform(0.01, 0.3)
+        )
+        for n in range(offers)
+    ]
+    pairs = [(one, other) for one in names for other in names if one != other]
+    ways = Links({pair: chance.uniform(1.0, 25.0) for pair in pairs}) if uneven else Links()
+    return market(asked, rooms, ways)
 
 
 def links(usual_mb_s=12.5, **mb_s):

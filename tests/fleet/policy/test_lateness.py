@@ -9,7 +9,8 @@ from loan_cases import NOW_US, S, links, offer, room
 from ekya.fleet.policy.lateness import Lateness
 from ekya.fleet.policy.loans import alone
 from ekya.fleet.policy.names import SiteName
-from ekya.fleet.policy.splitting import spreads
+from ekya.fleet.policy.prices import Hosts, Prices
+from ekya.fleet.policy.splitting import spread_of, spreads
 
 A, B = SiteName("a"), SiteName("b")
 
@@ -69,7 +70,8 @@ def test_several_hosts_wait_for_the_latest() -> None:
     prompt, late = room("a", [0.0] * 3), replace(room("b", [0.0] * 3), late_us=7 * S)
 
     def ends_us(*rooms):
-        by_a = next(one for one in spreads(offer(), rooms, ways) if one.parameter_server == A)
+        prices = Prices(offer(), Hosts.of(rooms, ways))
+        by_a = spread_of(prices, 0, next(spreads(NOW_US, prices, 0))[1])
         return by_a.loan(NOW_US, crops, "").ends_us
 
     assert ends_us(prompt, late) - ends_us(prompt, replace(late, late_us=0)) == 7 * S

@@ -1,4 +1,4 @@
-"""A thousand jobs on a hundred sites: time and memory of a decision, for all policies but the baselines.
+"""A thousand jobs on a hundred sites: time and memory of a decision, for tiers, and policies but baselines.
 
 Of the baselines `oasis` takes half a minute: it plans all slots of all jobs anew.
 """
@@ -10,12 +10,16 @@ from time import process_time
 import numpy as np
 import pytest
 from fleet_views import drawn, made
+from loan_cases import crowded
 
 from ekya.fleet.policy.registry import POLICIES
+from ekya.fleet.policy.tiers import TIERS
 
 SITES, JOBS = 100, 1000
+FEW = (JOBS // 8, JOBS // 4, JOBS // 2)
 every_policy = pytest.mark.parametrize("name", POLICIES)
-view_of = cache(drawn)
+every_tier = pytest.mark.parametrize("name", TIERS)
+view_of, market_of = cache(drawn), cache(crowded)
 
 
 def took_s(work):
@@ -49,20 +53,36 @@ def test_a_decision_takes_less_than_a_second_of_a_machine_where_the_reference_ta
     assert len(decided[0].assignments) + len(decided[0].waiting) == JOBS
 
 
+@every_tier
+@pytest.mark.parametrize("uneven", [False, True])
+def test_loans_are_decided_in_a_second_and_a_half_of_such_a_machine(name, uneven) -> None:
+    drawn, decided = market_of(JOBS, SITES, uneven), []
+    tier = TIERS[name].decide
+    assert any(took_s(lambda: decided.append(tier(drawn))) < 6 * reference_s() for _ in range(2))
+    assert decided[0].loans
+    assert len(decided[0].loans) + len(decided[0].refused) == JOBS
+
+
 @every_policy
 def test_memory_grows_with_the_number_of_jobs_and_no_faster(name) -> None:
     """Twice as many jobs more take twice as much more; four times as much if it grew by their square."""
-    few, some, many = (peak_bytes(name, jobs) for jobs in (JOBS // 8, JOBS // 4, JOBS // 2))
+    few, some, many = (
+        peak_bytes(made(name, view_of(30, jobs, 1)).decide, view_of(30, jobs, 1)) for jobs in FEW
+    )
     assert many - some < 3 * (some - few) + 16_000
 
 
-def peak_bytes(name, jobs):
-    view = view_of(30, jobs, 1)
-    policy = made(name, view)
-    policy.decide(view)
+@every_tier
+def test_memory_grows_with_the_number_of_offers_and_no_faster(name) -> None:
+    few, some, many = (peak_bytes(TIERS[name].decide, market_of(jobs, 30, True)) for jobs in FEW)
+    assert many - some < 3 * (some - few) + 16_000
+
+
+def peak_bytes(decide, of):
+    decide(of)
     tracemalloc.start()
     try:
-        policy.decide(view)
+        decide(of)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -1,13 +1,12 @@
 """Laws that every tier keeps."""
 
-import random
 from dataclasses import replace
 from math import ceil
 
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
-from loan_cases import FITTED, HOME, NOW_US, S, all_links, all_offers, all_rooms, market, offer, room
+from loan_cases import FITTED, HOME, NOW_US, S, all_links, all_offers, all_rooms, crowded, market, offer, room
 
 from ekya.fleet.policy.andreas.greedy import Andreas
 from ekya.fleet.policy.andreas.worth import Worth
@@ -248,16 +247,7 @@ def test_deep_edge_spreads_one_after_the_other_and_leaves_hosts_with_a_guest_alo
 
 @pytest.mark.parametrize("seed", range(3))
 def test_in_a_crowded_market_no_other_tier_s_loans_are_worth_more_together_than_ours(seed) -> None:
-    chance = random.Random(seed)
-    sites = [room(f"site-{place}", []).site for place in range(10)]
-    rooms = [room(site, sorted(chance.uniform(0.0, 0.02) for _ in range(5))) for site in sites]
-    offers = [
-        offer(
-            chance.choice(sites), f"cam-{n}", gpu_s=chance.uniform(2.0, 30.0), gain=chance.uniform(0.01, 0.3)
-        )
-        for n in range(40)
-    ]
-    drawn = market(offers, rooms)
+    drawn = crowded(40, 10, seed=seed)
     reached = {name: _worth_of_all(tier.decide(drawn), drawn) for name, tier in TIERS.items()}
     assert reached["net"] == max(reached.values())
     assert reached["net"] > 1.5 * max(worth for name, worth in reached.items() if name != "net")

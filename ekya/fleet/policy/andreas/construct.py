@@ -40,21 +40,19 @@ def construct(point: Point, order: Ints, wished: Ints, free: Sequence[int] | Non
     begins, rows = np.arange(many) * len(point.gpus), np.arange(many) * jobs
     config = np.full(many * jobs, WAITS, dtype=np.intp)
     node = np.full(many * jobs, WAITS, dtype=np.intp)
+    keys = np.empty(left.closed.shape)
     for turn in range(order.shape[1]):
-        there, fits = left.look()
-        if not there.any():
+        if not left.gpus:
             break
         job = order[:, turn]
         wish = wished.ravel()[rows + job]
-        keys = np.where(fits, point.keys[job], np.inf)
-        best = keys.argmin(axis=1)
+        np.add(point.keys[job], left.closed, out=keys)
         # A job that runs nowhere has an infinite key for every wish.
-        wish_fits = np.isfinite(keys.ravel()[begins + wish])
-        chosen = np.where(wish_fits, wish, best)
-        (placed,) = np.nonzero(wish_fits | np.isfinite(keys.ravel()[begins + best]))
+        chosen = np.where(np.isfinite(keys.ravel()[begins + wish]), wish, keys.argmin(axis=1))
+        (placed,) = np.nonzero(np.isfinite(keys.ravel()[begins + chosen]))
         at, chosen = placed * jobs + job[placed], chosen[placed]
         config[at] = chosen
-        node[at] = left.take(placed, chosen, there)
+        node[at] = left.take(placed, chosen)
     return Schedules(config.reshape(many, jobs), node.reshape(many, jobs))
 
 
@@ -78,42 +76,55 @@ class _Left:
     """Tracks the free GPUs in each schedule.
 
     Column c of a configuration (shelf, g) also stands for the pile of nodes of that shelf with g free GPUs.
+
+    Attributes:
+        closed: 0 where a configuration fits and infinity elsewhere, in each schedule.
+        gpus: number of free GPUs of all schedules together.
     """
 
     def __init__(self, point: Point, many: int, free: Sequence[int] | None) -> None:
-        columns = len(point.gpus)
-        self._columns, self._gpus = columns, point.gpus
-        same = point.shelf[:, None] == point.shelf[None, :]
-        # [c, p]: whether a node of pile p has room for configuration c.
-        self._room = same & (point.gpus[None, :] >= point.gpus[:, None])
-        self._of_piles = self._room.T.astype(np.float32)
+        self._gpus = point.gpus
+        # [c]: columns of c's shelf; a shelf with fewer GPUs than others has its last column several times.
+        widest = np.array([shelf.gpus for shelf in point.shelves], dtype=np.intp)[point.shelf]
+        begin = np.arange(len(widest)) - point.gpus + 1
+        self._shelf = np.minimum(
+            begin[:, None] + np.arange(widest.max(initial=0)), (begin + widest)[:, None] - 1
+        )
         piles = piles_of(point, free)
-        self._deep = max(1, len(point.node_names))
-        one = np.zeros((columns, self._deep), dtype=np.int16 if self._deep < 2**15 else np.intp)
+        self._deep = max((len(shelf.names) for shelf in point.shelves), default=1)
+        one = np.zeros((len(piles), self._deep), dtype=np.int32)
         for column, pile in enumerate(piles):
             one[column, : len(pile)] = pile
-        self._piles = np.tile(one.ravel(), many)
-        self._count = np.tile(np.array([len(pile) for pile in piles], dtype=np.intp), many)
+        count = np.array([len(pile) for pile in piles], dtype=np.intp)
+        self.gpus = many * int(count @ point.gpus)
+        self._piles, self._count = np.tile(one.ravel(), many), np.tile(count, many)
+        self.closed = np.empty((many, len(piles)))
+        for column in point.single:
+            self._look(np.arange(many) * len(piles), self._shelf[[column]])
 
-    def look(self) -> tuple[Bools, Bools]:
-        """Returns which piles hold a node and which configurations fit, in each schedule."""
-        there = (self._count > 0).reshape(-1, self._columns)
-        return there, (there.astype(np.float32) @ self._of_piles) > 0
-
-    def take(self, rows: Ints, config: Ints, there: Bools) -> Ints:
+    def take(self, rows: Ints, config: Ints) -> Ints:
         """Takes a node for each row from the pile of the fullest nodes that fit; returns the nodes."""
-        pile = (there[rows] & self._room[config]).argmax(axis=1)
-        at = rows * self._columns + pile
+        begins, shelf, given = rows * len(self._gpus), self._shelf[config], self._gpus[config]
+        fits = (self._count[begins[:, None] + shelf] > 0) & (shelf >= config[:, None])
+        pile = np.take_along_axis(shelf, fits.argmax(axis=1)[:, None], axis=1)[:, 0]
+        at = begins + pile
         count = self._count[at] - 1
         nodes = self._piles[at * self._deep + count]
         self._count[at] = count
-        given = self._gpus[config]
         (some,) = np.nonzero(self._gpus[pile] > given)
         at = at[some] - given[some]
         count = self._count[at]
         self._piles[at * self._deep + count] = nodes[some]
         self._count[at] = count + 1
+        self.gpus -= int(given.sum())
+        self._look(begins, shelf)
         return np.asarray(nodes, dtype=np.intp)
+
+    def _look(self, begins: Ints, shelf: Ints) -> None:
+        """Finds what fits on a shelf of each schedule: what has a node with as many free GPUs, or more."""
+        at = begins[:, None] + shelf
+        fits = np.logical_or.accumulate(self._count[at][:, ::-1] > 0, axis=1)[:, ::-1]
+        self.closed.ravel()[at] = np.where(fits, 0.0, np.inf)
 
 
 def proxy(point: Point, schedules: Schedules, postponing: float, period_s: float) -> Floats:

@@ -113,8 +113,5 @@ def drawn_configs(point: Point, uniform: Floats) -> Ints:
     odds[odds.sum(axis=1) == 0, 0] = 1.0
     upto = np.cumsum(odds, axis=1)
     upto /= upto[:, -1:]
-    # A narrow type: the array is large.
-    drawn = np.zeros(uniform.shape, dtype=np.int8 if upto.shape[1] < 2**7 else np.intp)
-    for column in range(upto.shape[1] - 1):
-        drawn += uniform >= upto[:, column]
-    return drawn
+    drawn = [np.searchsorted(*one, side="right") for one in zip(upto[:, :-1], uniform.T, strict=True)]
+    return np.array(drawn).T

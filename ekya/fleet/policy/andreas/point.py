@@ -1,6 +1,6 @@
 """One scheduling point as arrays: time and cost of each job in each configuration (§IV.A)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -152,7 +152,8 @@ def point_of(view: FleetView) -> Point:
     shelf = np.array([number for number, _ in columns], dtype=np.intp)
     gpus = np.array([gpus for _, gpus in columns], dtype=np.intp)
     epochs = np.array([max(1e-9, state.left.epochs - state.left.begun) for state in view.jobs])
-    epoch_us = np.array([_epoch_us(state.job, shelves, columns) for state in view.jobs])
+    configs = [(number, (shelves[number].kind, count)) for number, count in columns]
+    epoch_us = np.array([_epoch_us(state.job, shelves, configs) for state in view.jobs])
     takes_s = epochs[:, None] * epoch_us.reshape(len(epochs), len(columns)) / US_PER_S
     due_us = [state.job.due_us for state in view.jobs]
     due_in_s = np.array([np.inf if due is None else (due - view.now_us) / US_PER_S for due in due_us])
@@ -179,11 +180,15 @@ def point_of(view: FleetView) -> Point:
 
 def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
     """Groups interchangeable nodes into shelves, sorted."""
-    choosy = [state for state in states if state.job.allowed or state.strikes.out]
+    names, barred = places.nodes.keys(), {name: list[str]() for name in places.nodes}
+    for state in states:
+        out = state.strikes.out | (names - state.job.allowed if state.job.allowed else frozenset())
+        for name in names & out:
+            barred[name].append(state.job.name)
     alike: dict[tuple[str, int, tuple[float, ...], tuple[str, ...]], list[Node]] = {}
     for node in places.nodes.values():
         if node.gpus:
-            banned = tuple(sorted(state.job.name for state in choosy if not state.may_use(node.name)))
+            banned = tuple(sorted(barred[node.name]))
             alike.setdefault((node.kind, node.gpus, node.power_w, banned), []).append(node)
     return tuple(
         Shelf(
@@ -197,7 +202,8 @@ def shelves_of(places: Places, states: Sequence[JobState]) -> tuple[Shelf, ...]:
     )
 
 
-def _epoch_us(job: TrainJob, shelves: Sequence[Shelf], columns: Sequence[tuple[int, int]]) -> list[float]:
-    never: Mapping[tuple[str, int], float] = {}
-    by_shelf = [never if job.name in shelf.banned else job.epoch_us for shelf in shelves]
-    return [by_shelf[number].get((shelves[number].kind, gpus), np.inf) for number, gpus in columns]
+def _epoch_us(
+    job: TrainJob, shelves: Sequence[Shelf], configs: Sequence[tuple[int, tuple[str, int]]]
+) -> list[float]:
+    banned = [job.name in shelf.banned for shelf in shelves]
+    return [np.inf if banned[number] else job.epoch_us.get(config, np.inf) for number, config in configs]

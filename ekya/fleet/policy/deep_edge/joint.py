@@ -7,7 +7,6 @@ starting from the whole cluster and from the best single worker.
 Algorithm 1 rounds shards to samples; this solver gives whole steps.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -69,10 +68,10 @@ class Joint:
 
     def _shrunk(self, steps: Steps, chosen: list[Chosen]) -> Found:
         """Starts with all workers and removes one at a time, as long as the epoch gets shorter."""
-        best, there = steps.of(chosen), chosen
+        (best,), there = steps.of([chosen]), chosen
         while self.searches and len(there) > 1:
             tried = _promising(steps, there, fast=False)
-            smaller = ([one for one in there if one is not gone] for gone in tried)
+            smaller = [[one for one in there if one is not gone] for gone in tried]
             if (found := _shorter(steps, smaller, best[1])) is None:
                 break
             best, there = found
@@ -84,7 +83,7 @@ class Joint:
         best: Found = ((), inf)
         while len(there) < len(chosen):
             tried = _promising(steps, [one for one in chosen if one not in there], fast=True)
-            larger = ([*there, one] for one in tried)
+            larger = [[*there, one] for one in tried]
             if (found := _shorter(steps, larger, best[1])) is None:
                 break
             best, there = found
@@ -105,11 +104,7 @@ def _promising(steps: Steps, workers: list[Chosen], fast: bool) -> list[Chosen]:
     return [one for one in workers if one[0].name in names]
 
 
-def _shorter(steps: Steps, sets: Iterable[list[Chosen]], below_s: float) -> tuple[Found, list[Chosen]] | None:
+def _shorter(steps: Steps, sets: list[list[Chosen]], below_s: float) -> tuple[Found, list[Chosen]] | None:
     """Returns the set with the shortest epoch below a time; None where there is none."""
-    best = None
-    for workers in sets:
-        found = steps.of(workers, below_s)
-        if found[1] < below_s:
-            best, below_s = (found, workers), found[1]
-    return best
+    best = min(zip(steps.of(sets, below_s), sets, strict=True), key=lambda one: one[0][1])
+    return best if best[0][1] < below_s else None

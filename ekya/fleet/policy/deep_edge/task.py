@@ -1,6 +1,6 @@
 """Input, output and protocol of Deep-Edge's solvers, which spread one update over machines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,7 @@ class EdgeTask:
         workers: W, with their states.
         parameter_server: X_ps.
         samples: |M|.
+        updates_s: EstUpdateTime of several sets of workers at once; None where the estimates have no such.
     """
 
     workers: tuple[Node, ...]
@@ -31,6 +32,13 @@ class EdgeTask:
     samples: int
     estimates: EdgeEstimates
     limits: EdgeLimits = ANY_EDGE
+    updates_s: Callable[[Sequence[Sequence[Training]], NodeState], list[list[float]]] | None = None
+
+    def updates_of(self, sets: Sequence[Sequence[Training]]) -> list[list[float]]:
+        """Returns EstUpdateTime of each worker of several sets, equally many in each."""
+        if self.updates_s is not None:
+            return self.updates_s(sets, self.parameter_server)
+        return [self.estimates.update_s(workers, self.parameter_server) for workers in sets]
 
     def max_batch(self, node: Node, share_milli: int = FULL_GPU_MILLI) -> int:
         """Returns GetMaxBatchSize of a worker."""

@@ -120,7 +120,8 @@ class Okita:
         self, ground: Ground, task: Task, free: Floats, placed: Sequence[Schedule]
     ) -> tuple[Schedule | None, str]:
         """Runs lines 4 to 21: returns a job's schedule beside those placed before it, and the reason."""
-        if placed and not most_workers(task, free):  # saves nearly all of the time if many jobs wait
+        most = most_workers(task, free)
+        if placed and not most:  # saves nearly all of the time if many jobs wait
             return None, _NO_ROOM if most_workers(task, ground.capacity) else _NEVER_ROOM
         wanted = tentative(ground, task, ground.capacity, self.weights, self.until_us)
         if wanted is None:
@@ -133,7 +134,9 @@ class Okita:
             if fewer is None:
                 return None, _NO_ROOM
             return fewer, f", since {wanted.count} workers on its best sites have no room"
-        moved = osf(ground, task, free, np.array([wanted.count]), self.weights)
+        # Nor is it looked for where there is no room for as many.
+        counts = np.array([wanted.count])
+        moved = osf(ground, task, free, counts, self.weights) if wanted.count <= most else None
         if moved is None:
             return None, f"{wanted.count} workers have no room beside jobs of higher priority"
         delay = _until_free(free, taken, placed)

@@ -31,7 +31,7 @@ from ekya.fleet.policy.okita.ground import (
     room_beside,
     slot_of,
 )
-from ekya.fleet.policy.okita.placing import Weights
+from ekya.fleet.policy.okita.placing import Weights, most_workers
 from ekya.fleet.policy.okita.transfer import this_slot
 from ekya.fleet.policy.protocol import Calls
 from ekya.fleet.policy.view import FleetView
@@ -103,14 +103,15 @@ class OkitaJoint:
 
     def course(self, ground: Ground, task: Task, free: Floats) -> Course | None:
         """Returns the cheapest course on free resources; None where no parameter server and worker fit."""
+        if not most_workers(task, free):
+            return None
         rooms = _rooms(task, free)
         possible = np.flatnonzero(rooms.any(axis=1))
-        if not possible.size:
-            return None
-        unit = _unit_costs(ground, task)
         # The cost of all data if sites that can hold a worker had no limit.
-        open_to = rooms[possible] > 0
-        wish = (np.where(open_to[:, None, :], unit[possible], np.inf).min(axis=2) * task.left).sum(axis=1)
+        open_to, sources = rooms[possible] > 0, np.flatnonzero(task.left)
+        unit, least = _unit_costs(ground, task, possible, sources), np.zeros(open_to.shape)
+        least[:, sources] = np.where(open_to[:, None, :], unit, np.inf).min(axis=2)
+        wish = (least * task.left).sum(axis=1)
         cheapest = possible[np.argsort(wish, kind="stable")[: self.parameter_servers]]
         fewest = -(-task.total // np.maximum(task.can_train(rooms[cheapest].sum(axis=1)), 1))
         cases = [
@@ -121,7 +122,8 @@ class OkitaJoint:
         cases = self._in_time(task, cases)
         sites, slots = (np.array(column) for column in zip(*cases, strict=True))
         waiting = np.array([task.waiting_cost(int(length)) for length in slots])
-        moves = give_out(task.left, unit[sites], slots[:, None] * task.can_train(rooms[sites]))
+        unit = _unit_costs(ground, task, sites, slice(None))
+        moves = give_out(task.left, unit, slots[:, None] * task.can_train(rooms[sites]))
         links = link_costs(ground, task, moves, sites)
         promising = np.argsort(links + waiting, kind="stable")[:_PROMISING]
         for case in promising:
@@ -152,11 +154,11 @@ def _rooms(task: Task, free: Floats) -> Ints:
     return rooms
 
 
-def _unit_costs(ground: Ground, task: Task) -> Floats:
-    """Returns δ q^{rr'} + (π E / ρ) q^{r'p} for p, r, r'; P x R x R."""
+def _unit_costs(ground: Ground, task: Task, servers: Ints, sources: Ints | slice) -> Floats:
+    """Returns δ q^{rr'} + (π E / ρ) q^{r'p} for some p, some r, and all r'."""
     exchanged_mb = task.job.model_mb / task.job.chunks_per_slot
-    moved = task.job.chunk_mb * ground.mb_cost
-    return np.asarray(moved[None] + (exchanged_mb * ground.mb_cost).T[:, None, :])
+    moved = task.job.chunk_mb * ground.mb_cost[sources]
+    return np.asarray(moved[None] + (exchanged_mb * ground.mb_cost).T[servers][:, None, :])
 
 
 def give_out(left: Ints, unit: Floats, room_for: Ints) -> Ints:

@@ -16,11 +16,13 @@ def there(tmp_path):
     (folder / "summary.json").write_text("{}")
     (folder / "predictions" / "cam-1.parquet").write_bytes(bytes(range(256)) * 40)
     (folder / "empty").touch()
+    (folder / "models" / "cam-1").mkdir(parents=True)
+    (folder / "models" / "cam-1" / "0.safetensors").write_bytes(b"weights")
     (folder / "link").symlink_to(folder / "summary.json")
     return folder
 
 
-def test_a_folder_is_the_same_after_it_was_copied_in_parts(there, tmp_path, monkeypatch) -> None:
+def test_a_folder_is_copied_in_parts_but_for_weights(there, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(collected, "PART_BYTES", 1000)
     files, here = files_of(there), tmp_path / "here"
     assert files == {"empty": 0, "predictions/cam-1.parquet": 10240, "summary.json": 2}
